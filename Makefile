@@ -1,0 +1,50 @@
+# Every target does its own set-up. `make demo`, `make test` and `make check` are the ones people type.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
+BENCH ?=
+
+.PHONY: help setup demo check test proto proto-check bench clean
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed: install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$$($(PYTHON) --version) is too old: Python 3.11 or newer is needed (set PYTHON=)" >&2; exit 1; }
+	@echo "setting up $(VENV) (a few minutes the first time: pyspark is 400 MB)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(READY) ## make the virtual environment
+
+demo: $(READY) ## Kafka, the ratings job and a gateway, then questions (ONCE=1: ask and exit)
+	@exec $(BIN)/tablegate demo $(if $(ONCE),--once)
+
+check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/buf lint
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/pytest -q -n 2 -m "not jvm" tests
+
+test: $(READY) ## every test, with real Kafka, Spark and gateways
+	@$(BIN)/pytest -q tests
+
+proto: $(READY) ## generate Python from proto/ into gateway/
+	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto
+
+proto-check: $(READY)
+	@out=$$(mktemp -d) && trap 'rm -rf $$out' EXIT && \
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$$out --pyi_out=$$out proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto && \
+	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f $$f || { echo "$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
+
+bench: $(READY) ## measure, print a table, write JSON
+	@$(BIN)/python -m tests.bench $(BENCH)
+
+clean: ## remove what the targets made, the demo's data included
+	rm -rf $(VENV) .cache .tablegate .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Gateways: restore tables from changelogs and answer queries over gRPC."""

@@ -1,0 +1,298 @@
+"""The commands. Each turns words into a call, and errors into one sentence; the work is elsewhere."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.progress import Progress
+
+from gateway.cli import show
+from gateway.cli.ask import AskError, Gateway
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="""Serve tables that PySpark keeps, over gRPC, from one annotated .proto.
+
+    Start with [bold]tablegate demo[/bold]: Kafka, a job and a gateway on this machine, with questions to ask.""",
+)
+job = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables.")
+app.add_typer(job, name="job")
+
+Address = Annotated[str, typer.Option(help="Gateway to ask.", envvar="TABLEGATE_ADDRESS", metavar="HOST:PORT")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")]
+TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
+Fields = Annotated[
+    list[str] | None, typer.Argument(help="Fields of the request, as field=value.", metavar="FIELD=VALUE...")
+]
+LOCAL = "127.0.0.1:50051"
+
+
+def fail(sentence: object) -> NoReturn:
+    """End with exit code 1 and one sentence for the user."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {_plain(str(sentence))}")
+    raise typer.Exit(1)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _print(rows: Iterable[Message], *, as_json: bool) -> None:
+    try:
+        if as_json:
+            for row in rows:
+                print(json.dumps(to_dict(row)), flush=True)
+        else:
+            show.rows(list(rows))
+    except AskError as error:
+        fail(error)
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown."""
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+@app.command()
+def get(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Name a column again for another key."""
+    with Gateway(address) as gateway:
+        _print(gateway.get(table, fields or []), as_json=as_json)
+
+
+@app.command("range")
+def range_(
+    table: TableName,
+    fields: Fields = None,
+    limit: Annotated[int | None, typer.Option(help="Most rows.", min=1)] = 50,
+    descending: Annotated[bool, typer.Option("--descending", help="Highest key first.")] = False,
+    address: Address = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
+    with Gateway(address) as gateway:
+        _print(gateway.range(table, fields or [], limit=limit, descending=descending), as_json=as_json)
+
+
+@app.command()
+def scan(
+    table: TableName,
+    fields: Fields = None,
+    limit: Annotated[int | None, typer.Option(help="Most rows; all without it.", min=1)] = None,
+    address: Address = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
+    with Gateway(address) as gateway:
+        _print(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
+
+
+@app.command()
+def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Show the tables of a gateway, their keys, and the methods that read them."""
+    with Gateway(address) as gateway:
+        try:
+            catalogue, status = gateway.catalogue(), gateway.status()
+        except AskError as error:
+            fail(error)
+    described = show.describe_tables(catalogue, status)
+    if as_json:
+        for table in described:
+            print(json.dumps(table))
+    else:
+        show.tables(described)
+
+
+@app.command()
+def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Show how far each partition of a gateway is; exit code 1 unless all tables are served."""
+    with Gateway(address) as gateway:
+        try:
+            answer = gateway.status()
+        except AskError as error:
+            fail(error)
+    if as_json:
+        print(json.dumps(to_dict(answer)))
+    else:
+        show.status(answer)
+    raise typer.Exit(0 if answer.tables and all(table.serving for table in answer.tables) else 1)
+
+
+@app.command()
+def check(
+    contracts: Annotated[
+        list[Path], typer.Argument(help="A .proto, or a descriptor set made with buf build -o or protoc.")
+    ],
+) -> None:
+    """Check contracts: print their tables and queries, or everything that is wrong with them."""
+    from gateway.contract.binder import ContractError, bind, merge
+    from gateway.contract.descriptors import DescriptorError, load_descriptors
+
+    try:
+        catalogue = bind(merge([load_descriptors(path) for path in contracts]))
+    except DescriptorError as error:
+        fail(error)
+    except ContractError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        fail(f"{len(error.problems)} problem{'s' if len(error.problems) > 1 else ''} in the contract")
+    show.tables(show.describe_tables(catalogue, None))
+
+
+@app.command()
+def serve(
+    contract: Annotated[list[Path], typer.Option(help="Contract: a .proto or a descriptor set. May be repeated.")],
+    bootstrap: Annotated[
+        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
+    ],
+    data: Annotated[Path, typer.Option(help="Directory of the store; may be lost at any time.")] = Path(
+        ".tablegate/gateway"
+    ),
+    listen: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")] = LOCAL,
+    workers: Annotated[int | None, typer.Option(help="Serving processes; one a core without it.", min=1)] = None,
+    token_key: Annotated[
+        Path | None, typer.Option(help="File with the key that signs tokens, the same on every gateway of a service.")
+    ] = None,
+    reflection: Annotated[
+        bool,
+        typer.Option("--reflection", help="Tell clients the contracts: grpcurl and this command's get, range, scan."),
+    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext beyond this machine.")] = False,
+) -> None:
+    """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
+    from gateway.server.app import serve as run
+    from gateway.server.config import ServeConfig, ServeError, cores
+
+    config = ServeConfig(
+        contracts=tuple(contract),
+        bootstrap=bootstrap,
+        data=data,
+        listen=listen,
+        workers=workers or cores(),
+        reflection=reflection,
+        insecure=insecure,
+        token_key_file=token_key,
+    )
+    try:
+        code = run(config)
+    except ServeError as error:
+        fail(error)
+    raise typer.Exit(code)
+
+
+@job.command("run")
+def job_run(
+    table: Annotated[str, typer.Argument(help="An example table (ratings), or a .py file that defines TABLE.")],
+    bootstrap: Annotated[
+        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
+    ],
+    checkpoint: Annotated[str, typer.Option(help="Directory or URL of Spark's checkpoint, one for each table.")],
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark master, for example local[8] or spark://host:7077. Enough local threads without it."),
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="realtime or microbatch; the declaration's without it.")] = None,
+    schema_registry: Annotated[
+        str | None, typer.Option(help="Schema registry with the Confluent API.", metavar="URL")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Partitions of a new changelog; as many as the source's without it.", min=1)
+    ] = None,
+    spark_log: Annotated[
+        Path | None, typer.Option(help="File for what Spark itself writes; stderr without it.")
+    ] = None,
+) -> None:
+    """Keep a table: [bold]tablegate job run ratings --bootstrap HOST:PORT --checkpoint DIR[/bold]. Ends on SIGTERM."""
+    from streamjobs.runtime.declarations import load_table
+    from streamjobs.runtime.errors import JobError
+    from streamjobs.runtime.options import Options
+    from streamjobs.runtime.runner import run_job
+    from streamjobs.table import Mode
+
+    try:
+        chosen = None if mode is None else Mode(mode)
+    except ValueError:
+        fail(f'mode "{mode}" is not known: choose realtime or microbatch')
+    try:
+        run_job(
+            load_table(table),
+            Options(
+                bootstrap=bootstrap,
+                checkpoint=checkpoint,
+                master=master,
+                mode=chosen,
+                schema_registry_url=schema_registry,
+                partition_count=partitions,
+                spark_log=spark_log,
+            ),
+        )
+    except JobError as error:
+        fail(error)
+
+
+@app.command("produce-sample")
+def produce_sample(
+    bootstrap: Annotated[
+        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
+    ],
+    topic: Annotated[str, typer.Option(help="Topic, which must be there.")] = "ratings",
+    count: Annotated[int, typer.Option(help="How many ratings.", min=1)] = 1_000,
+    movies: Annotated[int, typer.Option(help="Of how many movies.", min=2)] = 500,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same ratings.")] = 1,
+    schema_registry: Annotated[
+        str | None, typer.Option(help="Schema registry with the Confluent API.", metavar="URL")
+    ] = None,
+) -> None:
+    """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays known."""
+    from streamjobs.local import LocalError
+    from streamjobs.local.samples import ratings, send_ratings
+
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("ratings", total=count)
+            sent = send_ratings(
+                bootstrap,
+                topic,
+                ratings(count, movies=movies, seed=seed),
+                registry_url=schema_registry,
+                progress=lambda done, _: progress.update(task, completed=done),
+            )
+    except LocalError as error:
+        fail(error)
+    print(f"sent {sent} ratings to {topic}")
+
+
+@app.command()
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Ask, print the answers, stop.")] = False,
+    data: Annotated[Path, typer.Option(help="Directory for everything the demo keeps.")] = Path(".tablegate/demo"),
+    port: Annotated[int, typer.Option(help="Port of the gateway; a free one where it is taken.")] = 50051,
+) -> None:
+    """Start Kafka, the ratings job and a gateway on this machine, and ask them."""
+    from gateway.cli.demo import DemoError
+    from gateway.cli.demo import demo as run
+
+    try:
+        run(data, once=once, port=port)
+    except DemoError as error:
+        fail(error)
+
+
+def main() -> None:
+    """Run the command that the command line names."""
+    try:
+        app()
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        raise SystemExit(0) from None

@@ -1,0 +1,107 @@
+"""Tables on a terminal."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from gateway.contract.catalogue import Catalogue
+from gateway.v1 import status_pb2
+
+OUT = Console(highlight=False)
+
+
+def rows(messages: Sequence[Message]) -> None:
+    """Print rows of one message type as a table."""
+    if not messages:
+        Console(stderr=True).print("no rows")
+        return
+    columns = [field.name for field in messages[0].DESCRIPTOR.fields]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in messages[0].DESCRIPTOR.fields:
+        table.add_column(field.name, justify="right" if field.cpp_type <= field.CPPTYPE_FLOAT else "left")
+    for message in messages:
+        values = json_format.MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        table.add_row(*(str(values.get(column, "")) for column in columns))
+    OUT.print(table)
+
+
+def describe_tables(catalogue: Catalogue, status: status_pb2.GetStatusResponse | None) -> list[dict[str, Any]]:
+    """Return what a person asks of each table; `serving` and partitions where a gateway's status is given."""
+    described = []
+    states = {table.table: table for table in status.tables} if status else {}
+    for name, table in sorted(catalogue.tables.items()):
+        entry: dict[str, Any] = {
+            "table": name,
+            "row": table.row.full_name,
+            "key": [f"{column.name} {column.type.name.lower()}" for column in table.key],
+            "methods": [
+                {"kind": type(query).__name__.removesuffix("Query"), "path": path.lstrip("/")}
+                for path, query in catalogue.queries.items()
+                if query.table is table
+            ],
+        }
+        if name in states:
+            entry |= {"partitions": len(states[name].partitions), "serving": states[name].serving}
+            entry |= {"problem": states[name].problem} if states[name].problem else {}
+        described.append(entry)
+    return described
+
+
+def tables(described: Sequence[dict[str, Any]]) -> None:
+    """Print what `describe_tables` returned."""
+    for entry in described:
+        OUT.print(f"[bold]{entry['table']}[/bold]  {entry['row']}, key ({', '.join(entry['key'])})", end="")
+        if "serving" in entry:
+            state = "[green]serving[/green]" if entry["serving"] else "[yellow]not serving[/yellow]"
+            OUT.print(f", {entry['partitions']} partitions, {state}", end="")
+        OUT.print()
+        if "problem" in entry:
+            OUT.print(f"  [red]{entry['problem']}[/red]")
+        for method in entry["methods"]:
+            OUT.print(f"  {method['kind']:<10} {method['path']}")
+
+
+def status(answer: status_pb2.GetStatusResponse) -> None:
+    """Print a gateway's status."""
+    age_s = time.time() - answer.beat_time.ToMilliseconds() / 1000
+    kafka = "reachable" if answer.kafka_reachable else "[yellow]away: answers get older[/yellow]"
+    OUT.print(f"replicator seen {max(age_s, 0):.1f} s ago, Kafka {kafka}")
+    for table in answer.tables:
+        OUT.print()
+        state = "[green]serving[/green]" if table.serving else "[yellow]not serving[/yellow]"
+        OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
+        if table.manifest.generation:
+            OUT.print(f", generation {table.manifest.generation} of {table.manifest.changelog_topic}", end="")
+        OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
+        if table.problem:
+            OUT.print(f"  {table.problem}")
+        if table.restore_rows_per_second:
+            left_s = table.restore_seconds_left
+            OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
+        if table.partitions:
+            OUT.print(_partitions(table))
+
+
+def _partitions(table: status_pb2.TableStatus) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("partition", "phase", "next offset", "end offset", "lag", "staleness"):
+        shown.add_column(name, justify="left" if name == "phase" else "right")
+    for partition in table.partitions:
+        phase = status_pb2.ReplicaPhase.Name(partition.phase).removeprefix("REPLICA_PHASE_").lower()
+        staleness_s = time.time() - partition.as_of_time.ToMilliseconds() / 1000
+        shown.add_row(
+            str(partition.partition),
+            phase,
+            str(partition.next_offset),
+            str(partition.end_offset),
+            str(max(partition.end_offset - partition.next_offset, 0)),
+            f"{max(staleness_s, 0):.1f} s" if partition.as_of_time.seconds else "",
+        )
+    return shown

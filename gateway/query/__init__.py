@@ -1,0 +1,1 @@
+"""Get, BatchGet, Range and Scan over a store."""

@@ -1,0 +1,46 @@
+"""The seam between queries and doors: request bytes and a call in, bytes or a stream of bytes out.
+
+A handler knows nothing of gRPC, a door nothing of tables. Errors are `QueryError`s.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Call(Protocol):
+    """One call, as its handler sees it. A cancelled call cancels its handler's task."""
+
+    def time_left_s(self) -> float | None:
+        """Return the seconds left to the call's deadline, 0 when it is over; None without a deadline."""
+
+    @property
+    def draining(self) -> bool:
+        """Return whether the gateway is going away: streams then end with `ShuttingDown`."""
+
+    def set_trailer(self, trailer: tuple[tuple[str, str], ...]) -> None:
+        """Send these names and values after the answer; the last call counts."""
+
+
+UnaryHandler = Callable[[bytes, Call], Awaitable[bytes]]
+StreamHandler = Callable[[bytes, Call], AsyncIterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum."""
+
+    handler: UnaryHandler
+    default_timeout_s: float
+    max_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod:
+    """A method whose answer is a stream, for as long as its client wants."""
+
+    handler: StreamHandler
+
+
+Methods = Mapping[str, UnaryMethod | StreamMethod]
+"""Methods by path, such as "/examples.ratings.v1.RatingsService/GetRating"."""

@@ -1,0 +1,101 @@
+"""Every method of the contracts as a handler, made once from the catalogue."""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery
+from gateway.contract.tokens import TokenSigner
+from gateway.query.access import NowMs, TableAccess
+from gateway.query.batch_get import batch_get_handler
+from gateway.query.call import Call, Methods, StreamHandler, StreamMethod, UnaryHandler, UnaryMethod
+from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
+from gateway.query.get import get_handler
+from gateway.query.ranges import range_handler
+from gateway.query.scan import scan_handler
+from gateway.stores.base import StoreCorrupt, StoreReader, StoreUnavailable
+
+OTHER_METHOD_TIMEOUT_S = 5.0
+
+_logger = logging.getLogger("gateway.query")
+
+
+def wall_clock_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def query_methods(
+    catalogue: Catalogue, store: StoreReader, signer: TokenSigner, now_ms: NowMs = wall_clock_ms
+) -> Methods:
+    """Return the methods of the contracts' services, by path."""
+    accesses = {name: TableAccess(table, store, signer, now_ms) for name, table in catalogue.tables.items()}
+    methods: dict[str, UnaryMethod | StreamMethod] = {
+        path: _method(query, accesses[query.table.name]) for path, query in catalogue.queries.items()
+    }
+    for path, streams in catalogue.other_methods.items():
+        text = f'method "{path}" is no query: its contract has no (gateway.v1.query) option on it'
+        methods[path] = StreamMethod(_refuse_stream(text)) if streams else _refuse_unary(text)
+    return methods
+
+
+def _method(query: Query, access: TableAccess) -> UnaryMethod | StreamMethod:
+    handler: UnaryHandler
+    match query:
+        case GetQuery():
+            handler = get_handler(query, access)
+        case BatchGetQuery():
+            handler = batch_get_handler(query, access)
+        case RangeQuery():
+            handler = range_handler(query, access)
+        case ScanQuery():
+            return StreamMethod(_guarded_stream(scan_handler(query, access)))
+        case _:
+            return StreamMethod(_refuse_stream(f'method "{query.path}" is not yet served; poll with a Get or a Range'))
+    return UnaryMethod(_guarded_unary(handler), query.default_timeout_s, query.max_timeout_s)
+
+
+def _guarded_unary(handler: UnaryHandler) -> UnaryHandler:
+    async def handle(data: bytes, call: Call) -> bytes:
+        try:
+            return await handler(data, call)
+        except StoreUnavailable as error:
+            raise _told(error) from error
+
+    return handle
+
+
+def _guarded_stream(handler: StreamHandler) -> StreamHandler:
+    async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        try:
+            async for message in handler(data, call):
+                yield message
+        except StoreUnavailable as error:
+            raise _told(error) from error
+
+    return handle
+
+
+def _told(error: StoreUnavailable) -> QueryError:
+    """Return what the client is told of a store that cannot be read."""
+    if isinstance(error, StoreCorrupt):
+        _logger.error(
+            "the store is damaged; stop the gateway, remove the store, start it", extra={"reason": str(error)}
+        )
+        return CorruptRow("the store is damaged; ask the operator to have it made anew")
+    return StoreAway()
+
+
+def _refuse_unary(text: str) -> UnaryMethod:
+    async def handle(_data: bytes, _call: Call) -> bytes:
+        raise NotServed(text)
+
+    return UnaryMethod(handle, OTHER_METHOD_TIMEOUT_S, OTHER_METHOD_TIMEOUT_S)
+
+
+def _refuse_stream(text: str) -> StreamHandler:
+    async def handle(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
+        raise NotServed(text)
+        yield b""  # an async iterator has a yield
+
+    return handle

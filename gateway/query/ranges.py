@@ -1,0 +1,190 @@
+"""Range: a run of keys, a page at a time. A page ends at its last key, so its token is good on any gateway."""
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from google.protobuf.message import Message
+
+from gateway.contract.catalogue import RangeQuery
+from gateway.contract.tokens import InvalidToken, StaleGeneration, request_hasher
+from gateway.contract.types import Partition
+from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
+from gateway.query.access import Life, TableAccess, trailer
+from gateway.query.call import Call, UnaryHandler
+from gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
+from gateway.query.freshness import Wish, when_fresh, wish_reader
+from gateway.query.params import KeyBounds, bounds_reader, key_reader, parse
+from gateway.query.wire import Heads
+from gateway.stores.base import Position, Snapshot
+from gateway.v1 import query_pb2
+
+PAGE_BYTES_MAX = 1024 * 1024  # a client takes answers of 4 MiB by default; a page of long rows ends early
+
+Row = tuple[bytes, bytes]
+"""Key and row bytes."""
+
+_KEY = itemgetter(0)
+
+
+def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
+    """Return the handler of `query`."""
+    plan = _RangePlan(query, access)
+
+    async def handle(data: bytes, call: Call) -> bytes:
+        request = parse(query.request_class, data)
+        page = plan.page(request)
+        wish = plan.read_wish(request)
+        if wish is None:
+            return plan.answer(request, page, None, call)
+        return await when_fresh(lambda: plan.answer(request, page, wish, call), wish, call, query.default_timeout_s)
+
+    return handle
+
+
+class _Page:
+    """What one call asks for."""
+
+    __slots__ = ("bounds", "descending", "partition_prefix", "size", "token_text")
+
+    def __init__(
+        self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token_text: str
+    ) -> None:
+        self.bounds = bounds
+        self.partition_prefix = partition_prefix
+        self.descending = descending
+        self.size = size
+        self.token_text = token_text
+
+
+class _RangePlan:
+    """A Range, compiled."""
+
+    def __init__(self, query: RangeQuery, access: TableAccess) -> None:
+        self._query = query
+        self._access = access
+        key = access.table.key
+        prefix_count = len(query.prefix)
+        self._read_prefix = key_reader([param.field for param in query.prefix], key[:prefix_count])
+        column = key[prefix_count] if prefix_count < len(key) else None
+        self._read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
+        self._one_partition = prefix_count >= access.table.partition_by_count
+        self._request_hash: Callable[[Message], int] = request_hasher(query)
+        self.read_wish = wish_reader(query, access)
+        self._row_heads = Heads(query.rows.number)
+        self._token_heads = Heads(query.next_page_token.number)
+        self._info_heads = None if query.read_info is None else Heads(query.read_info.number)
+
+    def page(self, request: Message) -> _Page:
+        """Return what `request` asks for; raise `InvalidField`."""
+        query = self._query
+        size = getattr(request, query.page_size.name)
+        if size < 0:
+            raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
+        return _Page(
+            self._read_bounds(request),
+            partition_prefix=self._read_prefix(request) if self._one_partition else None,
+            descending=self._descending(request),
+            size=min(size or query.default_page_size, query.max_page_size),
+            token_text=getattr(request, query.page_token.name),
+        )
+
+    def _descending(self, request: Message) -> bool:
+        if self._query.order is None:
+            return False
+        order: Any = getattr(request, self._query.order.name)
+        if order not in query_pb2.Order.values():
+            raise InvalidField(self._query.order.name, "is no known order; send ORDER_ASCENDING or ORDER_DESCENDING")
+        return bool(order == query_pb2.ORDER_DESCENDING)
+
+    def answer(self, request: Message, page: _Page, wish: Wish | None, call: Call) -> bytes:
+        """Return the response from one snapshot."""
+        access = self._access
+        with access.store.snapshot() as snapshot:
+            life = access.life(snapshot)
+            positions: dict[Partition, Position] = {}
+            for partition in self._partitions(life, page):
+                positions[partition] = position = access.live(snapshot, life, partition)
+                if wish is not None:
+                    wish.check(access, life, partition, position)
+            bounds = self._rest(request, page, life)
+            rows = [] if bounds.empty else _merged(snapshot, life, list(positions), bounds, page)
+        call.set_trailer(trailer(positions))
+        given = _page_of(rows, page.size)
+        parts = [self._row_heads.embed_all([row for _, row in given])]
+        if len(given) < len(rows):
+            parts.append(self._token_heads.embed(self._token(request, life, given[-1][0])))
+        if self._info_heads is not None:
+            parts.append(self._info_heads.embed(access.read_info(life, positions)))
+        return b"".join(parts)
+
+    def _partitions(self, life: Life, page: _Page) -> list[Partition]:
+        if page.partition_prefix is None:
+            return life.partitions
+        return [self._access.table.partition_of(page.partition_prefix, life.partition_count)]
+
+    def _rest(self, request: Message, page: _Page, life: Life) -> KeyBounds:
+        """Return the bounds of what the page token leaves; raise `InvalidPageToken` or `TableRebuilt`."""
+        if not page.token_text:
+            return page.bounds
+        table = self._access.table.name
+        try:
+            token = self._access.signer.open(
+                page.token_text,
+                kind=TOKEN_KIND_PAGE,
+                table=table,
+                generation=life.generation,
+                request_hash=self._request_hash(request),
+            )
+        except InvalidToken as error:
+            text = f"the page token {error.fault.value}; start over at the first page"
+            raise InvalidPageToken(text) from None
+        except StaleGeneration as error:
+            if error.token_generation > life.generation:
+                raise PartitionUnavailable(table, None, "the token is of a newer generation of it") from None
+            raise TableRebuilt(table) from None
+        start, end = page.bounds.start, page.bounds.end
+        if page.descending:
+            return KeyBounds(start, token.after_key if end is None else min(end, token.after_key))
+        after = token.after_key + b"\x00"  # the lowest key above it
+        return KeyBounds(None if start is None else max(start, after), end)
+
+    def _token(self, request: Message, life: Life, after_key: bytes) -> bytes:
+        token = Token(
+            kind=TOKEN_KIND_PAGE,
+            table=self._access.table.name,
+            generation=life.generation,
+            request_hash=self._request_hash(request),
+            issue_time_ms=self._access.now_ms(),
+            after_key=after_key,
+        )
+        return self._access.signer.sign(token).encode("ascii")
+
+
+def _merged(snapshot: Snapshot, life: Life, partitions: list[Partition], bounds: KeyBounds, page: _Page) -> list[Row]:
+    """Return the page's rows and one more, where there is one, in order over all `partitions`."""
+    limit = page.size + 1
+    rows: list[Row] = []
+    for partition in partitions:
+        rows += snapshot.range(
+            life.store_id,
+            partition,
+            start=bounds.start or b"",
+            end=bounds.end,
+            limit=limit,
+            descending=page.descending,
+        )
+    if len(partitions) > 1:
+        rows.sort(key=_KEY, reverse=page.descending)  # runs that are sorted already: this merges them
+    return rows[:limit]
+
+
+def _page_of(rows: list[Row], size: int) -> list[Row]:
+    """Return at most `size` rows, fewer where they are long, but one where there is one."""
+    given = rows[:size]
+    page_bytes = 0
+    for place, (_, row) in enumerate(given):
+        page_bytes += len(row)
+        if page_bytes > PAGE_BYTES_MAX and place:
+            return given[:place]
+    return given

@@ -1,0 +1,1 @@
+"""Changelog to store."""

@@ -1,0 +1,211 @@
+"""The log in Kafka."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+from typing_extensions import override
+
+from gateway.contract.types import Offset, Partition
+from gateway.contract.versions import VERSION_HEADER
+from gateway.replication.log import Fetched, Log, LogUnavailable, Record, Source, TopicFacts
+
+LOOK_TIMEOUT_S = 5.0
+DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask
+
+_CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
+    "group.id": "tablegate",  # librdkafka wants one; no group is joined and nothing is committed
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # never skip in silence
+    "enable.partition.eof": True,  # the end is known even where compaction took the last records
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 500,
+    "fetch.message.max.bytes": 4 * 2**20,
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 32 * 2**10,  # of memory, while the store is slower than the brokers
+    "fetch.queue.backoff.ms": 5,  # librdkafka rests a second by default, once its queue was full
+    "reconnect.backoff.max.ms": 2_000,
+    "topic.metadata.refresh.interval.ms": 30_000,
+}
+
+_logger = logging.getLogger("gateway.replication")
+_record = tuple.__new__  # Record(...) costs twice as much, a million times a restore
+
+
+class KafkaLog(Log):
+    """A client of Kafka brokers. `options` are librdkafka's, for security; ours win."""
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str] | None = None) -> None:
+        client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
+        self._bootstrap = bootstrap
+        self._trouble = ""
+        try:
+            self._consumer = Consumer({**client, **_CONSUMER_OPTIONS, "error_cb": self._note}, logger=_quiet_logger())
+            self._admin = AdminClient({**client, "reconnect.backoff.max.ms": 2_000}, logger=_quiet_logger())
+        except KafkaException as error:
+            raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
+        self._followed: dict[Source, Offset] = {}
+        self._closed = False
+
+    @override
+    def look(self, topic: str) -> "Future[TopicFacts | None]":
+        answer: Future[TopicFacts | None] = Future()
+        # A daemon, as a process that ends waits for no broker.
+        threading.Thread(target=self._answer, args=(topic, answer), name="kafka-look", daemon=True).start()
+        return answer
+
+    def _answer(self, topic: str, answer: "Future[TopicFacts | None]") -> None:
+        try:
+            answer.set_result(self._look(topic))
+        except Exception as error:  # noqa: BLE001  it belongs to whoever takes the answer
+            answer.set_exception(error)
+
+    def _look(self, topic: str) -> TopicFacts | None:
+        try:
+            facts = self._describe(topic)
+        except KafkaException as error:
+            raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from None
+        except TimeoutError:
+            raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer") from None
+        self._trouble = ""
+        return facts
+
+    def _describe(self, topic: str) -> TopicFacts | None:
+        wait: Any = {"request_timeout": LOOK_TIMEOUT_S}
+        asked = self._admin.describe_topics(TopicCollection([topic]), **wait)[topic]
+        try:
+            description = asked.result(LOOK_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+        partitions = range(len(description.partitions))
+        wait["isolation_level"] = IsolationLevel.READ_UNCOMMITTED
+        bounds = []
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+            answers = self._admin.list_offsets({TopicPartition(topic, number): spec for number in partitions}, **wait)
+            found = {asked.partition: answer.result(LOOK_TIMEOUT_S).offset for asked, answer in answers.items()}
+            bounds.append(tuple(Offset(found[number]) for number in partitions))
+        return TopicFacts(str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic))
+
+    def _delete_retention_ms(self, topic: str) -> int:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answer = self._admin.describe_configs([resource], request_timeout=LOOK_TIMEOUT_S)[resource]
+        try:
+            return int(answer.result(LOOK_TIMEOUT_S)["delete.retention.ms"].value)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return DELETE_RETENTION_MS
+            raise
+
+    @override
+    def follow(self, source: Source, next_offset: Offset) -> None:
+        self.unfollow(source)
+        self._consumer.incremental_assign([TopicPartition(source.topic, source.partition, next_offset)])
+        self._followed[source] = next_offset
+
+    @override
+    def unfollow(self, source: Source) -> None:
+        if self._followed.pop(source, None) is not None:
+            self._consumer.incremental_unassign([TopicPartition(source.topic, source.partition)])
+
+    @override
+    def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
+        # `consume` alone would wait for a full batch; so one record is awaited, and those behind it are taken.
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        found: dict[tuple[str, int], list[Record]] = {}
+        ends: dict[Source, Offset] = {}
+        lost: dict[Source, Offset] = {}
+        for message in (first, *self._consumer.consume(records_max - 1, 0)):
+            at: Any = (message.topic(), message.partition())
+            if message.error() is not None:
+                self._note_event(message, Source(*at), ends, lost)
+                continue
+            records = found.get(at)
+            if records is None:
+                records = found[at] = []
+            version, time_ms = _version(message.headers()), message.timestamp()[1]
+            records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
+        return self._delivered(found, ends, lost)
+
+    def _delivered(
+        self, found: dict[tuple[str, int], list[Record]], ends: dict[Source, Offset], lost: dict[Source, Offset]
+    ) -> list[Fetched]:
+        fetched = []
+        for topic, partition in dict.fromkeys([*found, *ends, *lost]):
+            source = Source(topic, Partition(partition))
+            if source not in self._followed:
+                continue
+            if source in lost:
+                fetched.append(Fetched(source, [], lost[source], lost=True))
+                self.unfollow(source)
+                continue
+            records = found.get(source, [])
+            next_offset = Offset(records[-1].offset + 1) if records else self._followed[source]
+            next_offset = max(next_offset, ends.get(source, next_offset))
+            self._followed[source] = next_offset
+            fetched.append(Fetched(source, records, next_offset))
+        return fetched
+
+    def _note_event(
+        self, message: Message, source: Source, ends: dict[Source, Offset], lost: dict[Source, Offset]
+    ) -> None:
+        error = message.error()
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            ends[source] = Offset(message.offset())  # type: ignore[arg-type]
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            lost[source] = self._followed.get(source, Offset(0))
+        else:
+            self._note(error)
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._trouble = f"Kafka at {self._bootstrap} cannot be reached: {error.str()}"
+        elif error.code() not in (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT):
+            _logger.warning("kafka client: %s", error.str(), extra={"code": error.name()})
+
+    @override
+    def trouble(self) -> str:
+        return self._trouble
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
+
+
+def _version(headers: Any) -> bytes | None:
+    for name, value in headers or ():
+        if name == VERSION_HEADER:
+            version: bytes | None = value
+            return version
+    return None
+
+
+def _quiet_logger() -> logging.Logger:
+    """librdkafka's own lines, of which only the worst are news to us."""
+    logger = logging.getLogger("gateway.replication.librdkafka")
+    logger.setLevel(logging.CRITICAL)
+    return logger

@@ -1,0 +1,106 @@
+"""The replicator as a process: opens the store, follows Kafka, ends cleanly on SIGTERM."""
+
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from gateway.contract.binder import bind
+from gateway.contract.catalogue import Catalogue
+from gateway.replication.kafka import KafkaLog
+from gateway.replication.log import SystemClock
+from gateway.replication.replicator import FULL_RETRY_S, Replicator
+from gateway.stores.base import StoreCorrupt, StoreFull
+from gateway.stores.environment import wipe
+from gateway.stores.lmdb import LmdbStore
+
+YOUNG_OBJECTS_MAX = 100_000  # before a collection looks at them: a batch's records die by themselves
+
+_logger = logging.getLogger("gateway.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatorConfig:
+    """What a replicator is started with. `kafka_options` are librdkafka's, for security."""
+
+    files: FileDescriptorSet
+    store: Path
+    bootstrap: str
+    tables_topic: str = "tables"
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_replicator(
+    config: ReplicatorConfig,
+    *,
+    stop: threading.Event | None = None,
+    on_open: Callable[[], None] = lambda: None,
+) -> None:
+    """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
+
+    Without `stop` the main thread must call this, as it takes the two signals. `on_open` is called when the store can
+    be opened for reading and nothing of before is served any more. A store that is corrupt is wiped and restored.
+    Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
+    """
+    if stop is None:
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+    catalogue = bind(config.files)
+    while not stop.is_set():
+        store = _open(config.store, stop)
+        if store is None:
+            return
+        try:
+            _follow(config, catalogue, store, stop, on_open)
+            store.close()
+        except StoreCorrupt as error:
+            _logger.error("%s; it is wiped and restored", error)
+            store.abandon()
+            wipe(config.store)
+        except BaseException:
+            store.abandon()
+            raise
+
+
+def _open(path: Path, stop: threading.Event) -> LmdbStore | None:
+    """Open the store, wiped where it must be; wait for room on a full disk. None: stopped before."""
+    is_full = False
+    while not stop.is_set():
+        try:
+            return LmdbStore(path)
+        except StoreCorrupt as error:
+            _logger.warning("%s; it is wiped and restored", error)
+            wipe(path)
+        except StoreFull as error:
+            if not is_full:
+                is_full = True
+                _logger.error("%s; waiting for room", error)
+            time.sleep(FULL_RETRY_S)
+    return None
+
+
+def _follow(
+    config: ReplicatorConfig,
+    catalogue: Catalogue,
+    store: LmdbStore,
+    stop: threading.Event,
+    on_open: Callable[[], None],
+) -> None:
+    log = KafkaLog(config.bootstrap, config.kafka_options)
+    try:
+        replicator = Replicator(catalogue, log=log, store=store, clock=SystemClock(), tables_topic=config.tables_topic)
+        on_open()
+        while not stop.is_set():
+            replicator.step()
+        replicator.close()
+    finally:
+        log.close()

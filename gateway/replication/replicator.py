@@ -1,0 +1,204 @@
+"""The replicator: follows the changelogs of all tables into the store, and says how far it is.
+
+One thread does it all; only looks at topics wait elsewhere. It is the store's only writer.
+"""
+
+import logging
+
+from gateway.contract.catalogue import Catalogue
+from gateway.contract.types import StoreId
+from gateway.replication.followed_table import FollowedTable, next_name
+from gateway.replication.following import partitions
+from gateway.replication.log import Clock, Fetched, Log
+from gateway.replication.manifest_topic import ManifestTopic
+from gateway.replication.replica import Replica
+from gateway.replication.status import gateway_status
+from gateway.stores.base import Phase, StoreFull, StoreWriter
+from gateway.v1.changelog_pb2 import Manifest
+from gateway.v1.status_pb2 import GetStatusResponse
+
+RECORDS_MAX = 20_000  # of a fetch: enough that a transaction's own cost is nothing, little enough to stay small
+POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
+BUSY_POLL_S = 0.002  # while rows are dropped beside
+STATUS_EVERY_S = 0.5
+FULL_RETRY_S = 1.0
+DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
+TOMBSTONES_EVERY_S = 60.0
+TOMBSTONES_MAX = 1_000  # a partition, each time
+TOMBSTONE_AGE_MIN_MS = 86_400_000  # a stale record comes later than that at the latest
+
+_logger = logging.getLogger("gateway.replication")
+
+
+class Replicator:
+    """Follows every table of the catalogue. `step` over and over; then `close`."""
+
+    def __init__(
+        self, catalogue: Catalogue, *, log: Log, store: StoreWriter, clock: Clock, tables_topic: str = "tables"
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
+        followed_ms = self._demote(catalogue)
+        self._tables = {
+            name: FollowedTable(table, store=store, log=log, clock=clock, followed_ms=followed_ms[name])
+            for name, table in sorted(catalogue.tables.items())
+        }
+        self._offered: dict[str, Manifest | None] = {}
+        self._held: list[tuple[Replica | None, FollowedTable | None, Fetched]] = []
+        self._is_full = False
+        self._is_reachable: bool | None = None
+        self._status_at_s = self._tombstones_at_s = 0.0
+        self._garbage: list[StoreId] = self._unnamed_store_ids()
+
+    def _demote(self, catalogue: Catalogue) -> dict[str, int]:
+        """Stop serving what was served, until its barrier is passed; return when each table was last followed."""
+        followed_ms = {}
+        with self._store.snapshot() as snapshot:
+            status = GetStatusResponse.FromString(snapshot.status())
+            beat_ms = status.beat_time.ToMilliseconds() if status.kafka_reachable else 0
+            states = {name: snapshot.table(name) for name in catalogue.tables}
+        for name, state in states.items():
+            followed_ms[name] = 0
+            for partition in partitions(state.manifest) if state is not None else ():
+                assert state is not None
+                with self._store.snapshot() as snapshot:
+                    position = snapshot.position(StoreId(state.store_id), partition)
+                if position is None:
+                    continue
+                followed_ms[name] = max(followed_ms[name], beat_ms, position.as_of_ms)
+                if position.phase is Phase.LIVE:
+                    demoted = position.in_phase(Phase.RESTORING)
+                    self._store.apply(StoreId(state.store_id), partition, [], demoted)
+        return followed_ms
+
+    def _unnamed_store_ids(self) -> list[StoreId]:
+        """Return the store ids that no table of the contracts names: what a crash or another contract left."""
+        named = set()
+        with self._store.snapshot() as snapshot:
+            for name in self._tables:
+                for state in (snapshot.table(name), snapshot.table(next_name(name))):
+                    if state is not None:
+                        named.add(state.store_id)
+        return sorted(self._store.store_ids() - {StoreId(number) for number in named})
+
+    def step(self, poll_s: float = POLL_S) -> None:
+        """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due."""
+        if self._held:
+            self._clock.sleep(min(poll_s, FULL_RETRY_S))
+        else:
+            timeout_s = BUSY_POLL_S if self._garbage else poll_s
+            fetched = self._log.fetch(records_max=RECORDS_MAX, timeout_s=timeout_s)
+            by_source = self._replicas() if fetched else {}
+            self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
+        try:
+            self._apply_held()
+            self._keep_house()
+        except StoreFull as error:
+            self._note_full(str(error))
+        else:
+            self._note_room()
+        self._put_status()
+
+    def _replicas(self) -> dict[object, tuple[Replica, FollowedTable]]:
+        return {
+            replica.source: (replica, table)
+            for table in self._tables.values()
+            for following in (table.building, table.serving)
+            if following is not None
+            for replica in following.replicas
+        }
+
+    def _apply_held(self) -> None:
+        """Apply what was fetched; what a full disk refuses stays held."""
+        while self._held:
+            replica, table, fetched = self._held[0]
+            if fetched.source == self._manifest_topic.source:
+                self._manifest_topic.apply(fetched)
+            elif replica is not None and table is not None and table.follows(replica):
+                if fetched.lost:
+                    table.lost(replica)
+                else:
+                    replica.apply(fetched)
+            self._held.pop(0)
+
+    def _keep_house(self) -> None:
+        self._manifest_topic.tick()
+        self._offer_manifests()
+        for table in self._tables.values():
+            table.tick()
+            self._garbage += table.garbage
+            table.garbage.clear()
+        self._note_reachable()
+        if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
+            self._garbage.pop(0)
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tombstones_at_s:
+            self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S
+            self._drop_tombstones()
+
+    def _offer_manifests(self) -> None:
+        """Tell each table its manifest, when it is another than before."""
+        topic = self._manifest_topic
+        if not topic.is_read and topic.exists is not False:
+            return
+        for name, table in self._tables.items():
+            manifest = topic.manifests.get(name)
+            if manifest is None or manifest is not self._offered.get(name):
+                self._offered[name] = manifest
+                table.offer(manifest, missing=topic.why_missing(name))
+
+    def _drop_tombstones(self) -> None:
+        for table in self._tables.values():
+            if table.serving is None:
+                continue
+            age_ms = max(table.serving.facts.delete_retention_ms, TOMBSTONE_AGE_MIN_MS)
+            for replica in table.serving.replicas:
+                self._store.drop_tombstones(
+                    table.serving.store_id,
+                    replica.partition,
+                    before_ms=self._clock.now_ms() - age_ms,
+                    limit=TOMBSTONES_MAX,
+                )
+
+    def _note_reachable(self) -> None:
+        """Take notice of Kafka going and coming."""
+        answered, trouble = self._manifest_topic.answered, self._log.trouble()
+        if answered is None and not trouble:
+            return
+        reachable = bool(answered) and not trouble
+        if reachable == self._is_reachable:
+            return
+        if not reachable:
+            _logger.warning("%s; what is here is served on, growing older", trouble or "Kafka does not answer")
+        elif self._is_reachable is False:
+            _logger.info("Kafka answers again")
+        self._is_reachable = reachable
+
+    def _note_full(self, why: str) -> None:
+        if not self._is_full:
+            self._is_full = True
+            _logger.error("%s; applying goes on when there is room", why)
+
+    def _note_room(self) -> None:
+        if self._is_full:
+            self._is_full = False
+            _logger.info("there is room again: applying goes on")
+
+    def _put_status(self, *, at_once: bool = False) -> None:
+        now_s = self._clock.monotonic_s()
+        if not at_once and now_s < self._status_at_s:
+            return
+        self._status_at_s = now_s + STATUS_EVERY_S
+        status = gateway_status(
+            self._tables.values(), now_ms=self._clock.now_ms(), now_s=now_s, kafka_reachable=bool(self._is_reachable)
+        )
+        try:
+            self._store.set_status(status.SerializeToString())
+        except StoreFull as error:
+            self._note_full(str(error))
+
+    def close(self) -> None:
+        """Note how far it is. The log and the store are the caller's to close."""
+        self._put_status(at_once=True)

@@ -1,0 +1,1 @@
+"""The gRPC skin: processes, doors, statuses, health, reflection."""

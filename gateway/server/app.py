@@ -1,0 +1,144 @@
+"""A gateway, put together: checks, then a replicator and workers under a supervisor."""
+
+import base64
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.contract.catalogue import Catalogue
+from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig
+from gateway.server.config import ServeConfig, ServeError
+from gateway.server.logs import set_up_logging
+from gateway.server.preflight import Reserved, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.supervisor import REPLICATOR_STOP_S, ChildSpec, Supervisor
+
+_STORE_SIGNALS = frozenset({signal.SIGBUS, signal.SIGSEGV})
+
+_logger = logging.getLogger("gateway.server")
+
+
+def serve(config: ServeConfig) -> int:
+    """Run a gateway until SIGTERM or SIGINT; return the exit code. Raise `ServeError` where it cannot start."""
+    if config.workers < 1:
+        raise ServeError(f"{config.workers} workers answer nothing; give at least 1")
+    files, catalogue = load_contracts(config.contracts)
+    reserved = reserve_address(config.listen, insecure=config.insecure)
+    lock = None
+    try:
+        lock = lock_data(config.data)
+        keys = token_keys(config)
+        _open_log(config)
+        contract = base64.b64encode(files.SerializeToString()).decode("ascii")
+        announcer = _Announcer(config, catalogue, reserved)
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock), announcer.on_event)
+        announcer.on_failure = supervisor.stop
+        supervisor.run()
+        _logger.info("stopped")
+        if announcer.failure is not None:
+            raise ServeError(announcer.failure)
+    finally:
+        reserved.holder.close()
+        if lock is not None:
+            os.close(lock)
+    return 0
+
+
+def _open_log(config: ServeConfig) -> None:
+    try:
+        set_up_logging("gateway", config.log_file)
+    except OSError as error:
+        raise ServeError(f'log file "{config.log_file}" cannot be written: {error.strerror}; choose another') from None
+
+
+def _specs(
+    config: ServeConfig, contract: str, keys: tuple[bytes, ...], reserved: Reserved, lock: int
+) -> list[ChildSpec]:
+    def settings(name: str) -> str:
+        return ChildConfig(
+            name=name,
+            parent=os.getpid(),
+            contract=contract,
+            store=str(config.store),
+            address=reserved.address,
+            token_keys=tuple(key.hex() for key in keys),
+            reflection=config.reflection,
+            drain_s=config.drain_s,
+            bootstrap=config.bootstrap,
+            tables_topic=config.tables_topic,
+            log_file=None if config.log_file is None else str(config.log_file),
+            kafka_options=config.kafka_options,
+        ).to_json()
+
+    def before_replicator_restart(killed_by: int) -> None:
+        if killed_by in _STORE_SIGNALS:
+            _logger.warning("the replicator died in the store, which is wiped and restored")
+            shutil.rmtree(config.store, ignore_errors=True)
+
+    replicator = ChildSpec(
+        name="replicator",
+        command=_command(REPLICATOR),
+        settings=settings("replicator"),
+        stop_s=REPLICATOR_STOP_S,
+        # It holds the lock too: no other gateway starts on the store before its writer is dead.
+        pass_fds=(lock,),
+        before_restart=before_replicator_restart,
+    )
+    workers = [
+        ChildSpec(
+            name=f"worker-{number}",
+            command=_command(WORKER),
+            settings=settings(f"worker-{number}"),
+            stop_s=config.drain_s,
+            first_to_stop=True,
+            # Before, the store says of an earlier run that it is live, which nobody has checked since.
+            start_after=STORE_OPENED,
+        )
+        for number in range(config.workers)
+    ]
+    return [replicator, *workers]
+
+
+def _command(role: str) -> tuple[str, ...]:
+    return sys.executable, "-m", "gateway.server.child", role
+
+
+class _Announcer:
+    """Prints, once each, that the gateway listens and that all tables are served; keeps why it cannot."""
+
+    def __init__(self, config: ServeConfig, catalogue: Catalogue, reserved: Reserved) -> None:
+        self._reserved = reserved
+        self._tables = ", ".join(sorted(catalogue.tables))
+        self._waiting = {
+            event: {f"worker-{number}" for number in range(config.workers)} for event in (LISTENING, SERVING)
+        }
+        self._opened = False
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def on_event(self, name: str, event: Mapping[str, Any]) -> None:
+        """Take in what process `name` tells."""
+        kind = event.get("event")
+        self._opened = self._opened or kind == STORE_OPENED
+        if kind == FAILED and not self._opened:
+            self.failure = str(event.get("reason"))
+            self.on_failure()
+        waiting = self._waiting.get(str(kind))
+        if not waiting:
+            return
+        waiting.discard(name)
+        if not waiting:
+            address = self._reserved.address
+            text = f"listening on {address}" if kind == LISTENING else f"all tables are served: {self._tables}"
+            _logger.info(text)
+            if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
+                print(text, flush=True)
+
+
+def refuse(error: ServeError) -> int:
+    """Tell why a gateway cannot start; return the exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return 1

@@ -1,0 +1,132 @@
+"""What is checked and taken before a gateway starts: contract, address, data directory, token keys."""
+
+import fcntl
+import ipaddress
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from gateway.contract.binder import ContractError, bind, merge
+from gateway.contract.catalogue import Catalogue
+from gateway.contract.descriptors import DescriptorError, load_descriptors
+from gateway.contract.tokens import KEY_BYTES_MIN
+from gateway.server.config import LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
+
+
+def load_contracts(paths: tuple[Path, ...]) -> tuple[FileDescriptorSet, Catalogue]:
+    """Return the contracts' files and their catalogue; raise `ServeError` with all that is wrong."""
+    if not paths:
+        raise ServeError("a gateway needs a contract; give a .proto file or a descriptor set")
+    try:
+        files = merge([load_descriptors(path) for path in paths])
+        return files, bind(files)
+    except (DescriptorError, ContractError) as error:
+        raise ServeError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """An address that no other program can take while `holder` is open. It takes no connections itself."""
+
+    address: str
+    port: int
+    holder: socket.socket
+
+
+def reserve_address(listen: str, *, insecure: bool) -> Reserved:
+    """Return the address to listen on, taken for our workers; raise `ServeError`."""
+    host, port = _host_and_port(listen)
+    family, numeric = _resolve(host, listen)
+    if not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback and not insecure:
+        raise ServeError(
+            f'listening on "{listen}" without TLS would let anyone read it; listen on 127.0.0.1, or say --insecure'
+        )
+    # Workers share their port, so a program that shares it too would go unseen: try it alone first.
+    with socket.socket(family, socket.SOCK_STREAM) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a gateway before us may linger
+        try:
+            alone.bind((numeric, port))
+            alone.listen()
+        except OSError as error:
+            raise ServeError(_taken(listen, error)) from None
+        port = alone.getsockname()[1]
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        holder.bind((numeric, port))
+    except OSError as error:
+        holder.close()
+        raise ServeError(_taken(listen, error)) from None
+    address = f"[{numeric}]:{port}" if family == socket.AF_INET6 else f"{numeric}:{port}"
+    return Reserved(address, port, holder)
+
+
+def _taken(listen: str, error: OSError) -> str:
+    return f'cannot listen on "{listen}": {error.strerror or error}; stop what is there, or choose another --listen'
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port_text = listen.rpartition(":")
+    if not colon or not port_text.isdecimal() or int(port_text) > 65_535 or not host:
+        raise ServeError(f'"{listen}" is no address; give host:port, such as 127.0.0.1:50051')
+    return host.removeprefix("[").removesuffix("]"), int(port_text)
+
+
+def _resolve(host: str, listen: str) -> tuple[socket.AddressFamily, str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ServeError(f'the host of "{listen}" is not known here: {error}; check its name') from None
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def lock_data(data: Path) -> int:
+    """Make the data directory and lock it; return the lock's descriptor. It is free when every copy of it is closed."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServeError(f'data directory "{data}" cannot be used: {error.strerror}; choose another --data') from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        os.close(lock)
+        who = f"another gateway (process {holder})" if holder else "another gateway"
+        raise ServeError(f'data directory "{data}" is in use by {who}; stop it, or choose another --data') from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode("ascii"), 0)
+    return lock
+
+
+def token_keys(config: ServeConfig) -> tuple[bytes, ...]:
+    """Return the keys that sign tokens; a new one is made where the default file is not there."""
+    path = config.token_key_file or config.data / TOKEN_KEY_FILE
+    try:
+        if config.token_key_file is None and not path.exists():
+            _write_private(path, secrets.token_hex(KEY_BYTES_MIN) + "\n")
+        keys = tuple(bytes.fromhex(line) for line in path.read_text("ascii").split())
+    except OSError as error:
+        raise ServeError(f'token key file "{path}" cannot be used: {error.strerror}; check it') from None
+    except ValueError:
+        keys = ()
+    if not keys or any(len(key) < KEY_BYTES_MIN for key in keys):
+        digits = 2 * KEY_BYTES_MIN
+        raise ServeError(f'token key file "{path}" is damaged; it has a key a line, of at least {digits} hex digits')
+    return keys
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write `path` whole or not at all, for nobody else to read."""
+    scratch = path.with_suffix(".new")
+    scratch.unlink(missing_ok=True)
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    scratch.replace(path)

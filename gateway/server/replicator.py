@@ -1,0 +1,29 @@
+"""The replicator process of a gateway: settings in, `gateway.replication` does the rest."""
+
+import logging
+import sys
+from pathlib import Path
+
+from gateway.replication.log import LogUnavailable
+from gateway.replication.process import ReplicatorConfig, run_replicator
+from gateway.server.child import FAILED, STORE_OPENED, ChildConfig, tell_parent
+from gateway.stores.base import StoreUnavailable
+
+_logger = logging.getLogger("gateway.server")
+
+
+def replicator_main(config: ChildConfig) -> None:
+    """Follow the changelogs until SIGTERM."""
+    replicator_config = ReplicatorConfig(
+        files=config.files,
+        store=Path(config.store),
+        bootstrap=config.bootstrap,
+        tables_topic=config.tables_topic,
+        kafka_options=config.kafka_options,
+    )
+    try:
+        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED))
+    except (StoreUnavailable, LogUnavailable) as error:
+        _logger.error("the replicator cannot go on", extra={"reason": str(error)})
+        tell_parent(FAILED, reason=str(error))
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""Rows, history and positions."""

@@ -1,0 +1,175 @@
+"""The store protocol: rows, history and positions of the partitions on this machine.
+
+One process writes a store (the replicator); any number of processes read it (the workers), each read a snapshot. A
+batch of changes, its history entries and the new position are one transaction. A store is disposable: the changelog is
+the truth.
+
+What a store keeps for a partition (of one life of a table, its `StoreId`):
+  rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
+             stale record cannot bring it back; `drop_tombstones` removes old ones.
+  history    the bounded run of latest changes, by offset
+  position   next offset, as-of time, phase, and the bookmark of the newest progress marker
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import Version
+from gateway.internal.v1.store_pb2 import TableState
+from gateway.v1 import status_pb2
+
+HISTORY_CHANGES_MAX = 100_000  # a partition; about a minute of the busiest table
+
+
+class Phase(IntEnum):
+    """What a replica of a partition does; numbers as in its status."""
+
+    RESTORING = status_pb2.REPLICA_PHASE_RESTORING
+    LIVE = status_pb2.REPLICA_PHASE_LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a partition is. `as_of_ms`: nothing committed before it is missing (LogAppendTime, ms since 1970)."""
+
+    next_offset: Offset
+    as_of_ms: int
+    phase: Phase
+    history_start: Offset  # history holds every change at or after this offset
+    source_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # next offsets, of the newest marker
+
+    def moved_to(self, next_offset: Offset, as_of_ms: int) -> "Position":
+        """Return this position further on; time does not go back."""
+        return replace(self, next_offset=next_offset, as_of_ms=max(self.as_of_ms, as_of_ms))
+
+    def in_phase(self, phase: Phase) -> "Position":
+        """Return this position in another phase."""
+        return replace(self, phase=phase)
+
+
+class Change(NamedTuple):
+    """A row written (`row` is its bytes) or deleted (`row` is None) by the record at `offset`."""
+
+    offset: Offset
+    key: bytes
+    version: Version
+    row: bytes | None
+    time_ms: int
+
+
+class StoredRow(NamedTuple):
+    """What a store holds at a key; `row` is None for a tombstone."""
+
+    version: Version
+    row: bytes | None
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be read or written now; the message says what to do."""
+
+
+class StoreCorrupt(StoreUnavailable):
+    """The store's files are damaged: it must be wiped and restored."""
+
+
+class StoreFull(StoreUnavailable):
+    """No room for the batch, which was not applied; what is stored stays readable."""
+
+
+class Snapshot(Protocol):
+    """One moment of a store, in one thread. Keep it open for milliseconds only: it pins pages."""
+
+    def table(self, name: str) -> TableState | None:
+        """Return what the store knows of table `name`; None if nothing. Callers do not change it."""
+
+    def position(self, store_id: StoreId, partition: Partition) -> Position | None:
+        """Return the position; None for a partition that this store does not hold."""
+
+    def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
+        """Return the row's bytes; None if the key has no row (a tombstone is no row). An empty row is b""."""
+
+    def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
+        """Return what is stored at the key, tombstones too; None if nothing ever was."""
+
+    def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows of `keys`, as `get`, in the order of `keys`; a key may repeat."""
+
+    def range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        """Return at most `limit` (key, row bytes) with start <= key < end (None: to the last), in byte order.
+
+        Descending: the highest keys first. Tombstones are left out and do not count.
+        """
+
+    def history(self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int) -> list[Change]:
+        """Return at most `limit` changes with offset >= start, in order of offset."""
+
+    def status(self) -> bytes:
+        """Return what `set_status` kept last; b"" before."""
+
+
+class StoreReader(Protocol):
+    """A process's view of a store. Threads: each uses snapshots of its own."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Open a snapshot; raise `StoreUnavailable`, or `StoreCorrupt`."""
+
+    def is_current(self) -> bool:
+        """Return False once the store was wiped and made anew: what this reader sees is old, open another."""
+
+    def close(self) -> None:
+        """Let go of the store. Repeats do nothing."""
+
+
+class Applied(NamedTuple):
+    """What `apply` did: changes applied; stale ones, which were dropped, by offset, oldest first."""
+
+    applied: int
+    stale: list[Change]
+
+
+class StoreWriter(StoreReader, Protocol):
+    """The store for its one writing process, from one thread."""
+
+    def put_table(self, name: str, state: TableState) -> None:
+        """Keep what is known of table `name`, in place of what was known."""
+
+    def new_store_id(self) -> StoreId:
+        """Return a number that no rows of this store have had. The first is 1."""
+
+    def store_ids(self) -> set[StoreId]:
+        """Return the numbers that have a position or rows."""
+
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        """Apply `changes` (in order of offset) and move to `position`, in one transaction.
+
+        A change is applied only if its version is newer than what is stored at its key, tombstones included; others
+        are returned as stale. Applied changes enter the history while `position.phase` is LIVE; the history keeps the
+        newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from that
+        (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch.
+        Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
+        """
+
+    def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
+        """Remove at most `limit` tombstones whose record is older than `before_ms`; return how many."""
+
+    def drop(self, store_id: StoreId, *, limit: int) -> bool:
+        """Remove the positions of `store_id`, then at most `limit` of its rows and changes; return True at the end.
+
+        Repeat until True: a crash, or other work in between, leaves the rest for a repeat.
+        """
+
+    def set_status(self, status: bytes) -> None:
+        """Keep the gateway's status for readers."""

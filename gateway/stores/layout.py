@@ -1,0 +1,147 @@
+"""Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
+
+  rows         place, key              → version 12, kind 1, time ms 8, row
+  history      place, offset 8         → version 12, kind 1, time ms 8, key length 2, key, row
+  tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
+  positions    place                   → next offset, as of, phase, history start and length, source offsets
+  tables       name                    → TableState
+  meta         name                    → format, boot id, clean mark, next store id, status
+
+A place is store id (4 bytes) and partition (2 bytes); all numbers are big endian, so that byte order is their order.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import VERSION_BYTES, Version
+from gateway.stores.base import Change, Phase, Position, StoreCorrupt, StoredRow
+
+FORMAT_VERSION = b"1"
+
+PLACE_BYTES = 6
+KIND_AT = VERSION_BYTES
+ROW_AT = VERSION_BYTES + 9  # after the kind and the time
+IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
+
+_PLACE = struct.Struct(">IH")
+_STORE = struct.Struct(">I")
+_OFFSET = struct.Struct(">Q")
+_KIND_TIME = struct.Struct(">Bq")
+_TIME = struct.Struct(">q")
+_KEY_LENGTH = struct.Struct(">H")
+_POSITION = struct.Struct(">QqBQQ")
+_SOURCE = struct.Struct(">Iq")
+
+
+def place(store_id: StoreId, partition: Partition) -> bytes:
+    """Return what the keys of a partition begin with."""
+    return _PLACE.pack(store_id, partition)
+
+
+def store_prefix(store_id: StoreId) -> bytes:
+    """Return what the keys of a store id begin with."""
+    return _STORE.pack(store_id)
+
+
+def store_id_of(key: bytes) -> StoreId:
+    """Return the store id of a key that begins with a place."""
+    return StoreId(_STORE.unpack_from(key)[0])
+
+
+def offset_key(at: bytes, offset: Offset) -> bytes:
+    """Return the key of a change in history and tombstones."""
+    return at + _OFFSET.pack(offset)
+
+
+def offset_of(key: bytes) -> Offset:
+    """Return the offset of such a key."""
+    return Offset(_OFFSET.unpack_from(key, PLACE_BYTES)[0])
+
+
+def pack_row(change: Change, pack: Callable[..., bytes] = _KIND_TIME.pack) -> bytes:
+    """Return the value of a row, or of its tombstone."""
+    _, _, version, row, time_ms = change
+    return version + pack(IS_TOMBSTONE, time_ms) if row is None else version + pack(IS_ROW, time_ms) + row
+
+
+def unpack_row(value: bytes) -> StoredRow:
+    """Return what `pack_row` was given; raise `StoreCorrupt`."""
+    return StoredRow(Version(value[:VERSION_BYTES]), live_row(value))
+
+
+def live_row(value: bytes) -> bytes | None:
+    """Return the row's bytes, None for a tombstone; raise `StoreCorrupt`."""
+    kind = value[KIND_AT] if len(value) >= ROW_AT else 0
+    if kind == IS_ROW:
+        return value[ROW_AT:]
+    if kind == IS_TOMBSTONE:
+        return None
+    raise StoreCorrupt("a stored row is damaged; the store is wiped and restored when the gateway starts again")
+
+
+def is_tombstone_before(value: bytes, before_ms: int) -> bool:
+    """Return whether a row's value is a tombstone, of a record older than `before_ms`."""
+    kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
+    return bool(kind == IS_TOMBSTONE and time_ms < before_ms)
+
+
+def pack_tombstone(change: Change) -> bytes:
+    """Return the value that lists a deleted row."""
+    return _TIME.pack(change.time_ms) + change.key
+
+
+def unpack_tombstone(value: bytes) -> tuple[int, bytes]:
+    """Return time and key of a listed tombstone."""
+    return _TIME.unpack_from(value)[0], value[_TIME.size :]
+
+
+def pack_change(change: Change) -> bytes:
+    """Return the value of a change in the history; its offset is in the key."""
+    kind = IS_TOMBSTONE if change.row is None else IS_ROW
+    head = change.version + _KIND_TIME.pack(kind, change.time_ms) + _KEY_LENGTH.pack(len(change.key))
+    return head + change.key + (change.row or b"")
+
+
+def unpack_change(offset: Offset, value: bytes) -> Change:
+    """Return what `pack_change` was given."""
+    kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
+    key_at = ROW_AT + _KEY_LENGTH.size
+    row_at = key_at + _KEY_LENGTH.unpack_from(value, ROW_AT)[0]
+    row = value[row_at:] if kind == IS_ROW else None
+    return Change(offset, value[key_at:row_at], Version(value[:VERSION_BYTES]), row, time_ms)
+
+
+def pack_position(position: Position, history_count: int) -> bytes:
+    """Return the value of a position, and of how many changes the history holds."""
+    head = _POSITION.pack(
+        position.next_offset, position.as_of_ms, position.phase, position.history_start, history_count
+    )
+    sources = [
+        _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
+        for (topic, partition), next_offset in position.source_offsets.items()
+        for name in [topic.encode()]
+    ]
+    return head + b"".join(sources)
+
+
+def unpack_position(value: bytes) -> tuple[Position, int]:
+    """Return what `pack_position` was given."""
+    next_offset, as_of_ms, phase, history_start, history_count = _POSITION.unpack_from(value)
+    sources = _unpack_sources(value[_POSITION.size :])
+    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources), history_count
+
+
+@lru_cache(maxsize=4096)  # they change with a marker only, and every read asks for them
+def _unpack_sources(value: bytes) -> Mapping[tuple[str, int], int]:
+    sources: dict[tuple[str, int], int] = {}
+    at = 0
+    while at < len(value):
+        name_at = at + _KEY_LENGTH.size
+        name_end = name_at + _KEY_LENGTH.unpack_from(value, at)[0]
+        partition, next_offset = _SOURCE.unpack_from(value, name_end)
+        sources[value[name_at:name_end].decode(), partition] = next_offset
+        at = name_end + _SOURCE.size
+    return MappingProxyType(sources)

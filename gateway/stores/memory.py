@@ -1,0 +1,240 @@
+"""The store in this process's memory: for tests and the simulator."""
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from typing_extensions import override
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.internal.v1.store_pb2 import TableState
+from gateway.stores.base import (
+    HISTORY_CHANGES_MAX,
+    Applied,
+    Change,
+    Phase,
+    Position,
+    Snapshot,
+    StoredRow,
+    StoreFull,
+    StoreUnavailable,
+    StoreWriter,
+)
+
+Place = tuple[StoreId, Partition]
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is stored of a partition."""
+
+    rows: dict[bytes, Change] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)  # of `rows`, in order
+    history: list[Change] = field(default_factory=list)
+    position: Position | None = None
+
+    def copy(self) -> "_Part":
+        return _Part(dict(self.rows), list(self.keys), list(self.history), self.position)
+
+
+@dataclass(slots=True)
+class _Content:
+    """One moment of the store. While snapshots read it, the writer works on a copy."""
+
+    parts: dict[Place, _Part] = field(default_factory=dict)
+    tables: dict[str, TableState] = field(default_factory=dict)
+    status: bytes = b""
+    readers: int = 0
+    own: set[Place] = field(default_factory=set)  # parts that no other moment has
+
+    def copy(self) -> "_Content":
+        return _Content(dict(self.parts), dict(self.tables), self.status)
+
+    def part(self, place: Place) -> _Part:
+        """Return the partition's part, to be changed."""
+        if place not in self.own:
+            self.own.add(place)
+            self.parts[place] = self.parts[place].copy() if place in self.parts else _Part()
+        return self.parts[place]
+
+
+class MemorySnapshot(Snapshot):
+    """One moment of a memory store."""
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+
+    def _part(self, store_id: StoreId, partition: Partition) -> _Part:
+        return self._content.parts.get((store_id, partition)) or _Part()
+
+    @override
+    def table(self, name: str) -> TableState | None:
+        return self._content.tables.get(name)
+
+    @override
+    def position(self, store_id: StoreId, partition: Partition) -> Position | None:
+        return self._part(store_id, partition).position
+
+    @override
+    def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
+        change = self._part(store_id, partition).rows.get(key)
+        return None if change is None else change.row
+
+    @override
+    def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
+        change = self._part(store_id, partition).rows.get(key)
+        return None if change is None else StoredRow(change.version, change.row)
+
+    @override
+    def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(store_id, partition, key) for key in keys]
+
+    @override
+    def range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        part = self._part(store_id, partition)
+        keys = part.keys[bisect_left(part.keys, start) : None if end is None else bisect_left(part.keys, end)]
+        rows = ((key, part.rows[key].row) for key in (reversed(keys) if descending else keys))
+        return [(key, row) for key, row in rows if row is not None][: max(limit, 0)]
+
+    @override
+    def history(self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int) -> list[Change]:
+        changes = self._part(store_id, partition).history
+        return changes[bisect_left(changes, (start,)) :][: max(limit, 0)]
+
+    @override
+    def status(self) -> bytes:
+        return self._content.status
+
+
+class MemoryStore(StoreWriter):
+    """The store protocol over dictionaries. `free_bytes` below 1 is a full disk."""
+
+    def __init__(
+        self, *, history_changes_max: int = HISTORY_CHANGES_MAX, free_bytes: Callable[[], int] = lambda: 1
+    ) -> None:
+        self._content = _Content()
+        self._lock = threading.Lock()
+        self._next_store_id = 1
+        self._history_changes_max = history_changes_max
+        self._free_bytes = free_bytes
+        self._closed = False
+
+    @override
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        with self._lock:
+            content = self._content
+            content.readers += 1
+        try:
+            yield MemorySnapshot(content)
+        finally:
+            with self._lock:
+                content.readers -= 1
+
+    @override
+    def is_current(self) -> bool:
+        return True
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+
+    @contextmanager
+    def _write(self) -> Iterator[_Content]:
+        with self._lock:
+            if self._content.readers:
+                self._content = self._content.copy()
+            yield self._content
+
+    @override
+    def put_table(self, name: str, state: TableState) -> None:
+        kept = TableState()
+        kept.CopyFrom(state)
+        with self._write() as content:
+            content.tables[name] = kept
+
+    @override
+    def new_store_id(self) -> StoreId:
+        self._next_store_id += 1
+        return StoreId(self._next_store_id - 1)
+
+    @override
+    def store_ids(self) -> set[StoreId]:
+        return {store_id for store_id, _ in self._content.parts}
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        if self._free_bytes() < 1:
+            raise StoreFull("no room for the batch")
+        with self._write() as content:
+            part = content.part((store_id, partition))
+            applied, stale = [], []
+            for change in changes:
+                known = part.rows.get(change.key)
+                if known is not None and change.version <= known.version:
+                    stale.append(change)
+                    continue
+                if known is None:
+                    insort(part.keys, change.key)
+                part.rows[change.key] = change
+                applied.append(change)
+            self._move(part, applied, position)
+        return Applied(len(applied), stale)
+
+    def _move(self, part: _Part, applied: Sequence[Change], position: Position) -> None:
+        if position.phase is Phase.RESTORING:
+            part.history.clear()
+            history_start = position.next_offset
+        else:
+            history_start = position.history_start if part.position is None else part.position.history_start
+            part.history.extend(applied)
+            excess = len(part.history) - self._history_changes_max
+            if excess > 0:
+                history_start = Offset(part.history[excess - 1].offset + 1)
+                del part.history[:excess]
+        part.position = replace(position, history_start=history_start)
+
+    @override
+    def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
+        with self._write() as content:
+            part = content.part((store_id, partition))
+            deletes = (change for change in part.rows.values() if change.row is None and change.time_ms < before_ms)
+            oldest = sorted(deletes)[: max(limit, 0)]
+            for change in oldest:
+                del part.rows[change.key]
+                del part.keys[bisect_left(part.keys, change.key)]
+        return len(oldest)
+
+    @override
+    def drop(self, store_id: StoreId, *, limit: int) -> bool:
+        with self._write() as content:
+            for place in [place for place in content.parts if place[0] == store_id]:
+                part = content.part(place)
+                part.position = None
+                part.history.clear()
+                for key in part.keys[: max(limit, 0)]:
+                    del part.rows[key]
+                del part.keys[: max(limit, 0)]
+                if part.keys:
+                    return False
+                del content.parts[place]
+                content.own.discard(place)
+        return True
+
+    @override
+    def set_status(self, status: bytes) -> None:
+        with self._write() as content:
+            content.status = status

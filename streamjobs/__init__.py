@@ -1,0 +1,1 @@
+"""Jobs: declarations of tables, and the PySpark runtime that keeps them."""

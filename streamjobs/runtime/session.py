@@ -1,0 +1,165 @@
+"""The Spark session of a job."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from streamjobs.local import LocalError
+from streamjobs.local.jars import jars
+from streamjobs.local.java import find_java
+from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.java import first_line
+
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
+    "spark.sql.adaptive.enabled": "false",  # streams do without; Spark would warn of it each time
+    # A second copy of a task would write stale records to the changelog.
+    "spark.speculation": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A batch uploads what it changed, not the whole state.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
+    # an event through the job in 15 ms instead of 40.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+    # A tick while no data comes: a progress marker then proves that the table is current.
+    "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
+}
+
+# Hadoop's default way to a local file starts chmod and readlink several times for each file, and Spark writes one for
+# each state partition between two batches. This way the gap between batches is 80 ms instead of 350, and a Real-time
+# Mode job's slowest rows are those that arrive in it. Files still appear by rename: whole, or not at all.
+LOCAL_CHECKPOINT_SETTINGS = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_SUBMIT_JARS = '--jars "$(python -c \'from streamjobs.local.jars import jars; print(*jars("spark"), sep=",")\')"'
+
+
+def local_slots(master: str) -> int | None:
+    """Return how many tasks a local master runs at once; None for a cluster, whose slots only it knows."""
+    matched = _LOCAL.fullmatch(master)
+    if matched is None:
+        return None
+    threads = matched.group(1) or "1"
+    return os.cpu_count() or 1 if threads == "*" else int(threads)
+
+
+def check_slots(master: str, *, source_partitions: int, shuffle_partitions: int) -> None:
+    """Raise `JobError` where Spark would refuse a Real-time Mode job: its tasks run all at once, for a whole batch."""
+    slots, needed = local_slots(master), realtime_slots(source_partitions, shuffle_partitions)
+    if slots is not None and slots < needed:
+        raise JobError(
+            f"Real-time Mode needs {needed} slots ({source_partitions} source partitions, {shuffle_partitions} shuffle "
+            f'partitions, 1 for dead letters), master "{master}" has {slots}; use local[{needed}]'
+        )
+
+
+def realtime_slots(source_partitions: int, shuffle_partitions: int) -> int:
+    """Return how many tasks of a Real-time Mode job run at once."""
+    return source_partitions + shuffle_partitions + 1
+
+
+def is_submitted() -> bool:
+    """Return whether spark-submit has started this process: then master and jars are its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def spark_session(
+    name: str, *, master: str | None, shuffle_partitions: int, checkpoint: str, spark_log: Path | None
+) -> Iterator[SparkSession]:
+    """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given."""
+    builder = SparkSession.builder.appName(name).config("spark.sql.shuffle.partitions", shuffle_partitions)
+    local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoint) else {}
+    for setting, value in {**SETTINGS, **local_settings}.items():
+        builder = builder.config(setting, value)
+    if master is not None:
+        builder = builder.master(master)
+        if local_slots(master) is not None:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
+            builder = builder.config("spark.driver.host", "127.0.0.1")
+    if not is_submitted():
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
+    with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
+        spark = _started(builder)
+    try:
+        if is_submitted():
+            spark.sparkContext.setLogLevel("WARN")
+        _require_connector(spark)
+        yield spark
+    finally:
+        _stop(spark)
+
+
+def _is_local(checkpoint: str) -> bool:
+    scheme, separator, _ = checkpoint.partition(":")
+    return not separator or scheme == "file"
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
+        spark.sparkContext.setLogLevel("OFF")  # what is cut off on purpose would log its stack traces
+        spark.stop()
+    except (Py4JError, ConnectionError):
+        pass  # Java is gone already: a signal to the process group ends it too
+
+
+def _local_parts() -> list[Path]:
+    try:
+        find_java()
+        return jars("spark")
+    except LocalError as error:
+        raise JobError(str(error)) from None
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise JobError(f"Spark does not start: {first_line(error)}") from None
+    except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
+        raise JobError(f"Spark does not start: {first_line(error)}; its log says more") from None
+
+
+def _require_connector(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    try:
+        jvm.java.lang.Class.forName(_KAFKA_SOURCE, False, jvm.Thread.currentThread().getContextClassLoader())
+    except Exception:  # noqa: BLE001 - as above
+        raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}") from None
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,155 @@
+"""Topics of a job: found, made with the right settings, or refused."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them without saying so
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from streamjobs.runtime.errors import JobError
+
+BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
+QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
+
+HOUR_MS = 60 * 60 * 1000
+CHANGELOG_SETTINGS = {
+    "cleanup.policy": "compact",
+    # The time in which a stale record that landed late is healed before compaction drops the newer one.
+    "min.compaction.lag.ms": str(6 * HOUR_MS),
+    # A reader's staleness counts from the time the row arrived, not from the job's clock.
+    "message.timestamp.type": "LogAppendTime",
+}
+MANIFESTS_TOPIC = "tables"
+MANIFESTS_SETTINGS = {"cleanup.policy": "compact"}
+DEAD_LETTERS_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(14 * 24 * HOUR_MS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the cluster has it. `topic_id`: a topic deleted and made again has another."""
+
+    name: str
+    topic_id: str
+    partition_count: int
+
+
+def changelog_name(table: str, generation: int) -> str:
+    """Return the name of a table's changelog topic."""
+    return f"{table}-g{generation}-changelog"
+
+
+def dead_letters_name(source_topic: str) -> str:
+    """Return the name of the topic that takes a source's malformed records."""
+    return f"{source_topic}-dead-letters"
+
+
+class Topics:
+    """The topics of one cluster. Every method raises `JobError` when Kafka does not answer."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
+
+    def find(self, name: str) -> Topic | None:
+        """Return the topic; None where there is none."""
+        try:
+            futures = self._admin.describe_topics(TopicCollection([name]), request_timeout=BROKER_TIMEOUT_S)
+            found = futures[name].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self._failure(f'topic "{name}" cannot be described', error) from None
+        return Topic(name, str(found.topic_id), len(found.partitions))
+
+    def require_source(self, name: str) -> Topic:
+        """Return a topic that the job reads, which must be there."""
+        topic = self.find(name)
+        if topic is None:
+            raise JobError(f'source topic "{name}" does not exist at {self._bootstrap}; create it, or correct its name')
+        return topic
+
+    def ensure(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        *,
+        partition_count: int | None = None,
+        new_partition_count: int = 1,
+    ) -> Topic:
+        """Return the topic, made if it is not there; raise `JobError` where it is there and is not as it should be.
+
+        `partition_count` None takes the topic as it is, or makes one of `new_partition_count`.
+        """
+        topic = self.find(name)
+        if topic is None:
+            self._create(name, partition_count or new_partition_count, settings)
+            topic = self._find_new(name)
+        if partition_count is not None and topic.partition_count != partition_count:
+            raise JobError(
+                f'topic "{name}" has {topic.partition_count} partitions, not {partition_count}; '
+                f"start the job with {topic.partition_count}, or raise the table's generation to get a new topic"
+            )
+        self._check_settings(name, settings)
+        return topic
+
+    def _find_new(self, name: str) -> Topic:
+        """Return a topic just made: brokers hear of it one after the other."""
+        end_s = time.monotonic() + BROKER_TIMEOUT_S
+        while time.monotonic() < end_s:
+            topic = self.find(name)
+            if topic is not None:
+                return topic
+            time.sleep(0.05)
+        raise JobError(f'topic "{name}" was created at {self._bootstrap} and is not there yet; start the job again')
+
+    def first_offsets(self, topic: Topic) -> dict[int, int]:
+        """Return the offset of the first record that Kafka still has, by partition."""
+        partitions = [TopicPartition(topic.name, partition) for partition in range(topic.partition_count)]
+        wanted = {partition: OffsetSpec.earliest() for partition in partitions}  # type: ignore[no-untyped-call]
+        try:
+            futures = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
+            return {partition.partition: future.result().offset for partition, future in futures.items()}
+        except KafkaException as error:
+            raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+
+    def _create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
+        topic = NewTopic(name, partition_count, config=dict(settings))
+        try:
+            self._admin.create_topics([topic], request_timeout=BROKER_TIMEOUT_S)[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another job was faster
+                raise self._failure(f'topic "{name}" cannot be created', error) from None
+
+    def _check_settings(self, name: str, settings: Mapping[str, str]) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            described = self._admin.describe_configs([resource], request_timeout=BROKER_TIMEOUT_S)[resource].result()
+        except KafkaException as error:
+            raise self._failure(f'the settings of topic "{name}" cannot be read', error) from None
+        for setting, wanted in settings.items():
+            actual = described[setting].value if setting in described else None
+            if actual != wanted and setting != "retention.ms":  # how long dead letters stay is for people to say
+                raise JobError(
+                    f'topic "{name}" has {setting}={actual}, not {wanted}; alter it with kafka-configs.sh '
+                    f"--alter --entity-type topics --entity-name {name} --add-config {setting}={wanted}"
+                )
+
+    def _failure(self, what: str, error: KafkaException) -> JobError:
+        kafka_error = error.args[0]
+        if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            return broker_away(self._bootstrap)
+        return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
+
+
+def broker_away(bootstrap: str) -> JobError:
+    """Return the error of a cluster that does not answer."""
+    return JobError(
+        f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; start it, or correct --bootstrap"
+    )

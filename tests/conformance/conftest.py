@@ -1,0 +1,46 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.stores.base import StoreWriter
+from gateway.stores.environment import FREE_BYTES_MIN
+from gateway.stores.lmdb import LmdbStore
+from gateway.stores.memory import MemoryStore
+
+HISTORY_CHANGES_MAX = 5
+
+OpenStore = Callable[..., StoreWriter]
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def open_store(store_kind: str, tmp_path: Path) -> Iterator[OpenStore]:
+    """Return a function that makes an empty store; `is_full` tells whether its disk is full."""
+    stores: list[StoreWriter] = []
+
+    def open_one(*, is_full: Callable[[], bool] = lambda: False) -> StoreWriter:
+        def free_bytes() -> int:
+            return 0 if is_full() else FREE_BYTES_MIN
+
+        store: StoreWriter
+        if store_kind == "memory":
+            store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)
+        else:
+            path = tmp_path / str(len(stores))
+            store = LmdbStore(path, history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)
+        stores.append(store)
+        return store
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> StoreWriter:
+    return open_store()

@@ -1,0 +1,303 @@
+"""What every store does."""
+
+import pytest
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import make_version
+from gateway.internal.v1.store_pb2 import TableState
+from gateway.stores.base import Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
+from tests.conformance.conftest import HISTORY_CHANGES_MAX, OpenStore
+from tests.support.changes import change, position
+
+ID = StoreId(1)
+P0, P1 = Partition(0), Partition(1)
+
+
+def get(store: StoreWriter, key: bytes, partition: Partition = P0) -> bytes | None:
+    with store.snapshot() as snapshot:
+        return snapshot.get(ID, partition, key)
+
+
+def keys(
+    store: StoreWriter, start: bytes = b"", end: bytes | None = None, *, limit: int = 99, descending: bool = False
+) -> list[bytes]:
+    with store.snapshot() as snapshot:
+        rows = snapshot.range(ID, P0, start=start, end=end, limit=limit, descending=descending)
+    return [key for key, _ in rows]
+
+
+def history_offsets(store: StoreWriter, start: int = 0, limit: int = 99) -> list[int]:
+    with store.snapshot() as snapshot:
+        return [c.offset for c in snapshot.history(ID, P0, start=Offset(start), limit=limit)]
+
+
+def stored_position(store: StoreWriter, partition: Partition = P0) -> Position | None:
+    with store.snapshot() as snapshot:
+        return snapshot.position(ID, partition)
+
+
+def test_an_empty_store_knows_nothing(store: StoreWriter) -> None:
+    with store.snapshot() as snapshot:
+        assert snapshot.table("ratings") is None
+        assert snapshot.position(ID, P0) is None
+        assert snapshot.get(ID, P0, b"a") is None
+        assert snapshot.get_stored(ID, P0, b"a") is None
+        assert snapshot.get_many(ID, P0, [b"a", b"a"]) == [None, None]
+        assert snapshot.range(ID, P0, start=b"", end=None, limit=9) == []
+        assert snapshot.history(ID, P0, start=Offset(0), limit=9) == []
+        assert snapshot.status() == b""
+    assert store.store_ids() == set()
+    assert store.is_current()
+
+
+def test_a_row_is_read_back(store: StoreWriter) -> None:
+    applied = store.apply(ID, P0, [change(0, b"a", 1, b"row"), change(1, b"b", 1, b"")], position(2))
+    assert applied == (2, [])
+    with store.snapshot() as snapshot:
+        assert snapshot.get_many(ID, P0, [b"b", b"x", b"a", b"b"]) == [b"", None, b"row", b""]
+        assert snapshot.get_stored(ID, P0, b"a") == StoredRow(make_version(1, 1), b"row")
+
+
+def test_an_empty_row_is_a_row(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"")], position(1))
+    assert get(store, b"a") == b""
+    assert keys(store) == [b"a"]
+
+
+def test_a_tombstone_is_no_row_but_keeps_its_version(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"row")], position(1))
+    store.apply(ID, P0, [change(1, b"a", 2, None)], position(2))
+    assert get(store, b"a") is None
+    assert keys(store) == []
+    with store.snapshot() as snapshot:
+        assert snapshot.get_stored(ID, P0, b"a") == StoredRow(make_version(1, 2), None)
+        assert snapshot.get_many(ID, P0, [b"a"]) == [None]
+    late = change(2, b"a", 1, b"row")
+    assert store.apply(ID, P0, [late], position(3)) == (0, [late])
+    assert get(store, b"a") is None
+
+
+@pytest.mark.parametrize("sequence", [1, 2])
+def test_an_older_or_equal_version_is_stale(store: StoreWriter, sequence: int) -> None:
+    store.apply(ID, P0, [change(0, b"a", 2, b"new")], position(1))
+    late = change(1, b"a", sequence, b"old")
+    other = change(2, b"b", 1, b"b")
+    assert store.apply(ID, P0, [late, other], position(3)) == (1, [late])
+    assert get(store, b"a") == b"new"
+    assert history_offsets(store) == [0, 2]
+
+
+def test_a_version_is_ordered_by_generation_then_sequence(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 300, b"1")], position(1))
+    assert store.apply(ID, P0, [change(1, b"a", 1, b"2", generation=2)], position(2)).applied == 1
+    assert store.apply(ID, P0, [change(2, b"a", 2**63, b"3", generation=1)], position(3)).applied == 0
+    assert get(store, b"a") == b"2"
+
+
+def test_one_batch_may_change_a_key_several_times(store: StoreWriter) -> None:
+    batch = [change(0, b"a", 1, b"1"), change(1, b"a", 3, b"3"), change(2, b"a", 2, b"2"), change(3, b"a", 4, None)]
+    assert store.apply(ID, P0, [*batch, change(4, b"a", 5, b"5")], position(5)) == (4, [batch[2]])
+    assert get(store, b"a") == b"5"
+    assert history_offsets(store) == [0, 1, 3, 4]
+
+
+def test_a_batch_of_mixed_stale_changes_over_stored_rows(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 5, b"5"), change(1, b"b", 1, b"1")], position(2))
+    batch = [change(2, b"a", 4, b"4"), change(3, b"a", 6, b"6"), change(4, b"a", 5, b"5"), change(5, b"b", 1, b"x")]
+    assert store.apply(ID, P0, batch, position(6)) == (1, [batch[0], batch[2], batch[3]])
+    assert (get(store, b"a"), get(store, b"b")) == (b"6", b"1")
+
+
+def test_a_repeated_batch_changes_nothing(store: StoreWriter) -> None:
+    batch = [change(0, b"a", 1, b"1"), change(1, b"a", 2, None), change(2, b"b", 1, b"b")]
+    store.apply(ID, P0, batch, position(3))
+    assert store.apply(ID, P0, batch, position(3)) == (0, batch)
+    assert (get(store, b"a"), get(store, b"b")) == (None, b"b")
+    assert history_offsets(store) == [0, 1, 2]
+
+
+def test_partitions_and_store_ids_are_apart(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"0")], position(1))
+    store.apply(ID, P1, [change(0, b"a", 1, b"1")], position(1))
+    store.apply(StoreId(2), P0, [change(0, b"a", 1, b"2")], position(1))
+    assert (get(store, b"a"), get(store, b"a", P1)) == (b"0", b"1")
+    assert keys(store) == [b"a"]
+    assert history_offsets(store) == [0]
+    assert store.store_ids() == {1, 2}
+
+
+def test_range_is_in_byte_order_within_its_bounds(store: StoreWriter) -> None:
+    names = [b"\xff\xff", b"a", b"", b"a\x00", b"b", b"\x00", b"ab", b"\xff"]
+    store.apply(ID, P0, [change(i, key, 1, key) for i, key in enumerate(names)], position(9))
+    store.apply(ID, P1, [change(0, b"c", 1, b"c")], position(1))
+    store.apply(StoreId(0), P1, [change(0, b"c", 1, b"c")], position(1))
+    store.apply(ID, P0, [change(9, b"b", 2, None)], position(10))
+    rest = sorted(set(names) - {b"b"})
+    assert keys(store) == rest
+    assert keys(store, descending=True) == rest[::-1]
+    assert keys(store, b"a", b"b") == [b"a", b"a\x00", b"ab"]
+    assert keys(store, b"a", b"b", descending=True) == [b"ab", b"a\x00", b"a"]
+    assert keys(store, b"a", b"b", limit=2) == [b"a", b"a\x00"]
+    assert keys(store, b"a", b"b", limit=2, descending=True) == [b"ab", b"a\x00"]
+    assert keys(store, b"a\x00", b"a\x00") == keys(store, b"b", b"a") == keys(store, limit=0) == []
+    assert keys(store, b"\xff\xff\xff") == []
+    assert keys(store, b"ac", b"\xff", descending=True) == []
+
+
+def test_range_passes_over_tombstones_without_counting_them(store: StoreWriter) -> None:
+    batch = [change(i, bytes([i]), 1, b"x" if i % 3 == 0 else None) for i in range(10)]
+    store.apply(ID, P0, batch, position(10))
+    assert keys(store, limit=3) == [b"\x00", b"\x03", b"\x06"]
+    assert keys(store, limit=3, descending=True) == [b"\x09", b"\x06", b"\x03"]
+
+
+def test_a_snapshot_does_not_see_what_is_written_after_it(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"old"), change(1, b"b", 1, b"b")], position(2))
+    with store.snapshot() as before:
+        store.apply(ID, P0, [change(2, b"a", 2, b"new"), change(3, b"c", 1, b"c")], position(4))
+        store.put_table("ratings", TableState(store_id=1))
+        store.set_status(b"up")
+        while not store.drop(ID, limit=1):
+            pass
+        assert before.get(ID, P0, b"a") == b"old"
+        assert [key for key, _ in before.range(ID, P0, start=b"", end=None, limit=9)] == [b"a", b"b"]
+        assert [c.offset for c in before.history(ID, P0, start=Offset(0), limit=9)] == [0, 1]
+        found = before.position(ID, P0)
+        assert found is not None
+        assert found.next_offset == 2
+        assert before.table("ratings") is None
+        assert before.status() == b""
+    with store.snapshot() as after:
+        assert after.get(ID, P0, b"a") is None
+        assert after.position(ID, P0) is None
+        assert after.status() == b"up"
+
+
+def test_a_position_is_kept_whole(store: StoreWriter) -> None:
+    kept = position(
+        7, as_of_ms=1_790_000_000_000, history_start=3, source_offsets={("ratings", 0): 5, ("é", 11): 2**40}
+    )
+    store.apply(ID, P0, [], kept)
+    assert stored_position(store) == kept
+    assert stored_position(store, P1) is None
+
+
+def test_history_is_bounded_and_says_where_it_starts(store: StoreWriter) -> None:
+    for offset in range(HISTORY_CHANGES_MAX + 3):
+        store.apply(ID, P0, [change(offset * 10, b"k", offset + 1, b"x")], position(offset * 10 + 1))
+    assert history_offsets(store) == [30, 40, 50, 60, 70]
+    found = stored_position(store)
+    assert found is not None
+    assert found.history_start == 21
+    assert history_offsets(store, start=41, limit=2) == [50, 60]
+    assert history_offsets(store, start=71) == history_offsets(store, limit=0) == []
+
+
+def test_history_of_a_batch_larger_than_the_bound(store: StoreWriter) -> None:
+    batch = [change(i, bytes([i]), 1, b"x") for i in range(HISTORY_CHANGES_MAX * 2)]
+    store.apply(ID, P0, batch, position(len(batch)))
+    assert history_offsets(store) == [5, 6, 7, 8, 9]
+    found = stored_position(store)
+    assert found is not None
+    assert found.history_start == 5
+
+
+def test_history_gives_changes_whole(store: StoreWriter) -> None:
+    batch = [change(0, b"a", 1, b"row", time_ms=5), change(1, b"a", 2, None, time_ms=6), change(2, b"b" * 500, 1, b"")]
+    store.apply(ID, P0, batch, position(3))
+    with store.snapshot() as snapshot:
+        assert snapshot.history(ID, P0, start=Offset(0), limit=9) == batch
+
+
+def test_restoring_keeps_no_history(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"1")], position(1))
+    store.apply(ID, P0, [change(1, b"a", 2, b"2")], position(2, phase=Phase.RESTORING))
+    found = stored_position(store)
+    assert found is not None
+    assert (found.phase, found.history_start) == (Phase.RESTORING, 2)
+    assert history_offsets(store) == []
+    store.apply(ID, P0, [change(4, b"a", 3, b"3")], position(5))
+    found = stored_position(store)
+    assert found is not None
+    assert (found.phase, found.history_start) == (Phase.LIVE, 2)
+    assert history_offsets(store) == [4]
+
+
+def test_old_tombstones_are_dropped(store: StoreWriter) -> None:
+    batch = [change(i, bytes([i]), 1, None, time_ms=i) for i in range(6)]
+    batch.append(change(6, b"\x01", 2, b"back", time_ms=6))
+    batch.append(change(7, b"\x02", 2, None, time_ms=90))
+    store.apply(ID, P0, batch, position(8))
+    assert store.drop_tombstones(ID, P0, before_ms=5, limit=2) == 2
+    assert store.drop_tombstones(ID, P0, before_ms=5, limit=9) == 1
+    assert store.drop_tombstones(ID, P0, before_ms=5, limit=9) == 0
+    with store.snapshot() as snapshot:
+        left = [i for i in range(6) if snapshot.get_stored(ID, P0, bytes([i])) is not None]
+    assert left == [1, 2, 5]
+    assert store.drop_tombstones(ID, P0, before_ms=100, limit=9) == 2
+    assert get(store, b"\x01") == b"back"
+
+
+def test_drop_removes_one_store_id_in_steps(store: StoreWriter) -> None:
+    batch = [change(i, bytes([i]), 1, None if i == 3 else b"x") for i in range(10)]
+    for store_id in (ID, StoreId(2)):
+        for partition in (P0, P1):
+            store.apply(store_id, partition, batch, position(10))
+    assert not store.drop(ID, limit=1)
+    assert stored_position(store) is None
+    steps = 0
+    while not store.drop(ID, limit=3):
+        steps += 1
+    assert steps > 3
+    assert store.store_ids() == {2}
+    assert keys(store) == history_offsets(store) == []
+    with store.snapshot() as snapshot:
+        assert len(snapshot.range(StoreId(2), P1, start=b"", end=None, limit=99)) == 9
+        assert snapshot.position(StoreId(2), P1) is not None
+    assert store.drop(ID, limit=9)
+
+
+def test_tables_and_status_are_replaced(store: StoreWriter) -> None:
+    store.put_table("ratings", TableState(store_id=1, problem="none"))
+    store.put_table("ratings", TableState(store_id=2))
+    store.put_table("others", TableState(store_id=3))
+    store.set_status(b"one")
+    store.set_status(b"")
+    with store.snapshot() as snapshot:
+        assert snapshot.table("ratings") == TableState(store_id=2)
+        assert snapshot.table("others") == TableState(store_id=3)
+        assert snapshot.table("rating") is None
+        assert snapshot.status() == b""
+
+
+def test_store_ids_are_new(store: StoreWriter) -> None:
+    assert [store.new_store_id() for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_full_disk_applies_nothing_and_goes_on_later(open_store: OpenStore) -> None:
+    full = False
+    store = open_store(is_full=lambda: full)
+    store.apply(ID, P0, [change(0, b"a", 1, b"1")], position(1))
+    full = True
+    with pytest.raises(StoreFull):
+        store.apply(ID, P0, [change(1, b"a", 2, b"2")], position(2))
+    assert get(store, b"a") == b"1"
+    assert stored_position(store) == position(1)
+    store.set_status(b"full")
+    full = False
+    store.apply(ID, P0, [change(1, b"a", 2, b"2")], position(2))
+    assert get(store, b"a") == b"2"
+
+
+def test_a_closed_store_says_so(store: StoreWriter) -> None:
+    store.close()
+    store.close()
+    with pytest.raises(StoreUnavailable), store.snapshot():
+        pass
+
+
+def test_the_longest_key_fits(store: StoreWriter) -> None:
+    key = b"k" * 500
+    store.apply(ID, Partition(65_535), [change(0, key, 1, b"x" * 100_000), change(1, key, 2, None)], position(2))
+    with store.snapshot() as snapshot:
+        assert snapshot.get_stored(ID, Partition(65_535), key) == StoredRow(make_version(1, 2), None)

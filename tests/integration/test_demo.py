@@ -1,0 +1,139 @@
+"""The demo as a user runs it: first start, questions, a second start that finds its data, and nothing left behind."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.load import process_tree
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+COMMAND = [sys.executable, "-m", "gateway.cli"]
+
+
+def _demo(data: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "demo", "--data", str(data), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "160"},
+    )
+
+
+def _until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"the demo ended without {text!r}:\n{seen}")
+
+
+def _lives(pid: int) -> bool:
+    """Say whether a process is there and more than a zombie, which only waits for its parent to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _ask(*words: str, address: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        [*COMMAND, *words, "--address", address, "--json"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _grpcurl() -> str | None:
+    tools = Path(".cache/tools").resolve()
+    if not (tools / "grpcurl").exists() and shutil.which("go"):
+        subprocess.run(
+            ["go", "install", "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"],
+            env=os.environ | {"GOBIN": str(tools)},
+            check=False,
+        )
+    return shutil.which("grpcurl", path=f"{tools}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = _demo(tmp_path / "demo", "--port", str(port))
+        try:
+            seen = _until(process, "Ctrl-C stops everything")
+            assert f"port {port} is taken" in seen
+            found = re.search(r"the gateway listens on (\d+)", seen)
+            assert found, seen
+            address = f"127.0.0.1:{found[1]}"
+            assert re.search(r"362 +9\.0 +2", seen), seen
+            _check_questions(address)
+            tree = process_tree(process.pid) - {process.pid}
+            assert len(tree) >= 4, "Kafka, job with its Java, gateway"
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=90)
+            assert process.returncode == 0, output
+            assert "Traceback" not in output
+            assert not [pid for pid in tree if _lives(pid)]
+        finally:
+            process.kill()
+    again = _demo(tmp_path / "demo", "--once", "--port", str(port))
+    output, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, output
+    assert re.search(r"362 +9\.0 +2", output), output
+
+
+def _check_questions(address: str) -> None:
+    [row] = _ask("get", "ratings", "movie_id=362", address=address)
+    assert (row["average_rating"], row["rating_count"]) == (9.0, "2")
+    listed = _ask("range", "ratings", "--limit", "5", address=address)
+    assert [int(str(row["movie_id"])) for row in listed] == sorted(int(str(row["movie_id"])) for row in listed)
+    assert len(listed) == 5
+    [table] = _ask("tables", address=address)
+    assert table["serving"] is True
+    missing = subprocess.run(
+        [*COMMAND, "get", "ratings", "movie_id=-5", "--address", address], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 1
+    assert "ROW_NOT_FOUND" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    grpcurl = _grpcurl()
+    if grpcurl is None:
+        return
+    for path, words in (
+        ("GetRating", ['"averageRating": 9']),
+        ("ScanRatings", ['"resumeToken"']),
+    ):
+        request = '{"movie_id": 362}' if path == "GetRating" else "{}"
+        done = subprocess.run(
+            [grpcurl, "-plaintext", "-d", request, address, f"examples.ratings.v1.RatingsService/{path}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert all(word in done.stdout for word in words)
+
+
+def test_second_demo_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "lock").touch()
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [*COMMAND, "demo", "--once", "--data", str(tmp_path)], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "a demo runs in" in done.stderr

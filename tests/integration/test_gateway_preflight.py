@@ -1,0 +1,157 @@
+"""What a gateway refuses to start with: one clear sentence each."""
+
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.server.app import serve
+from gateway.server.config import ServeConfig, ServeError
+from gateway.server.preflight import load_contracts, lock_data, reserve_address, token_keys
+from tests.support.tables import RATINGS, ROOT
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another program listens on, sharing it with whoever wants."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def _config(data: Path, token_key_file: Path | None = None) -> ServeConfig:
+    return ServeConfig(contracts=(RATINGS,), bootstrap="127.0.0.1:1", data=data, token_key_file=token_key_file)
+
+
+def test_a_taken_port_is_refused_even_if_it_would_be_shared(taken: int) -> None:
+    with pytest.raises(ServeError, match=f"127.0.0.1:{taken}.*in use.*choose another"):
+        reserve_address(f"127.0.0.1:{taken}", insecure=False)
+
+
+def test_a_reserved_port_is_ours_alone_and_takes_no_connections() -> None:
+    reserved = reserve_address("127.0.0.1:0", insecure=False)
+    with reserved.holder:
+        assert reserved.address == f"127.0.0.1:{reserved.port}"
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect(("127.0.0.1", reserved.port))
+        with socket.socket() as worker:
+            worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            worker.bind(("127.0.0.1", reserved.port))
+            worker.listen()
+            with pytest.raises(ServeError):
+                reserve_address(reserved.address, insecure=False)
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", reserved.port), timeout=1):
+                    pass
+    with reserve_address(reserved.address, insecure=False).holder:
+        pass  # connections that linger do not keep a gateway from starting again
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
+def test_plaintext_beyond_loopback_must_be_said(listen: str) -> None:
+    with pytest.raises(ServeError, match="without TLS"):
+        reserve_address(listen, insecure=False)
+    with reserve_address(listen, insecure=True).holder:
+        pass
+
+
+@pytest.mark.parametrize("listen", ["localhost:0", "[::1]:0"])
+def test_names_and_ipv6_of_loopback(listen: str) -> None:
+    with reserve_address(listen, insecure=False).holder:
+        pass
+
+
+@pytest.mark.parametrize("listen", ["", ":50051", "here", "127.0.0.1:x", "127.0.0.1:70000", "nobody.invalid:5"])
+def test_odd_addresses_are_refused(listen: str) -> None:
+    with pytest.raises(ServeError):
+        reserve_address(listen, insecure=False)
+
+
+def test_a_data_directory_has_one_gateway(tmp_path: Path) -> None:
+    lock = lock_data(tmp_path / "data")
+    with pytest.raises(ServeError, match=f"in use by another gateway \\(process {os.getpid()}\\)"):
+        lock_data(tmp_path / "data")
+    os.close(lock)
+    os.close(lock_data(tmp_path / "data"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ServeError, match="cannot be used"):
+        lock_data(tmp_path / "file")
+
+
+def test_a_token_key_is_made_once_for_nobody_else_to_read(tmp_path: Path) -> None:
+    keys = token_keys(_config(tmp_path))
+    assert keys == token_keys(_config(tmp_path))
+    assert len(keys[0]) == 32
+    assert stat.S_IMODE((tmp_path / "token.key").stat().st_mode) == 0o600
+
+
+def test_token_key_files(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("aa" * 32 + "\n" + "bb" * 40 + "\n")
+    assert token_keys(_config(tmp_path, path)) == (b"\xaa" * 32, b"\xbb" * 40)
+    for text in ("", "junk", "aa" * 31):
+        path.write_text(text)
+        with pytest.raises(ServeError, match="damaged"):
+            token_keys(_config(tmp_path, path))
+    with pytest.raises(ServeError, match="cannot be used"):
+        token_keys(_config(tmp_path, tmp_path / "nothing"))
+
+
+def test_wrong_contracts_are_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ServeError, match="needs a contract"):
+        load_contracts(())
+    with pytest.raises(ServeError, match="is no file"):
+        load_contracts((tmp_path / "nothing.proto",))
+    wrong = tmp_path / "wrong.proto"
+    wrong.write_text(RATINGS.read_text().replace('key: "movie_id"', 'key: "nothing"'))
+    with pytest.raises(ServeError, match="nothing"):
+        load_contracts((wrong,))
+
+
+def _refusal(*arguments: str) -> str:
+    command = [sys.executable, "-m", "gateway.server", str(RATINGS), "--bootstrap", "127.0.0.1:1", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    [line] = run.stderr.splitlines()
+    return line
+
+
+def test_a_refused_start_is_one_line_and_leaves_no_process(tmp_path: Path, taken: int) -> None:
+    assert "choose another --listen" in _refusal("--data", str(tmp_path / "a"), "--listen", f"127.0.0.1:{taken}")
+    lock = lock_data(tmp_path / "b")
+    assert "in use by another gateway" in _refusal("--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0")
+    os.close(lock)
+    (tmp_path / "b" / "store").write_text("no directory")
+    log = str(tmp_path / "log")
+    line = _refusal("--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0", "--log-file", log)
+    assert str(tmp_path / "b" / "store") in line
+
+
+def test_kafka_options_that_no_client_takes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    config = ServeConfig(
+        contracts=(RATINGS,),
+        bootstrap="127.0.0.1:1",
+        data=tmp_path / "data",
+        listen="127.0.0.1:0",
+        kafka_options={"no.such.option": "1"},
+        log_file=tmp_path / "log",
+    )
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with pytest.raises(ServeError, match=r"no\.such\.option"):
+            serve(config)
+    finally:
+        for handler in set(root.handlers) - set(handlers):
+            handler.close()
+        root.handlers[:] = handlers
+        root.setLevel(level)

@@ -1,0 +1,94 @@
+"""The supervisor over small processes: restarts, events, ends."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.server import supervisor
+from gateway.server.supervisor import ChildSpec, Supervisor
+
+TELL = "import json, os, sys, time, signal\nname = sys.stdin.readline().strip()\n"
+TELL += "def tell(event): print(json.dumps({'event': event, 'pid': os.getpid()}), flush=True)\n"
+
+
+def _spec(name: str, code: str, **more: Any) -> ChildSpec:
+    return ChildSpec(name=name, command=(sys.executable, "-c", TELL + code), settings=name, **{"stop_s": 2.0, **more})
+
+
+class Watched:
+    """Runs a supervisor until enough has happened, then sends a signal to this process."""
+
+    def __init__(self, *specs: ChildSpec, until: Callable[[list[tuple[str, str]]], bool]) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.pids: list[int] = []
+        self._until = until
+        self._stopped = False
+        give_up = threading.Timer(20, os.kill, (os.getpid(), signal.SIGTERM))
+        give_up.start()
+        started = time.monotonic()
+        Supervisor(specs, self._on_event).run()
+        self.seconds = time.monotonic() - started
+        give_up.cancel()
+        assert until(self.events)
+
+    def _on_event(self, name: str, event: Mapping[str, Any]) -> None:
+        self.events.append((name, event["event"]))
+        self.pids += [event["pid"]] if "pid" in event else []
+        if not self._stopped and self._until(self.events):
+            self._stopped = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_processes_are_told_their_settings_and_end_on_sigterm() -> None:
+    code = "tell('up-' + name)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: pass"
+    watched = Watched(_spec("a", code), _spec("b", code), until=lambda events: len(events) >= 2)
+    assert set(watched.events) == {("a", "up-a"), ("b", "up-b"), ("a", "exited"), ("b", "exited")}
+    assert watched.seconds < 2
+    assert not [pid for pid in watched.pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_dead_process_starts_again_later_and_later() -> None:
+    watched = Watched(_spec("a", "tell('up')\nsys.exit(3)"), until=lambda events: events.count(("a", "up")) >= 4)
+    waits = supervisor.BACKOFF_S * (1 + 2 + 4)
+    assert watched.seconds > waits
+    assert len(set(watched.pids)) >= 4
+
+
+def test_what_killed_a_process_is_told_before_it_starts_again() -> None:
+    killed: list[int] = []
+    code = f"tell('up')\nos.kill(os.getpid(), {int(signal.SIGBUS)})"
+    Watched(_spec("a", code, before_restart=killed.append), until=lambda events: events.count(("a", "up")) >= 2)
+    assert killed[0] == signal.SIGBUS
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(supervisor, "KILL_MARGIN_S", 0.2)
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\ntime.sleep(60)"
+    watched = Watched(_spec("a", code, stop_s=0.3), until=bool)
+    assert watched.seconds < 3
+    assert watched.events[-1] == ("a", "exited")
+
+
+def test_workers_end_before_the_replicator_is_told() -> None:
+    slow = "def end(*_):\n    time.sleep(0.3); tell('ending'); sys.exit()\nsignal.signal(signal.SIGTERM, end)\n"
+    slow += "tell('up')\ntime.sleep(60)"
+    watched = Watched(
+        _spec("replicator", slow), _spec("worker", slow, first_to_stop=True), until=lambda events: len(events) >= 2
+    )
+    assert watched.events[2:] == [
+        ("worker", "ending"),
+        ("worker", "exited"),
+        ("replicator", "ending"),
+        ("replicator", "exited"),
+    ]
+
+
+def test_noise_on_stdout_is_no_event() -> None:
+    code = "print('hello'); print('[1]'); print('{\"event\": \"up\"}', flush=True); time.sleep(60)"
+    watched = Watched(_spec("a", code), until=bool)
+    assert watched.events[0] == ("a", "up")

@@ -1,0 +1,205 @@
+"""Worker processes over a store that this process writes: one port, drains, a wiped store, a parent that dies."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from gateway.server.child import WORKER, ChildConfig
+from gateway.server.preflight import load_contracts, reserve_address
+from gateway.stores.environment import wipe
+from gateway.stores.lmdb import LmdbStore
+from tests.support.tables import RATINGS, ROOT, catalogue_of, rating, ratings_table
+
+GET = "/examples.ratings.v1.RatingsService/GetRating"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    reserved = reserve_address("127.0.0.1:0", insecure=False)
+    with reserved.holder:
+        yield reserved.address
+
+
+def _settings(store: Path, address: str, parent: int | None = None) -> str:
+    files, _ = load_contracts((RATINGS,))
+    return ChildConfig(
+        name="worker-0",
+        parent=parent or os.getpid(),
+        contract=base64.b64encode(files.SerializeToString()).decode(),
+        store=str(store),
+        address=address,
+        token_keys=("aa" * 32,),
+        reflection=False,
+        drain_s=5.0,
+        bootstrap="",
+        tables_topic="",
+        log_file=str(store.parent / "log"),
+    ).to_json()
+
+
+@contextmanager
+def _worker(store: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "gateway.server.child", WORKER]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    try:
+        worker.stdin.write(_settings(store, address) + "\n")
+        worker.stdin.close()
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
+def _event(worker: "subprocess.Popen[str]") -> str:
+    assert worker.stdout is not None
+    return str(json.loads(worker.stdout.readline())["event"])
+
+
+def _get(address: str, movie_id: int = 1) -> Any:
+    query = catalogue_of().queries[GET]
+    # A pool of its own: otherwise channels of one process share their connection.
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.unary_unary(GET, response_deserializer=query.response_class.FromString)
+        return call(query.request_class(movie_id=movie_id).SerializeToString(), timeout=5, wait_for_ready=True)
+
+
+def _health(address: str) -> int:
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/grpc.health.v1.Health/Check", response_deserializer=health_pb2.HealthCheckResponse.FromString
+        )
+        return int(call(b"", timeout=5, wait_for_ready=True).status)
+
+
+def _soon(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_workers_share_a_port_and_one_goes_on_alone(tmp_path: Path, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    store = LmdbStore(tmp_path / "store")
+    ratings_table(store).put([rating(1)])
+    with _worker(tmp_path / "store", address) as one, _worker(tmp_path / "store", address) as other:
+        assert [_event(one), _event(one)] == ["listening", "serving"]
+        assert [_event(other), _event(other)] == ["listening", "serving"]
+        sockets = {pid: _sockets(pid) for pid in (one.pid, other.pid)}
+        with ExitStack() as clients:
+            for _ in range(40):
+                clients.enter_context(socket.create_connection((host, int(port))))
+            _soon(lambda: all(_sockets(pid) > before for pid, before in sockets.items()))
+        one.terminate()
+        assert one.wait(10) == 0
+        for _ in range(20):
+            assert _get(address).rating.movie_id == 1
+    store.close()
+
+
+def _sockets(pid: int) -> int:
+    """Return how many sockets a process has open."""
+    return sum(os.readlink(link).startswith("socket:") for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_a_worker_waits_for_its_store_and_follows_a_new_one(tmp_path: Path, address: str) -> None:
+    path = tmp_path / "store"
+    with _worker(path, address) as worker:
+        assert _event(worker) == "listening"
+        assert _health(address) == 2
+        with pytest.raises(grpc.RpcError) as refused:
+            _get(address)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        store = LmdbStore(path)
+        ratings_table(store).put([rating(1, 4.0)])
+        assert _event(worker) == "serving"
+        assert _get(address).rating.average_rating == 4.0
+        store.close()
+        wipe(path)
+        assert _event(worker) == "not-serving"
+        store = LmdbStore(path)
+        ratings_table(store).put([rating(1, 6.0)])
+        assert _event(worker) == "serving"
+        assert _get(address).rating.average_rating == 6.0
+        assert _health(address) == 1
+        store.close()
+
+
+def test_sigterm_drains(tmp_path: Path, address: str) -> None:
+    store = LmdbStore(tmp_path / "store")
+    ratings_table(store).put([rating(1)])
+    with _worker(tmp_path / "store", address) as worker:
+        assert _event(worker) == "listening"
+        query = catalogue_of().queries[GET]
+        request: Any = query.request_class(movie_id=1)
+        request.read_options.at_least_source.topics.add(topic="ratings").offsets[0] = 10**9
+        request.read_options.max_wait.nanos = 700_000_000
+        with grpc.insecure_channel(address) as channel:
+            grpc.channel_ready_future(channel).result(5)
+            waiting = channel.unary_unary(GET).future(request.SerializeToString(), timeout=10)
+            time.sleep(0.2)
+            worker.terminate()
+            assert waiting.exception(5).code() is grpc.StatusCode.UNAVAILABLE
+            assert "not fresh enough" in waiting.details()  # it was answered, not cut
+        assert worker.wait(10) == 0
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {line["process"] for line in lines} == {"worker-0"}
+    assert "draining" in {line["message"] for line in lines}
+    store.close()
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, address: str) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'gateway.server.child', 'worker'], stdin=subprocess.PIPE)\n"
+        "import os; text = sys.stdin.readline().replace('PARENT', str(os.getpid()))\n"
+        "child.stdin.write(text.encode()); child.stdin.close(); print(child.pid, flush=True); time.sleep(60)\n"
+    )
+    settings = json.loads(_settings(tmp_path / "store", address))
+    text = json.dumps({**settings, "parent": 0}).replace('"parent": 0', '"parent": PARENT')
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    out, _ = _killed_after(parent, text + "\n")
+    child = int(out.split()[0])
+    _soon(lambda: not _alive(child))
+
+
+def _killed_after(parent: "subprocess.Popen[str]", text: str) -> tuple[str, None]:
+    """Feed `parent`, let its child listen, kill it with -9; return what it printed first."""
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(text)
+    parent.stdin.flush()
+    pid = parent.stdout.readline()
+    assert "listening" in parent.stdout.readline()
+    assert _alive(int(pid))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdin.close()
+    parent.stdout.close()
+    return pid, None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,251 @@
+"""Whole jobs on real Kafka and Spark: what they write, how they survive, what they refuse."""
+
+import io
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyspark
+import pytest
+
+from gateway.contract.rows import row_schema
+from gateway.v1 import changelog_pb2
+from streamjobs.local.jars import jars
+from streamjobs.local.kafka import Broker
+from streamjobs.local.samples import create_topic
+from streamjobs.runtime.declarations import load_contract, load_table
+from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.manifests import publish_manifest, read_manifest
+from streamjobs.runtime.options import Options
+from streamjobs.runtime.plan import check_rebuild, make_plan
+from streamjobs.tables.ratings import RATING_SCHEMA
+from tests.support.jobs import Changelog, JobProcess, Row, wait_until
+from tests.support.kafka import NewRecord, consume, new_topic, produce
+from tests.unit.streamjobs.registry import FakeRegistry
+
+pytestmark = pytest.mark.jvm
+
+CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
+RATINGS = 20_000
+MOVIES = 500
+PARTITIONS = 2
+_AVRO = fastavro.parse_schema(json.loads(RATING_SCHEMA))
+JOB = """from streamjobs.table import Source, Table
+from streamjobs.tables import ratings
+
+TABLE = Table(
+    name="{name}",
+    contract="contract.proto",
+    source=Source("{topic}", ratings.RATING_SCHEMA),
+    key=ratings.TABLE.key,
+    columns=ratings.TABLE.columns,
+    generation={generation},
+    trigger_s=5,
+)
+"""
+
+
+def write_job(directory: Path, name: str, topic: str, generation: int = 1) -> str:
+    """Declare the ratings table under another name: each test has topics of its own on one broker."""
+    (directory / "contract.proto").write_text(CONTRACT.read_text().replace('name: "ratings"', f'name: "{name}"'))
+    path = directory / "job.py"
+    path.write_text(JOB.format(name=name, topic=topic, generation=generation))
+    return str(path)
+
+
+def rating_record(movie: int, rating: float, schema_id: int = 1) -> NewRecord:
+    out = io.BytesIO(b"\0" + schema_id.to_bytes(4, "big"))
+    out.seek(5)
+    fastavro.schemaless_writer(out, _AVRO, {"movie_id": movie, "rating": rating})
+    return NewRecord(str(movie).encode(), out.getvalue())
+
+
+def some_ratings(count: int, seed: int) -> list[NewRecord]:
+    choice = random.Random(seed)
+    return [
+        rating_record(choice.randint(-MOVIES // 2, MOVIES // 2 - 1), choice.randint(2, 20) / 2) for _ in range(count)
+    ]
+
+
+def fold_source(bootstrap: str, topic: str) -> dict[int, Row]:
+    """Return the table that the source's records make, computed without Spark."""
+    sums: dict[int, tuple[float, int, int]] = {}
+    for record in consume(bootstrap, topic):
+        try:
+            assert record.value is not None
+            assert record.value[:1] == b"\0"
+            rating: Any = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), _AVRO, None)
+        except (AssertionError, EOFError):
+            continue
+        total, count, newest_ms = sums.get(rating["movie_id"], (0.0, 0, 0))
+        newest_ms = max(newest_ms, record.timestamp_ms)
+        sums[rating["movie_id"]] = total + rating["rating"], count + 1, newest_ms
+    return {movie: Row(total / count, count, newest_ms) for movie, (total, count, newest_ms) in sums.items()}
+
+
+def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    for record in consume(bootstrap, topic):
+        ends[record.partition] = record.offset + 1
+    return ends
+
+
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode: str) -> None:
+    name = f"fold_{mode}"
+    source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
+    job = write_job(tmp_path, name, source)
+    contract = load_contract(load_table(job))
+    schemas = {1: json.dumps(row_schema(contract))}
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "checkpoint")]
+    arguments += ["--mode", mode, "--partitions", str(PARTITIONS + 1)]
+    malformed = [
+        NewRecord(b"a", None),
+        NewRecord(b"b", b"not Avro"),
+        NewRecord(None, (rating_record(1, 2.0).value or b"")[:-1]),
+    ]
+
+    produce(broker.bootstrap, source, some_ratings(RATINGS // 2, seed=1))
+    with JobProcess(tmp_path / "logs", *arguments) as running:
+        running.wait_for("running")
+        changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS + 1)
+        wanted = fold_source(broker.bootstrap, source)
+        wait_until("rows of the first half", lambda: changelog.rows(schemas) == wanted, running)
+        produce(broker.bootstrap, source, malformed)
+        produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=2))
+        running.kill()  # somewhere in the work on the third quarter
+    produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=3))
+    wanted = fold_source(broker.bootstrap, source)
+    ends = end_offsets(broker.bootstrap, source)
+    with JobProcess(tmp_path / "logs", *arguments) as running:
+        wait_until("rows of everything", lambda: changelog.rows(schemas) == wanted, running)
+        wait_until("markers with the source's ends", lambda: changelog.source_offsets(source) == ends, running)
+        wait_until("log of the dead letters", lambda: bool(running.events("dead_letters")), running)
+        assert running.stop() == 0
+        assert running.events("stopped")
+        assert "Traceback" not in running.errors()
+
+    assert sum(row.count for row in changelog.rows(schemas).values()) == RATINGS
+    assert len(changelog.rows(schemas)) == MOVIES
+    changelog.close()
+    _check_dead_letters(broker, source, malformed)
+    manifest = read_manifest(broker.bootstrap, name)
+    assert manifest is not None
+    assert (manifest.changelog_topic, manifest.partition_count) == (f"{name}-g1-changelog", PARTITIONS + 1)
+    assert manifest.contract_fingerprint == contract.fingerprint
+    assert manifest.mode == changelog_pb2.JobMode.Value(f"JOB_MODE_{mode.upper()}")
+
+
+def _check_dead_letters(broker: Broker, source: str, malformed: list[NewRecord]) -> None:
+    letters = consume(broker.bootstrap, f"{source}-dead-letters")
+    found = {(letter.key, letter.value): dict(letter.headers) for letter in letters}
+    assert set(found) == {(record.key, record.value) for record in malformed}
+    reasons = [found[record.key, record.value]["reason"].decode() for record in malformed]
+    assert reasons == [
+        "value is null",
+        "value is not Avro in the Confluent wire format",
+        "value does not decode by its Avro schema",
+    ]
+    places = {(record.partition, record.offset): record for record in consume(broker.bootstrap, source)}
+    for (key, value), headers in found.items():
+        original = places[int(headers["partition"]), int(headers["offset"])]
+        assert (original.key, original.value, headers["topic"]) == (key, value, source.encode())
+
+
+def test_spark_submit_and_schema_registry(broker: Broker, tmp_path: Path) -> None:
+    source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
+    job = write_job(tmp_path, "submitted", source)
+    contract = load_contract(load_table(job))
+    script = Path(sys.modules["streamjobs.runtime"].__path__[0], "__main__.py")
+    submit = Path(pyspark.__path__[0], "bin", "spark-submit")
+    command = [str(submit), "--master", "local[2]", "--jars", ",".join(map(str, jars("spark")))]
+    command += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}", str(script)]
+    with FakeRegistry() as registry:
+        registry.register("unrelated", '"string"')
+        writer = registry.register(f"{source}-value", RATING_SCHEMA)
+        produce(broker.bootstrap, source, [rating_record(362, 10.0, writer), rating_record(362, 8.0, writer)])
+        produce(broker.bootstrap, source, [rating_record(362, 1.0, writer + 7)])
+        arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "checkpoint")]
+        arguments += ["--mode", "microbatch", "--schema-registry", registry.url]
+        with JobProcess(tmp_path / "logs", *arguments, command=command) as running:
+            running.wait_for("running")
+            value_schema = registry.subjects["submitted-g1-changelog-value"][0]
+            schemas = {value_schema: registry.schemas[value_schema - 1]}
+            changelog = Changelog(broker.bootstrap, "submitted-g1-changelog", contract, PARTITIONS)
+            wait_until("row of movie 362", lambda: changelog.rows(schemas).get(362, (0, 0))[:2] == (9.0, 2), running)
+            changelog.close()
+            wait_until("dead letter", lambda: bool(consume(broker.bootstrap, f"{source}-dead-letters")), running)
+            running.stop()
+    (letter,) = consume(broker.bootstrap, f"{source}-dead-letters")
+    assert dict(letter.headers)["reason"].startswith(f"schema id {writer + 7} was not in".encode())
+
+
+# Errors that need no Spark.
+
+
+@pytest.fixture
+def options(broker: Broker, tmp_path: Path) -> Options:
+    return Options(bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+
+
+def test_source_topic_that_does_not_exist(broker: Broker, tmp_path: Path) -> None:
+    job = write_job(tmp_path, "sourceless", "no-such-topic")
+    with JobProcess(tmp_path, "--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", "unused") as running:
+        assert running.process.wait(30) == 1
+        assert running.errors() == (
+            f'error: source topic "no-such-topic" does not exist at {broker.bootstrap}; '
+            "create it, or correct its name\n"
+        )
+
+
+def test_broker_away_at_the_start(tmp_path: Path) -> None:
+    job = write_job(tmp_path, "away", "ratings")
+    start_s = time.monotonic()
+    with JobProcess(tmp_path, "--table", job, "--bootstrap", "127.0.0.1:9", "--checkpoint", "unused") as running:
+        assert running.process.wait(30) == 1
+        assert running.errors() == (
+            "error: no Kafka broker answers at 127.0.0.1:9 within 10 s; start it, or correct --bootstrap\n"
+        )
+    assert time.monotonic() - start_s < 20
+
+
+def test_restart_keeps_topics_and_schema_ids(broker: Broker, tmp_path: Path, options: Options) -> None:
+    table = load_table(write_job(tmp_path, "kept", new_topic(broker.bootstrap, 3)))
+    first = make_plan(table, options)
+    assert (first.changelog.partition_count, first.schema_id, first.is_built_before) == (3, 1, False)
+    publish_manifest(broker.bootstrap, first.manifest)
+    second = make_plan(table, options)
+    assert (second.changelog, second.schema_id, second.is_built_before) == (first.changelog, 1, True)
+    check_rebuild(second)
+
+
+def test_other_partition_count(broker: Broker, tmp_path: Path, options: Options) -> None:
+    table = load_table(write_job(tmp_path, "counted", new_topic(broker.bootstrap, 3)))
+    make_plan(table, options)
+    other = Options(bootstrap=options.bootstrap, checkpoint=options.checkpoint, partition_count=4)
+    with pytest.raises(JobError, match='"counted-g1-changelog" has 3 partitions, not 4; start the job with 3'):
+        make_plan(table, other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("cleanup.policy", "delete"), ("message.timestamp.type", "CreateTime"), ("min.compaction.lag.ms", "0")],
+)
+def test_changelog_with_other_settings(
+    broker: Broker, tmp_path: Path, options: Options, setting: str, value: str
+) -> None:
+    name = f"set_{setting.replace('.', '_')}"
+    settings = {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": "21600000",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    create_topic(broker.bootstrap, f"{name}-g1-changelog", 1, {**settings, setting: value})
+    table = load_table(write_job(tmp_path, name, new_topic(broker.bootstrap, 1)))
+    with pytest.raises(JobError) as caught:
+        make_plan(table, options)
+    assert f'topic "{name}-g1-changelog" has {setting}={value}, not {settings[setting]}; alter it' in str(caught.value)

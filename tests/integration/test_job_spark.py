@@ -1,0 +1,322 @@
+"""What the job asks of Spark SQL, on one Spark session: key bytes, partitions, reasons, errors of declarations."""
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from gateway.contract.catalogue import Partitioner
+from gateway.contract.catalogue import Table as ContractTable
+from gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
+from gateway.contract.rows import RowDecoder, row_schema
+from gateway.contract.versions import make_version
+from streamjobs.runtime.changelog import aggregate, changelog_records, check_types
+from streamjobs.runtime.checkpoint import IDENTITY_FILE, Checkpoint, Identity
+from streamjobs.runtime.dead_letters import dead_letters
+from streamjobs.runtime.declarations import load_contract, load_table
+from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.keys import key_bytes_sql, partition_sql
+from streamjobs.runtime.session import spark_session
+from streamjobs.runtime.sources import decode_fields, with_key
+from streamjobs.tables.ratings import RATING_SCHEMA, TABLE
+from tests.unit.streamjobs.test_declarations import COLUMNS, write_job
+
+pytestmark = pytest.mark.jvm
+
+COLUMN_SQL = {
+    KeyType.INT64: "bigint",
+    KeyType.BOOL: "boolean",
+    KeyType.STRING: "string",
+    KeyType.BYTES: "binary",
+    KeyType.TIMESTAMP: "timestamp",
+}
+COLUMNS_OF_EACH_TYPE = [KeyColumn(key_type.name.lower(), key_type) for key_type in KeyType]
+TEXT_PARTS = [
+    "",
+    "\0",
+    "\0\0",
+    "a",
+    "\xff",
+    "é",
+    "\u07ff",
+    "\uffff",
+    "\U0001f600",
+    "\U0010ffff",
+    "\n",
+    "'",
+    "\\",
+    "ÿ\0",
+]
+BYTE_PARTS = [b"", b"\x00", b"\xff", b"\x00\xff", b"\x0a\x00", b"\xa0\x0b", b"\x01", b"\x00\x00", b"\x80"]
+LATEST_MICROS = 253_402_300_799_999_999  # of the year 9999
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    checkpoint = tmp_path_factory.mktemp("spark")
+    with spark_session(
+        "tests", master="local[2]", shuffle_partitions=2, checkpoint=str(checkpoint), spark_log=checkpoint / "log"
+    ) as session:
+        yield session
+
+
+def some_keys(count: int) -> list[tuple[KeyValue, ...]]:
+    """Return keys of one column of each type, with every awkward value among them."""
+    choice = random.Random(7)
+    edges = [0, 1, -1, 255, 256, -256, 2**31, -(2**31), INT64_MIN, INT64_MAX, INT64_MIN + 1]
+    moments = [0, 1, -1, -1_000_000, LATEST_MICROS, 1_700_000_000_123_456]
+    keys: list[tuple[KeyValue, ...]] = []
+    for number in range(count):
+        values: dict[KeyType, KeyValue] = {
+            KeyType.INT64: edges[number % len(edges)] if number % 2 else choice.randint(INT64_MIN, INT64_MAX),
+            KeyType.BOOL: choice.random() < 0.5,
+            KeyType.STRING: "".join(choice.choices(TEXT_PARTS, k=choice.randint(0, 8))),
+            KeyType.BYTES: b"".join(choice.choices(BYTE_PARTS, k=choice.randint(0, 8))),
+            KeyType.TIMESTAMP: moments[number % len(moments)] if number % 3 else choice.randint(-(10**15), 10**16),
+        }
+        keys.append(tuple(values[column.type] for column in COLUMNS_OF_EACH_TYPE))
+    return keys
+
+
+def frame_of(spark: SparkSession, keys: list[tuple[KeyValue, ...]]) -> DataFrame:
+    names = [column.name for column in COLUMNS_OF_EACH_TYPE]
+    raw = {KeyType.TIMESTAMP: "bigint"}
+    schema = ", ".join(
+        f"`{column.name}` {raw.get(column.type, COLUMN_SQL[column.type])}" for column in COLUMNS_OF_EACH_TYPE
+    )
+    rows = spark.createDataFrame([dict(zip(names, key, strict=True)) for key in keys], schema)
+    return rows.withColumn("timestamp", sql.expr("timestamp_micros(`timestamp`)"))
+
+
+def test_key_bytes_and_partitions_are_those_of_python(spark: SparkSession) -> None:
+    keys = some_keys(4_000)
+    contract = ContractTable(
+        name="all",
+        row=None,  # type: ignore[arg-type] # not asked
+        row_class=None,  # type: ignore[arg-type]
+        key=tuple(COLUMNS_OF_EACH_TYPE),
+        partition_by_count=3,
+        partitioner=Partitioner.CRC32,
+    )
+    partition = partition_sql(contract, 7)
+    assert partition is not None
+    computed = frame_of(spark, keys).select(
+        *(sql.expr(key_bytes_sql([column])).alias(f"{column.name}_bytes") for column in COLUMNS_OF_EACH_TYPE),
+        sql.expr(key_bytes_sql(COLUMNS_OF_EACH_TYPE)).alias("whole"),
+        sql.expr(partition).alias("partition"),
+    )
+    for key, row in zip(keys, computed.collect(), strict=True):
+        for column, value in zip(COLUMNS_OF_EACH_TYPE, key, strict=True):
+            assert bytes(row[f"{column.name}_bytes"]) == encode_key([column], [value]), (column, value)
+        whole = encode_key(COLUMNS_OF_EACH_TYPE, key)
+        assert bytes(row["whole"]) == whole
+        assert row["partition"] == contract.partition_of(whole, 7)
+
+
+def test_murmur2_is_left_to_the_producer() -> None:
+    assert partition_sql(load_contract(TABLE), 7) is None
+
+
+# Records as a source has them, without Kafka.
+
+RECORDS_SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+
+
+def avro(schema: str, record: dict[str, Any], schema_id: int = 1) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), record)
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+def records_of(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
+    rows = [
+        {"key": b"k", "value": value, "topic": "ratings", "partition": 0, "offset": offset, "timestamp": None}
+        for offset, value in enumerate(values)
+    ]
+    records = spark.createDataFrame(rows, RECORDS_SCHEMA)
+    return records.withColumn("timestamp", sql.expr("timestamp_millis(1700000000000 + offset)"))
+
+
+def reasons_of(spark: SparkSession, values: list[bytes | None], **change: Any) -> dict[int, str]:
+    """Return the reasons in the dead letters' headers, by offset."""
+    table, contract = change.get("table", TABLE), change.get("contract", load_contract(TABLE))
+    writers = change.get("writers")
+    fields = decode_fields(records_of(spark, values), table.source, writers)
+    letters = dead_letters(with_key(fields, table, contract, writers), contract, writers).collect()
+    found = {}
+    for letter in letters:
+        headers = {header["key"]: bytes(header["value"]).decode() for header in letter["headers"]}
+        assert set(headers) == {"reason", "topic", "partition", "offset"}
+        assert letter["key"] == b"k"
+        value = values[int(headers["offset"])]
+        assert letter["value"] == (None if value is None else bytearray(value))
+        found[int(headers["offset"])] = headers["reason"]
+    return found
+
+
+def test_reasons_of_malformed_records(spark: SparkSession) -> None:
+    good = avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0})
+    values = [good, None, b"", b"{}", b"\x01" + good[1:], good[:-1], good[:5], b"\0\0\0\0", good]
+    framing = "value is not Avro in the Confluent wire format"
+    decoding = "value does not decode by its Avro schema"
+    expected = {1: "value is null", 2: framing, 3: framing, 4: framing, 5: decoding, 6: decoding, 7: framing}
+    assert reasons_of(spark, values) == expected
+
+
+def test_writers_schemas_are_found_by_id(spark: SparkSession) -> None:
+    newer = json.loads(RATING_SCHEMA)
+    newer["fields"].insert(0, {"name": "comment", "type": "string"})
+    writers = {7: RATING_SCHEMA, 4_000_000_000: json.dumps(newer)}
+    values: list[bytes | None] = [
+        avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 7),
+        avro(json.dumps(newer), {"movie_id": 2, "rating": 3.0, "comment": "good"}, 4_000_000_000),
+        avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 9),
+    ]
+    expected = {2: "schema id 9 was not in the schema registry when the job started"}
+    assert reasons_of(spark, values, writers=writers) == expected
+    fields = decode_fields(records_of(spark, values[:2]), TABLE.source, writers)
+    assert [(row["movie_id"], row["rating"]) for row in fields.collect()] == [(1, 2.0), (2, 3.0)]
+
+
+def test_keys_that_no_table_can_hold(spark: SparkSession, tmp_path: Path) -> None:
+    table = load_table(write_job(tmp_path))
+    by_text = '{"type": "record", "name": "R", "fields": [{"name": "name", "type": ["null", "string"]}]}'
+    table = type(table)(
+        name="ratings",
+        contract=table.contract,
+        source=type(table.source)("ratings", by_text),
+        key={"name": "name"},
+        columns=COLUMNS,
+    )
+    contract = ContractTable(
+        name="ratings",
+        row=None,  # type: ignore[arg-type] # not asked
+        row_class=None,  # type: ignore[arg-type]
+        key=(KeyColumn("name", KeyType.STRING),),
+        partition_by_count=1,
+        partitioner=Partitioner.MURMUR2,
+    )
+    bad_text = avro(by_text, {"name": "abc"}).replace(b"abc", b"a\xffc")
+    values: list[bytes | None] = [
+        avro(by_text, {"name": "x" * 498}),
+        avro(by_text, {"name": None}),
+        bad_text,
+        avro(by_text, {"name": "x" * 499}),
+        avro(by_text, {"name": "\0" * 260}),
+        avro(by_text, {"name": ""}),
+    ]
+    assert reasons_of(spark, values, table=table, contract=contract) == {
+        1: 'key column "name" is null',
+        2: 'key column "name" is not UTF-8',
+        3: "key has 501 bytes, more than 500",
+        4: "key has 522 bytes, more than 500",
+    }
+
+
+def test_rows_as_changelog_records(spark: SparkSession) -> None:
+    ratings = [(362, 10.0), (-1, 2.0), (362, 8.0)]
+    values: list[bytes | None] = [
+        avro(RATING_SCHEMA, {"movie_id": movie, "rating": rating}) for movie, rating in ratings
+    ]
+    contract = load_contract(TABLE)
+    schema = row_schema(contract)
+    fields = decode_fields(records_of(spark, [*values, b"junk"]), TABLE.source, None)
+    check_types(fields, TABLE, schema)
+    rows = aggregate(with_key(fields, TABLE, contract, None), TABLE)
+    records = changelog_records(
+        rows, contract, generation=3, value_schema=schema, schema_id=258, partition_count=4
+    ).collect()
+    decoder = RowDecoder(contract, {258: json.dumps(schema)})
+    found = {bytes(record["key"]): record for record in records}
+    assert set(found) == {encode_key(contract.key, [362]), encode_key(contract.key, [-1])}
+    record = found[encode_key(contract.key, [362])]
+    row: Any = contract.row_class.FromString(decoder.decode(bytes(record["value"])))
+    assert (row.movie_id, row.average_rating, row.rating_count) == (362, 9.0, 2)
+    assert row.update_time.ToMilliseconds() == 1_700_000_000_002
+    assert [(header["key"], bytes(header["value"])) for header in record["headers"]] == [("v", make_version(3, 2))]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"columns": {**COLUMNS, "average_rating": "avg(ratin)"}}, 'column "average_rating" does not compute: [UNRES'),
+        ({"columns": {**COLUMNS, "average_rating": "avg(rating"}}, 'column "average_rating" does not compute: [PARSE'),
+        ({"columns": {**COLUMNS, "average_rating": "rating"}}, 'column "average_rating" does not compute: [MISSING'),
+        ({"columns": {**COLUMNS, "rating_count": "'many'"}}, 'column "rating_count" is string, the contract wants big'),
+        ({"columns": {**COLUMNS, "rating_count": "avg(rating)"}}, "write CAST(… AS BIGINT)"),
+        ({"key": {"movie_id": "movie"}}, 'column "movie_id" does not compute'),
+        ({"key": {"movie_id": "rating"}}, 'column "movie_id" is double, the contract wants bigint'),
+    ],
+)
+def test_wrong_expression_is_refused(
+    spark: SparkSession, tmp_path: Path, change: dict[str, dict[str, str]], words: str
+) -> None:
+    table = load_table(write_job(tmp_path, **change))  # type: ignore[arg-type]
+    fields = decode_fields(records_of(spark, [None]), table.source, None)
+    with pytest.raises(JobError) as caught:
+        check_types(fields, table, row_schema(load_contract(table)))
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path}/job.py:4: ")
+    assert "\n" not in str(caught.value)
+
+
+IDENTITY = Identity(table="ratings", generation=2, changelog_topic_id="c", source_topic="ratings", source_topic_id="s")
+
+
+def test_checkpoint_is_claimed_once(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path / "deep" / "checkpoint"))
+    assert checkpoint.owner() is None
+    checkpoint.claim(IDENTITY)
+    checkpoint.claim(IDENTITY)
+    assert checkpoint.owner() == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"table": "other"}, 'belongs to table "other", not "ratings"; give each table its own'),
+        ({"generation": 1}, "belongs to generation 1, the declaration says 2"),
+        ({"source_topic_id": "x"}, 'belongs to another life of source topic "ratings"'),
+        ({"changelog_topic_id": "x"}, "belongs to another life of the changelog topic"),
+    ],
+)
+def test_checkpoint_of_another_job(spark: SparkSession, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    checkpoint.claim(replace(IDENTITY, **change))
+    with pytest.raises(JobError) as caught:
+        checkpoint.claim(IDENTITY)
+    assert words in str(caught.value)
+
+
+def test_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_FILE).write_text("{")
+    with pytest.raises(JobError, match=r"has a damaged tablegate\.json"):
+        Checkpoint(spark, str(tmp_path)).owner()
+
+
+def test_what_never_committed_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    checkpoint.discard_uncommitted("table")
+    commits = tmp_path / "table" / "commits"
+    commits.mkdir(parents=True)
+    (commits / ".0.b536013d.tmp").touch()
+    checkpoint.discard_uncommitted("table")
+    assert not (tmp_path / "table").exists()
+    commits.mkdir(parents=True)
+    (commits / "0").touch()
+    checkpoint.discard_uncommitted("table")
+    assert (commits / "0").exists()
+
+
+def test_checkpoint_that_cannot_be_written(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JobError, match=r'checkpoint ".*/file" cannot be used: '):
+        Checkpoint(spark, str(tmp_path / "file")).claim(IDENTITY)

@@ -1,0 +1,317 @@
+"""What the embedded parts do on a machine: Java is looked for, jars are checked, Kafka lives, dies and comes back."""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from gateway.contract.partitioner import murmur2_partition
+from streamjobs.local import LocalError, jars, samples
+from streamjobs.local.java import find_java
+from streamjobs.local.kafka import HOST, Broker
+from streamjobs.local.samples import (
+    KNOWN_MOVIE,
+    KNOWN_RATINGS,
+    create_topic,
+    ratings,
+    record_count,
+    send_ratings,
+)
+from streamjobs.tables.ratings import RATING_SCHEMA
+from tests.support.kafka import NewRecord, consume, new_topic, produce
+
+SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
+RECORDS = [NewRecord(f"key-{number}".encode(), b"\x00value" if number % 3 else None) for number in range(200)]
+
+
+def _fake_java(directory: Path, answer: str, status: int = 0) -> Path:
+    directory.mkdir(parents=True)
+    java = directory / "java"
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{answer}\nEND\nexit {status}\n")
+    java.chmod(0o755)
+    return java
+
+
+def _lives(pid: int) -> bool:
+    """Say whether a process is there and not a zombie, which an orphan stays where nobody reaps it."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def _only_fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave a PATH that has `cat`, but no Java of this machine."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cat").symlink_to("/bin/cat")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{tools}")
+
+
+@pytest.mark.usefixtures("_only_fakes")
+class TestJava:
+    def test_none(self) -> None:
+        with pytest.raises(
+            LocalError, match=r"^Java was not found, neither by JAVA_HOME nor on the PATH: install Java 17"
+        ):
+            find_java()
+
+    @pytest.mark.parametrize(
+        ("answer", "version"),
+        [
+            ('openjdk version "11.0.22" 2024-01-16', 11),
+            ('java version "1.8.0_402"', 8),
+            ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "16" 2021-03-16', 16),
+        ],
+    )
+    def test_too_old(self, tmp_path: Path, answer: str, version: int) -> None:
+        java = _fake_java(tmp_path / "bin", answer)
+        with pytest.raises(LocalError) as refused:
+            find_java()
+        assert str(refused.value).startswith(f'Java {version} at "{java}" (from the PATH) is too old: install Java 17')
+
+    @pytest.mark.parametrize("answer", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "25-ea" 2025-09-16'])
+    def test_new_enough(self, tmp_path: Path, answer: str) -> None:
+        java = _fake_java(tmp_path / "bin", answer)
+        assert find_java() == java
+
+    def test_java_home_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        _fake_java(tmp_path / "bin", 'openjdk version "21.0.1"')
+        _fake_java(tmp_path / "home" / "bin", 'openjdk version "11.0.1"')
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+        with pytest.raises(LocalError, match="from JAVA_HOME"):
+            find_java()
+
+    def test_java_home_without_java(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        _fake_java(tmp_path / "bin", 'openjdk version "21.0.1"')
+        monkeypatch.setenv("JAVA_HOME", "/no/such/place")
+        with pytest.raises(
+            LocalError, match=r'^JAVA_HOME is "/no/such/place", but there is no "/no/such/place/bin/java"'
+        ):
+            find_java()
+
+    def test_stub_that_only_asks_to_install_one(self, tmp_path: Path) -> None:
+        _fake_java(tmp_path / "bin", "The operation couldn't be completed. Unable to locate a Java Runtime.", status=1)
+        with pytest.raises(LocalError, match="did not tell its version"):
+            find_java()
+
+
+class TestJars:
+    """On a lock and a cache of two small files; nothing here asks the network for a jar that it gets."""
+
+    @pytest.fixture(autouse=True)
+    def _cache(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.files = [tmp_path / "jars" / "spark" / name for name in ("one-1.0.jar", "two-2.1.jar")]
+        self.files[0].parent.mkdir(parents=True)
+        lines = []
+        for file in self.files:
+            file.write_bytes(file.name.encode())
+            name, revision = file.stem.split("-")
+            lines.append(f"{hashlib.sha256(file.name.encode()).hexdigest()} spark org.example:{name}:{revision}")
+        self.lock = tmp_path / "jars.lock"
+        self.lock.write_text("# a comment\n" + "\n".join(lines) + "\n")
+        monkeypatch.setattr(jars, "LOCK_FILE", self.lock)
+        monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path))
+
+    def test_right_jars_are_given_and_nothing_else(self) -> None:
+        (self.files[0].parent / "stranger-1.0.jar").write_bytes(b"of another checkout")
+        seen: list[tuple[int, int]] = []
+        assert jars.jars("spark", lambda done, total: seen.append((done, total))) == self.files
+        assert seen == [(2, 2)]
+        assert jars.jars("spark") == self.files
+
+    @pytest.mark.parametrize("verified_before", [False, True])
+    def test_wrong_checksum_is_refused_and_the_jar_removed(self, verified_before: bool) -> None:
+        if verified_before:
+            jars.jars("spark")
+        self.files[1].write_bytes(b"two-6.6.jar")  # as long as the right one
+        with pytest.raises(LocalError, match=r'^jar "two-2\.1\.jar" has SHA-256 [0-9a-f]{64}, but jars\.lock says'):
+            jars.jars("spark")
+        assert self.files[0].exists()
+        assert not self.files[1].exists()
+
+    def test_damaged_lock(self) -> None:
+        self.lock.write_text("abc spark\n")
+        with pytest.raises(LocalError, match='line 1 is not "SHA-256 kind group:name:revision"'):
+            jars.jars("spark")
+
+    def test_cache_that_is_no_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path / "file"))
+        with pytest.raises(LocalError, match="set TABLEGATE_CACHE to a directory with room"):
+            jars.jars("spark")
+
+    @pytest.mark.jvm
+    def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files[1].unlink()
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
+        with pytest.raises(
+            LocalError, match=r"could not be fetched from Maven Central \(.*Connection refused\); check"
+        ):
+            jars.jars("spark")
+        assert self.files[0].exists()
+        assert not list(self.files[0].parent.glob(".fetch-*"))
+
+
+@pytest.mark.jvm
+class TestBroker:
+    def test_data_survives_stop_kill_and_other_ports(self, tmp_path: Path) -> None:
+        broker = Broker(tmp_path / "kafka")
+        try:
+            broker.start()
+            topic = new_topic(broker.bootstrap, partitions=2)
+            produce(broker.bootstrap, topic, RECORDS)
+            written = consume(broker.bootstrap, topic)
+            assert Counter(record.key for record in written) == Counter(record.key for record in RECORDS)
+            addresses = {broker.bootstrap}
+            for end in (broker.stop, broker.kill):
+                pid = broker.pid
+                end()
+                assert not broker.running
+                assert not Path(f"/proc/{pid}").exists()
+                broker.start()
+                addresses.add(broker.bootstrap)
+                assert consume(broker.bootstrap, topic) == written
+            assert len(addresses) > 1
+        finally:
+            broker.stop()
+        broker.stop()
+
+    def test_data_in_use_by_another(self, broker: Broker) -> None:
+        with pytest.raises(LocalError, match=f'^the Kafka data in "{broker.data_dir}" is in use by another broker'):
+            Broker(broker.data_dir).start()
+        assert broker.running
+
+    def test_port_in_use(self, tmp_path: Path) -> None:
+        with socket.socket() as taken:
+            taken.bind((HOST, 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(LocalError, match=rf"^port {port} on 127\.0\.0\.1 is taken"):
+                Broker(tmp_path / "kafka", port).start()
+
+    def test_start_that_fails_says_what_the_log_says(self, tmp_path: Path) -> None:
+        broker = Broker(tmp_path / "kafka", log_file=tmp_path / "logs" / "kafka.log")
+        broker.start()
+        broker.stop()
+        failing = Broker(broker.data_dir, log_file=broker.log_file, settings={"num.io.threads": "many"})
+        with pytest.raises(
+            LocalError, match=r"^Kafka ended while it started: .*num\.io\.threads: Not a number"
+        ) as failed:
+            failing.start()
+        assert "\n" not in str(failed.value)
+        assert str(broker.log_file) in str(failed.value)
+        assert not failing.running
+
+    def test_storage_that_cannot_be_made(self, tmp_path: Path) -> None:
+        with pytest.raises(LocalError, match=r"^Kafka cannot make its storage in "):
+            Broker(tmp_path / "kafka", settings={"num.io.threads": "many"}).start()
+        with Broker(tmp_path / "kafka") as broker:
+            assert broker.running
+
+    def test_directory_of_something_else(self, tmp_path: Path) -> None:
+        (tmp_path / "kafka" / "log").mkdir(parents=True)
+        with pytest.raises(LocalError, match="holds no Kafka data, or damaged data: remove it"):
+            Broker(tmp_path / "kafka").start()
+
+    def test_ends_with_its_parent_and_not_by_ctrl_c(self, tmp_path: Path) -> None:
+        program = (
+            "import sys, time; from pathlib import Path; from streamjobs.local.kafka import Broker\n"
+            "with Broker(Path(sys.argv[1])) as broker: print(broker.pid, flush=True); time.sleep(600)"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "kafka")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+            assert parent.stdout is not None
+            try:
+                pid = int(parent.stdout.readline())
+                assert os.getsid(pid) == pid  # so the terminal's signals do not reach it
+            finally:
+                parent.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while _lives(pid):
+            assert time.monotonic() < deadline, "the broker outlived its parent"
+            time.sleep(0.1)
+        with Broker(tmp_path / "kafka") as again:
+            assert again.running
+
+
+class TestRatings:
+    def test_same_arguments_same_ratings_and_never_the_known_movie(self) -> None:
+        some = list(ratings(20_000, movies=500, seed=7))
+        assert some == list(islice(ratings(movies=500, seed=7), 20_000))
+        assert some != list(ratings(20_000, movies=500, seed=8))
+        assert {movie for movie, _ in some} == set(range(1, 501)) - {KNOWN_MOVIE}
+        assert all(1.0 <= rating <= 10.0 and rating * 2 == int(rating * 2) for _, rating in some)
+
+    def test_known_answers(self) -> None:
+        values = [rating for movie, rating in KNOWN_RATINGS if movie == 362]
+        assert (sum(values) / len(values), len(values)) == (9.0, 2)
+
+
+@pytest.mark.jvm
+class TestSamples:
+    def test_records_are_what_other_languages_read(self, broker: Broker) -> None:
+        topic = new_topic(broker.bootstrap, partitions=3)
+        events = [*KNOWN_RATINGS, *ratings(300)]
+        seen: list[tuple[int, int]] = []
+        assert send_ratings(broker.bootstrap, topic, events, progress=lambda *at: seen.append(at)) == 302
+        assert seen[-1] == (302, 302)
+        assert record_count(broker.bootstrap, topic) == 302
+        found = []
+        for record in consume(broker.bootstrap, topic):
+            assert record.key is not None
+            assert record.value is not None
+            assert record.value[:5] == b"\x00\x00\x00\x00\x01"
+            assert record.partition == murmur2_partition(record.key, 3)
+            row = fastavro.schemaless_reader(BytesIO(record.value[5:]), SCHEMA, None)
+            assert isinstance(row, dict)
+            assert struct.unpack(">q", record.key) == (row["movie_id"],)
+            found.append((row["movie_id"], row["rating"]))
+        assert Counter(found) == Counter(tuple(event) for event in events)
+
+    def test_topic_is_created_once(self, broker: Broker) -> None:
+        config = {"cleanup.policy": "compact"}
+        assert create_topic(broker.bootstrap, "once", 2, config) is True
+        assert create_topic(broker.bootstrap, "once", 2, config) is False
+        with pytest.raises(LocalError, match=r'^topic "once" has 2 partitions, not 3: '):
+            create_topic(broker.bootstrap, "once", 3)
+
+    @pytest.mark.parametrize(("name", "config"), [("no good", {}), ("odd", {"cleanup.policy": "hope"})])
+    def test_topic_that_kafka_refuses(self, broker: Broker, name: str, config: dict[str, str]) -> None:
+        with pytest.raises(LocalError, match=f'^topic "{name}" cannot be created at {broker.bootstrap} '):
+            create_topic(broker.bootstrap, name, 1, config)
+
+    def test_topic_that_is_missing(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(samples, "DELIVERY_TIMEOUT_S", 3.0)
+        with pytest.raises(LocalError, match=r'^2 ratings did not get into topic "misspelt"'):
+            send_ratings(broker.bootstrap, "misspelt", KNOWN_RATINGS)
+
+    def test_kafka_that_is_away(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr(samples, "ANSWER_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(samples, "DELIVERY_TIMEOUT_S", 1.0)
+        away = f"{HOST}:1"
+        with pytest.raises(LocalError, match=away):
+            create_topic(away, "ratings", 1)
+        with pytest.raises(LocalError, match=away):
+            record_count(away, "ratings")
+        with pytest.raises(LocalError, match=away):
+            send_ratings(away, "ratings", KNOWN_RATINGS)
+        assert capfd.readouterr() == ("", "")
+
+    def test_registry_that_is_away(self, broker: Broker) -> None:
+        with pytest.raises(LocalError, match=rf'^schema registry "http://{HOST}:1" did not take the schema'):
+            send_ratings(broker.bootstrap, new_topic(broker.bootstrap), KNOWN_RATINGS, registry_url=f"http://{HOST}:1")

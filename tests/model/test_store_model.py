@@ -1,0 +1,182 @@
+"""Any run of writes, against a plain dictionary: both stores answer what the model says."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.stores.base import Change, Phase, Position, StoredRow, StoreWriter
+from gateway.stores.lmdb import LmdbStore
+from gateway.stores.memory import MemoryStore
+from tests.support.changes import change, position
+
+HISTORY_CHANGES_MAX = 6
+PLACES = [(StoreId(1), Partition(0)), (StoreId(1), Partition(1)), (StoreId(2), Partition(0))]
+
+keys = st.one_of(st.sampled_from([b"a", b"b", b"\x00", b"\xff"]), st.binary(max_size=3))
+rows = st.one_of(st.none(), st.binary(max_size=4))
+drafts = st.lists(st.tuples(keys, st.integers(1, 2), st.integers(0, 12), rows, st.integers(0, 2)), max_size=6)
+places = st.sampled_from(PLACES)
+
+
+class Model:
+    """What a partition should hold."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Change] = {}
+        self.history: list[Change] = []
+        self.position: Position | None = None
+
+    def apply(self, changes: Sequence[Change], moved_to: Position) -> tuple[int, list[Change]]:
+        applied, stale = [], []
+        for each in changes:
+            if each.key in self.rows and each.version <= self.rows[each.key].version:
+                stale.append(each)
+            else:
+                self.rows[each.key] = each
+                applied.append(each)
+        start = moved_to.history_start if self.position is None else self.position.history_start
+        if moved_to.phase is Phase.RESTORING:
+            self.history, start = [], moved_to.next_offset
+        else:
+            self.history += applied
+            while len(self.history) > HISTORY_CHANGES_MAX:
+                start = Offset(self.history.pop(0).offset + 1)
+        self.position = Position(
+            moved_to.next_offset, moved_to.as_of_ms, moved_to.phase, start, moved_to.source_offsets
+        )
+        return len(applied), stale
+
+    def live(self) -> list[tuple[bytes, bytes]]:
+        return sorted((key, each.row) for key, each in self.rows.items() if each.row is not None)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """A store and its model side by side."""
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="store-model-"))
+        self.models = {place: Model() for place in PLACES}
+        self.next_offset = 0
+        self.store: StoreWriter
+
+    @initialize()
+    def open(self) -> None:
+        if self.kind == "memory":
+            self.store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX)
+        else:
+            self.store = LmdbStore(self.directory, history_changes_max=HISTORY_CHANGES_MAX)
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+    @rule(place=places, draft=drafts, live=st.booleans(), gap=st.integers(0, 3))
+    def apply(
+        self,
+        place: tuple[StoreId, Partition],
+        draft: list[tuple[bytes, int, int, bytes | None, int]],
+        live: bool,
+        gap: int,
+    ) -> None:
+        changes = []
+        for key, generation, sequence, row, step in draft:
+            changes.append(
+                change(self.next_offset, key, sequence, row, generation=generation, time_ms=self.next_offset)
+            )
+            self.next_offset += 1 + step
+        self.next_offset += gap
+        phase = Phase.LIVE if live else Phase.RESTORING
+        moved_to = position(self.next_offset, phase=phase, as_of_ms=self.next_offset, source_offsets={("t", 0): gap})
+        assert self.store.apply(*place, changes, moved_to) == self.models[place].apply(changes, moved_to)
+
+    @rule(place=places)
+    def apply_again(self, place: tuple[StoreId, Partition]) -> None:
+        """A repeat of what is in the history is stale."""
+        model = self.models[place]
+        if model.position is not None:
+            again = list(model.history)
+            assert self.store.apply(*place, again, model.position) == (0, again)
+            model.apply(again, model.position)
+
+    @rule(place=places, before_ms=st.integers(0, 60), limit=st.integers(0, 3))
+    def drop_tombstones(self, place: tuple[StoreId, Partition], before_ms: int, limit: int) -> None:
+        model = self.models[place]
+        old = sorted(each for each in model.rows.values() if each.row is None and each.time_ms < before_ms)[:limit]
+        assert self.store.drop_tombstones(*place, before_ms=before_ms, limit=limit) == len(old)
+        for each in old:
+            del model.rows[each.key]
+
+    @rule(store_id=st.sampled_from([StoreId(1), StoreId(2)]), limit=st.integers(1, 5))
+    def drop(self, store_id: StoreId, limit: int) -> None:
+        while not self.store.drop(store_id, limit=limit):
+            pass
+        for place in PLACES:
+            if place[0] == store_id:
+                self.models[place] = Model()
+
+    @precondition(lambda self: self.kind == "lmdb")
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.open()
+
+    @rule(place=places, start=keys, end=st.none() | keys, limit=st.integers(0, 5), descending=st.booleans())
+    def range(
+        self, place: tuple[StoreId, Partition], start: bytes, end: bytes | None, limit: int, descending: bool
+    ) -> None:
+        expected = [row for row in self.models[place].live() if start <= row[0] and (end is None or row[0] < end)]
+        if descending:
+            expected.reverse()
+        with self.store.snapshot() as snapshot:
+            found = snapshot.range(*place, start=start, end=end, limit=limit, descending=descending)
+        assert found == expected[:limit]
+
+    @rule(place=places, start=st.integers(0, 60), limit=st.integers(0, 5))
+    def history(self, place: tuple[StoreId, Partition], start: int, limit: int) -> None:
+        expected = [each for each in self.models[place].history if each.offset >= start][:limit]
+        with self.store.snapshot() as snapshot:
+            assert snapshot.history(*place, start=Offset(start), limit=limit) == expected
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        with self.store.snapshot() as snapshot:
+            for place, model in self.models.items():
+                assert snapshot.position(*place) == model.position
+                names = [*model.rows, b"never"]
+                assert snapshot.get_many(*place, names) == [each.row for each in model.rows.values()] + [None]
+                for key, each in model.rows.items():
+                    assert snapshot.get_stored(*place, key) == StoredRow(each.version, each.row)
+        assert self.store.store_ids() >= {place[0] for place, model in self.models.items() if model.position}
+
+
+class LmdbMachine(StoreMachine):
+    """The same over LMDB."""
+
+    kind = "lmdb"
+
+
+@pytest.mark.parametrize("machine", [StoreMachine, LmdbMachine])
+def test_a_store_does_what_the_model_does(machine: type[StoreMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

@@ -1,0 +1,121 @@
+"""A real Kafka for tests, and raw records in and out of it."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from streamjobs.local.kafka import Broker
+from streamjobs.local.samples import create_topic
+
+CONSUME_TIMEOUT_S = 20.0
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class RawRecord(NamedTuple):
+    """A record as Kafka has it; a tombstone has value None."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class NewRecord(NamedTuple):
+    """A record to be written; without a partition, to the one that a Java producer would choose."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    partition: int | None = None
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One broker for all tests of a session (of a worker, under xdist): use topics of your own."""
+    directory = tmp_path_factory.mktemp("kafka")
+    with Broker(directory / "data", log_file=directory / "broker.log") as running:
+        yield running
+
+
+def new_topic(bootstrap: str, partitions: int = 1, prefix: str = "topic", **config: str) -> str:
+    """Create a topic that no other test knows; `config` has underscores for the dots of Kafka's names."""
+    name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+    create_topic(bootstrap, name, partitions, {key.replace("_", "."): value for key, value in config.items()})
+    return name
+
+
+def produce(bootstrap: str, topic: str, records: Iterable[NewRecord]) -> None:
+    """Write records in their order, and see that each arrived."""
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 0}
+    )
+    for record in records:
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            headers=list(record.headers),
+            partition=-1 if record.partition is None else record.partition,
+            on_delivery=delivered,
+        )
+        producer.poll(0)
+    assert producer.flush(CONSUME_TIMEOUT_S) == 0, f"records still queued for {topic}"
+    assert not failures, failures
+
+
+def _headers(message: Message) -> Headers:
+    headers = message.headers() or []
+    return tuple(headers.items() if isinstance(headers, dict) else headers)  # type: ignore[arg-type]
+
+
+def consume(bootstrap: str, topic: str) -> list[RawRecord]:
+    """Return all records that the topic has now, by partition and offset."""
+    partitions = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=10).topics[topic].partitions
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"tests-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    records: list[RawRecord] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        unfinished = set(partitions)
+        while unfinished:
+            message = consumer.poll(CONSUME_TIMEOUT_S)
+            assert message is not None, f"no record and no end of {topic} partitions {unfinished}"
+            error = message.error()
+            if error is None:
+                records.append(
+                    RawRecord(
+                        message.partition() or 0,
+                        message.offset() or 0,
+                        message.key(),
+                        message.value(),
+                        _headers(message),
+                        message.timestamp()[1],
+                    )
+                )
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error.str()
+                unfinished.discard(message.partition() or 0)
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda record: (record.partition, record.offset))

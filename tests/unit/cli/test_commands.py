@@ -1,0 +1,141 @@
+"""The commands against a door in this process: output, exit codes, sentences."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+from gateway.query.plans import query_methods
+from gateway.server.grpc_door import GrpcDoor
+from gateway.server.reflection import reflection_handlers
+from gateway.server.status_service import status_methods
+from gateway.stores.memory import MemoryStore
+from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tests.support.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
+
+ROWS = 120
+
+
+def _status() -> GetStatusResponse:
+    return GetStatusResponse(
+        kafka_reachable=True,
+        tables=[TableStatus(table="ratings", serving=True, partitions=[PartitionStatus(partition=0, phase=2)])],
+    )
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A served ratings table with movies 0 … ROWS - 1."""
+    store, catalogue = MemoryStore(), catalogue_of()
+    ratings_table(store).put(rating(number) for number in range(ROWS))
+    store.set_status(_status().SerializeToString())
+    methods = {**query_methods(catalogue, store, SIGNER), **status_methods(store)}
+    ready, found, stopping = threading.Event(), list[str](), asyncio.Event()
+
+    async def serve() -> None:
+        door = GrpcDoor(methods, "127.0.0.1:0", others=reflection_handlers(catalogue))
+        await door.start()
+        found.append(f"127.0.0.1:{door.port}")
+        ready.set()
+        await stopping.wait()
+        await door.stop(0)
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(20)
+    yield found[0]
+    loop.call_soon_threadsafe(stopping.set)
+    thread.join()
+    loop.close()
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+def _rows(result: Result) -> Sequence[dict[str, str]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_get_gives_the_row(address: str) -> None:
+    [row] = _rows(_run("get", "ratings", "movie_id=7", "--address", address, "--json"))
+    assert row["movie_id"] == "7"
+    shown = _run("get", "ratings", "movie_id=7", "--address", address)
+    assert shown.stdout.split()[:4] == ["movie_id", "average_rating", "rating_count", "update_time"]
+
+
+def test_get_of_several_keys_keeps_their_order_and_leaves_out_the_missing(address: str) -> None:
+    rows = _rows(_run("get", "ratings", "movie_id=9", "movie_id=-1", "movie_id=3", "--address", address, "--json"))
+    assert [row["movie_id"] for row in rows] == ["9", "3"]
+
+
+@pytest.mark.parametrize("limit", [1, 50, 100])
+def test_range_gives_as_many_rows_as_asked(address: str, limit: int) -> None:
+    rows = _rows(_run("range", "ratings", "movie_id_from=10", "--limit", str(limit), "--address", address, "--json"))
+    assert [int(row["movie_id"]) for row in rows] == list(range(10, 10 + limit))
+
+
+def test_range_goes_down(address: str) -> None:
+    rows = _rows(_run("range", "ratings", "--limit", "3", "--descending", "--address", address, "--json"))
+    assert [int(row["movie_id"]) for row in rows] == [ROWS - 1, ROWS - 2, ROWS - 3]
+
+
+def test_scan_gives_every_row_or_as_many_as_asked(address: str) -> None:
+    assert len(_rows(_run("scan", "ratings", "--address", address, "--json"))) == ROWS
+    assert len(_rows(_run("scan", "ratings", "--limit", "5", "--address", address, "--json"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["get", "ratings", "movie_id=100000"], "NOT_FOUND (ROW_NOT_FOUND)"),
+        (["get", "rating", "movie_id=1"], 'no table "rating" here: there are ratings'),
+        (["get", "ratings", "movie=1"], 'GetRatingRequest has no field "movie"'),
+        (["get", "ratings", "movie_id"], '"movie_id" is no argument: write field=value'),
+        (["get", "ratings", "movie_id=many"], "movie_id"),
+        (["range", "ratings", "page_token=x"], "INVALID_ARGUMENT (INVALID_PAGE_TOKEN)"),
+        (["scan", "ratings", "scan_options={"], 'field "scan_options"'),
+    ],
+)
+def test_a_wrong_question_gets_one_sentence(address: str, words: list[str], sentence: str) -> None:
+    result = _run(*words, "--address", address)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_no_gateway_gets_one_sentence() -> None:
+    for command in (["get", "ratings", "movie_id=1"], ["tables"], ["status"]):
+        result = _run(*command, "--address", "127.0.0.1:1")
+        assert result.exit_code == 1
+        assert "no gateway answers at 127.0.0.1:1" in result.stderr
+
+
+def test_tables_and_status(address: str) -> None:
+    [table] = _rows(_run("tables", "--address", address, "--json"))
+    assert table["key"] == ["movie_id int64"]
+    assert table["serving"] is True
+    assert "ScanRatings" in _run("tables", "--address", address).stdout
+    [status] = _rows(_run("status", "--address", address, "--json"))
+    assert status["kafka_reachable"] is True
+    assert "live" in _run("status", "--address", address).stdout
+
+
+def test_check_shows_the_tables_or_every_problem(tmp_path: Path) -> None:
+    assert "examples.ratings.v1.Rating, key (movie_id int64)" in _run("check", str(RATINGS)).stdout
+    directory = tmp_path / "examples/ratings/v1"
+    directory.mkdir(parents=True)
+    wrong = RATINGS.read_text().replace('key: "movie_id"', 'key: "average_rating"')
+    (directory / "ratings.proto").write_text(wrong)
+    result = _run("check", str(directory / "ratings.proto"))
+    assert result.exit_code == 1
+    assert 'message Rating, field "average_rating"' in result.stderr
+    assert _run("check", str(tmp_path / "none.proto")).exit_code == 1

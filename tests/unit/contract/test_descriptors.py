@@ -1,0 +1,118 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.contract.binder import bind
+from gateway.contract.descriptors import DescriptorError, load_descriptors, shipped_proto_directory
+from tests.unit.contract.contracts import RATINGS, VISITS
+
+
+def place(directory, name, text):
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "proto/examples/ratings/v1/ratings.proto",  # where its package says
+        "ratings.proto",  # alone in a directory
+        "deep/elsewhere/ratings.proto",  # in one that its package does not name
+        "a directory/a file.proto",
+    ],
+)
+def test_a_proto_compiles_wherever_it_lies(name, tmp_path):
+    assert set(bind(load_descriptors(place(tmp_path, name, RATINGS))).tables) == {"ratings"}
+
+
+def test_the_working_directory_may_be_any(tmp_path, monkeypatch):
+    place(tmp_path, "ratings.proto", RATINGS)
+    monkeypatch.chdir(tmp_path)
+    assert bind(load_descriptors(Path("ratings.proto"))).tables
+
+
+def test_own_imports_are_found_beside_and_above(tmp_path):
+    head = 'syntax = "proto3";\n'
+    place(tmp_path, "common/place.proto", f'{head}package common;\nimport "shared/kind.proto";\nmessage Empty {{}}\n')
+    place(tmp_path, "shared/kind.proto", f"{head}package shared;\nenum Kind {{\n  KIND_UNSPECIFIED = 0;\n}}\n")
+    place(tmp_path, "contracts/types/currency.proto", f"{head}package types;\nmessage Currency {{}}\n")
+    text = VISITS.replace(
+        'import "gateway/v1/query.proto";',
+        'import "gateway/v1/query.proto";\nimport "common/place.proto";\nimport "types/currency.proto";\n'
+        '// import "nowhere/at_all.proto";\n/* import "nor/this.proto"; */',
+    )
+    path = place(tmp_path, "contracts/shop/visits/v1/visits.proto", text)
+    names = [file.name for file in load_descriptors(path).file]
+    assert {"common/place.proto", "shared/kind.proto", "types/currency.proto"} <= set(names)
+    assert names[-1] == "shop/visits/v1/visits.proto"
+
+
+def test_a_descriptor_set_is_read(tmp_path):
+    contract = shipped_proto_directory() / "examples/ratings/v1/ratings.proto"
+    path = tmp_path / "contract.binpb"
+    path.write_bytes(load_descriptors(contract).SerializeToString())
+    assert load_descriptors(path) == load_descriptors(contract)
+
+
+def test_options_are_read_where_nothing_else_was_imported(tmp_path):
+    path = place(tmp_path, "ratings.proto", RATINGS)
+    script = (
+        "from pathlib import Path\n"
+        "from gateway.contract.descriptors import load_descriptors\n"
+        f"files = load_descriptors(Path({str(path)!r}))\n"
+        "from gateway.contract.binder import bind\n"
+        "print(*bind(files).tables)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "ratings\n"
+
+
+def test_a_syntax_error_is_told_with_its_line(tmp_path):
+    path = place(tmp_path, "shop/visits/v1/visits.proto", VISITS.replace("int32 page_size = 4;", "int32 page_size 4;"))
+    line = VISITS[: VISITS.index("int32 page_size")].count("\n") + 1
+    with pytest.raises(DescriptorError, match=rf"shop/visits/v1/visits\.proto:{line}:\d+: Missing field number"):
+        load_descriptors(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('key: "shop_name"\n', 'keys: "shop_name"\n', r'"gateway\.v1\.TableOptions" has no field named "keys"'),
+        ("(gateway.v1.param)", "(gateway.v1.parameter)", r'Option "\(gateway\.v1\.parameter\)" unknown'),
+        (
+            'import "google/api/field_behavior.proto";',
+            'import "nowhere/at_all.proto";',
+            r"nowhere/at_all\.proto: File not found.*buf build",
+        ),
+        ("Visit visit = 1;", "Visitor visit = 1;", r'"Visitor" is not defined'),
+    ],
+)
+def test_what_does_not_compile_is_told_in_one_sentence(old, new, said, tmp_path):
+    path = place(tmp_path, "shop/visits/v1/visits.proto", VISITS.replace(old, new, 1))
+    with pytest.raises(DescriptorError, match=said) as raised:
+        load_descriptors(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x00", b"not a descriptor set", b"\x0a\x00", b"\x0a\x03\x0a\x01\xff", RATINGS.encode()]
+)
+def test_what_is_no_descriptor_set_is_refused(raw, tmp_path):
+    path = tmp_path / "contract.binpb"
+    path.write_bytes(raw)
+    with pytest.raises(DescriptorError, match=r'contract ".*contract\.binpb" is no descriptor set; make one'):
+        load_descriptors(path)
+
+
+def test_a_missing_file_is_told(tmp_path):
+    for path in (tmp_path / "nothing.proto", tmp_path):
+        with pytest.raises(DescriptorError, match=r"is no file; give a \.proto file or a descriptor set"):
+            load_descriptors(path)
+
+
+def test_the_shipped_protos_are_there():
+    assert (shipped_proto_directory() / "gateway/v1/options.proto").is_file()

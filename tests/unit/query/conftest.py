@@ -1,0 +1,104 @@
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.contract.catalogue import Catalogue
+from gateway.query.call import StreamMethod, UnaryMethod
+from gateway.query.plans import query_methods
+from gateway.stores.base import StoreReader
+from gateway.stores.memory import MemoryStore
+from tests.support.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
+
+SHOP = Path(__file__).parent / "contracts" / "shop.proto"
+
+
+class Asker:
+    """Asks the methods of one service, with messages instead of bytes."""
+
+    def __init__(
+        self, catalogue: Catalogue, store: StoreReader, service: str, now_ms: Callable[[], int] | None
+    ) -> None:
+        more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
+        self.methods = query_methods(catalogue, store, SIGNER, **more)
+        self.catalogue = catalogue
+        self.service = service
+        self.call = LocalCall()
+
+    def request(self, method: str, **fields: Any) -> Any:
+        return self.catalogue.queries[f"{self.service}/{method}"].request_class(**fields)
+
+    async def ask_async(self, method: str, request: Any = None, call: LocalCall | None = None, **fields: Any) -> Any:
+        path = f"{self.service}/{method}"
+        handler = self.methods[path]
+        assert isinstance(handler, UnaryMethod)
+        data = (request or self.request(method, **fields)).SerializeToString()
+        self.call = call or LocalCall()
+        return self.catalogue.queries[path].response_class.FromString(await handler.handler(data, self.call))
+
+    def ask(self, method: str, request: Any = None, call: LocalCall | None = None, **fields: Any) -> Any:
+        return asyncio.run(self.ask_async(method, request, call, **fields))
+
+    def stream(
+        self, method: str, request: Any = None, call: LocalCall | None = None, most: int = 10**9, **fields: Any
+    ) -> list[Any]:
+        """Return at most `most` messages."""
+        path = f"{self.service}/{method}"
+        handler = self.methods[path]
+        assert isinstance(handler, StreamMethod)
+        data = (request or self.request(method, **fields)).SerializeToString()
+        response_class = self.catalogue.queries[path].response_class
+
+        async def collect() -> list[Any]:
+            messages: list[Any] = []
+            async for message in handler.handler(data, call or LocalCall(None)):
+                messages.append(response_class.FromString(message))
+                if len(messages) == most:
+                    break
+            return messages
+
+        return asyncio.run(collect())
+
+
+@dataclass
+class Ratings:
+    """The ratings table in a memory store, and who asks it."""
+
+    table: FilledTable
+    ask: Callable[..., Any]
+    asker: Asker
+
+
+def make_ratings(partition_count: int = 3, now_ms: Callable[[], int] | None = None) -> Ratings:
+    store = MemoryStore()
+    table = ratings_table(store, partition_count)
+    asker = Asker(catalogue_of(), store, "/examples.ratings.v1.RatingsService", now_ms)
+    return Ratings(table, asker.ask, asker)
+
+
+@dataclass
+class Shop:
+    """The shop's tables in a memory store."""
+
+    orders: FilledTable
+    accounts: FilledTable
+    tags: FilledTable
+    asker: Asker
+
+
+@pytest.fixture
+def ratings() -> Ratings:
+    return make_ratings()
+
+
+@pytest.fixture
+def shop() -> Shop:
+    store, catalogue = MemoryStore(), catalogue_of(SHOP)
+    tables = {name: FilledTable(store, catalogue.tables[name], 4) for name in ("orders", "accounts", "tags", "days")}
+    for table in tables.values():
+        table.publish()
+    asker = Asker(catalogue, store, "/shop.v1.ShopService", None)
+    return Shop(tables["orders"], tables["accounts"], tables["tags"], asker)

@@ -1,0 +1,162 @@
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.query.errors import (
+    DeadlineExceeded,
+    InvalidConsistencyToken,
+    InvalidField,
+    NotCaughtUp,
+    NotServed,
+    TableRebuilt,
+    UntrackedSource,
+)
+from tests.support.tables import LocalCall, now_ms, rating
+from tests.unit.query.conftest import Ratings, Shop, make_ratings
+
+
+def _request(ratings: Ratings, max_wait_ms: int | None = 30, **options: Any) -> Any:
+    request = ratings.asker.request("GetRating", movie_id=1)
+    for name, value in options.items():
+        setattr(request.read_options, name, value)
+    if max_wait_ms is not None:
+        request.read_options.max_wait.nanos = max_wait_ms * 1_000_000
+    return request
+
+
+def _source(ratings: Ratings, offsets: dict[int, int], topic: str = "ratings") -> Any:
+    request = _request(ratings)
+    entry = request.read_options.at_least_source.topics.add(topic=topic)
+    for partition, offset in offsets.items():
+        entry.offsets[partition] = offset
+    return request
+
+
+def test_at_least_is_met_by_the_answer_that_gave_the_token(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    token = ratings.ask("GetRating", movie_id=1).read_info.consistency_token
+    assert ratings.ask("GetRating", _request(ratings, at_least=token)).rating.movie_id == 1
+    page = ratings.ask("ListRatings").read_info.consistency_token
+    assert ratings.ask("GetRating", _request(ratings, at_least=page)).rating.movie_id == 1
+
+
+def test_a_read_waits_for_what_the_token_saw(ratings: Ratings) -> None:
+    """The same token, asked of a replica that is behind, which then catches up."""
+    behind = make_ratings()
+    ratings.table.put([rating(1)])
+    token = ratings.ask("GetRating", movie_id=1).read_info.consistency_token
+    with pytest.raises(NotCaughtUp, match="not applied"):
+        behind.ask("GetRating", _request(behind, at_least=token))
+
+    async def catch_up() -> Any:
+        asking = asyncio.create_task(behind.asker.ask_async("GetRating", _request(behind, 2_000, at_least=token)))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        behind.table.put([rating(1)])
+        return await asking
+
+    assert asyncio.run(catch_up()).rating.movie_id == 1
+
+
+def test_the_wait_is_half_of_the_time_left(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    behind = make_ratings()
+    token = ratings.ask("GetRating", movie_id=1).read_info.consistency_token
+    started = time.monotonic()
+    with pytest.raises(NotCaughtUp):
+        behind.ask("GetRating", _request(behind, None, at_least=token), LocalCall(0.2))
+    assert 0.09 < time.monotonic() - started < 0.18
+    with pytest.raises(DeadlineExceeded):
+        behind.ask("GetRating", _request(behind, 500, at_least=token), LocalCall(0.05))
+
+
+def test_tokens_that_do_not_belong_are_refused(ratings: Ratings, shop: Shop) -> None:
+    ratings.table.put([rating(number) for number in range(60)])
+    page = ratings.ask("ListRatings")
+    for text in ("", "junk", page.next_page_token, page.read_info.consistency_token[:-4]):
+        with pytest.raises(InvalidConsistencyToken):
+            ratings.ask("GetRating", _request(ratings, at_least=text))
+    ratings.table.generation = 2
+    ratings.table.publish()
+    with pytest.raises(TableRebuilt):
+        ratings.ask("GetRating", _request(ratings, at_least=page.read_info.consistency_token))
+    ratings.table.generation = 0
+    ratings.table.publish()
+    with pytest.raises(NotCaughtUp, match="newer generation"):
+        ratings.ask("GetRating", _request(ratings, at_least=page.read_info.consistency_token))
+
+
+def test_read_your_writes(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    with pytest.raises(NotCaughtUp, match="source offset"):
+        ratings.ask("GetRating", _source(ratings, {0: 7}))
+    for partition in ratings.table.next_offsets:
+        ratings.table.move(partition, source_offsets={("ratings", 0): 8, ("ratings", 1): 0})
+    assert ratings.ask("GetRating", _source(ratings, {0: 7})).rating.movie_id == 1
+    with pytest.raises(NotCaughtUp):
+        ratings.ask("GetRating", _source(ratings, {0: 7, 1: 0}))
+    with pytest.raises(NotCaughtUp):
+        ratings.ask("GetRating", _source(ratings, {0: 8}))
+
+
+def test_sources_that_are_not_read_are_refused(ratings: Ratings) -> None:
+    with pytest.raises(UntrackedSource, match='"clicks"'):
+        ratings.ask("GetRating", _source(ratings, {0: 1}, topic="clicks"))
+    with pytest.raises(UntrackedSource, match="no partition 2"):
+        ratings.ask("GetRating", _source(ratings, {2: 1}))
+    with pytest.raises(InvalidField, match="negative"):
+        ratings.ask("GetRating", _source(ratings, {0: -1}))
+    with pytest.raises(InvalidField, match="no offset"):
+        ratings.ask("GetRating", _source(ratings, {}))
+
+
+def test_staleness_is_never_hidden() -> None:
+    clock = [now_ms()]
+    ratings = make_ratings(1, now_ms=lambda: clock[0])
+    ratings.table.put([rating(1)])
+    ratings.table.move(Partition(0), as_of_ms=clock[0])
+    request = _request(ratings, 10)
+    request.read_options.max_staleness.seconds = 1
+    clock[0] += 900
+    assert ratings.ask("GetRating", request).rating.movie_id == 1
+    clock[0] += 200
+    with pytest.raises(NotCaughtUp, match="s old"):
+        ratings.ask("GetRating", request)
+    assert ratings.ask("GetRating", movie_id=1).rating.movie_id == 1
+
+
+def test_odd_options_are_refused(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    with pytest.raises(NotServed, match="latest"):
+        ratings.ask("GetRating", _request(ratings, latest=True))
+    for name in ("latest", "minimize_latency"):
+        with pytest.raises(InvalidField, match=f"read_options.{name}"):
+            ratings.ask("GetRating", _request(ratings, **{name: False}))
+    assert ratings.ask("GetRating", _request(ratings, minimize_latency=True)).rating.movie_id == 1
+    request = _request(ratings)
+    request.read_options.max_staleness.seconds = -1
+    with pytest.raises(InvalidField, match=r"read_options\.max_staleness"):
+        ratings.ask("GetRating", request)
+    request = _request(ratings)
+    request.read_options.max_wait.seconds = -1
+    with pytest.raises(InvalidField, match=r"read_options\.max_wait"):
+        ratings.ask("GetRating", request)
+
+
+def test_every_query_waits(ratings: Ratings) -> None:
+    """BatchGet, Range and Scan check every partition that they read."""
+    ahead = make_ratings()
+    ahead.table.put(rating(number) for number in range(20))
+    token = ahead.ask("ListRatings").read_info.consistency_token
+    for method in ("BatchGetRatings", "ListRatings", "ScanRatings"):
+        request = ratings.asker.request(method)
+        request.read_options.at_least = token
+        request.read_options.max_wait.nanos = 1_000_000
+        if method == "BatchGetRatings":
+            request.keys.add(movie_id=1)
+        ask = ratings.asker.stream if method == "ScanRatings" else ratings.ask
+        with pytest.raises(NotCaughtUp):
+            ask(method, request)

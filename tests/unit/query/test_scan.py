@@ -1,0 +1,154 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.query import scan
+from gateway.query.errors import (
+    CorruptRow,
+    DeadlineExceeded,
+    InvalidField,
+    InvalidResumeToken,
+    PartitionUnavailable,
+    ShuttingDown,
+    TableRebuilt,
+)
+from gateway.stores.base import Change, Phase
+from tests.support.tables import LocalCall, catalogue_of, now_ms, rating
+from tests.unit.query.conftest import Ratings, Shop, make_ratings
+
+
+def _ids(messages: list[Any]) -> list[int]:
+    return [row.movie_id for message in messages for row in message.ratings]
+
+
+def _resumed(ratings: Ratings, token: str, **fields: Any) -> list[Any]:
+    request = ratings.asker.request("ScanRatings", **fields)
+    request.scan_options.resume_token = token
+    return ratings.asker.stream("ScanRatings", request)
+
+
+def test_a_scan_gives_every_row_in_bounded_messages(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(5_000))
+    messages = ratings.asker.stream("ScanRatings")
+    assert sorted(_ids(messages)) == list(range(5_000))
+    assert max(len(message.ratings) for message in messages) <= scan.MESSAGE_ROWS_MAX
+    assert all(message.progress.resume_token for message in messages)
+    assert messages[-1].progress.read_info.consistency_token
+    assert messages[-1].progress.read_info.as_of_time.seconds
+
+
+def test_a_scan_of_nothing_has_one_message(ratings: Ratings) -> None:
+    [message] = ratings.asker.stream("ScanRatings")
+    assert not message.ratings
+    assert message.progress.resume_token
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(0, 1_500),
+    partition_count=st.integers(1, 4),
+    broken_after=st.integers(1, 6),
+    least=st.none() | st.integers(0, 40),
+)
+def test_a_broken_scan_resumes_without_loss_or_repeat(
+    count: int, partition_count: int, broken_after: int, least: int | None
+) -> None:
+    ratings = make_ratings(partition_count)
+    ratings.table.put(rating(number, count=number % 40) for number in range(count))
+    fields = {} if least is None else {"min_rating_count": least}
+    first = ratings.asker.stream("ScanRatings", most=broken_after, **fields)
+    rest = _resumed(ratings, first[-1].progress.resume_token, **fields)
+    wanted = [number for number in range(count) if least is None or number % 40 >= least]
+    assert sorted(_ids(first) + _ids(rest)) == wanted
+    assert not _ids(_resumed(ratings, rest[-1].progress.resume_token, **fields))
+
+
+def test_long_rows_make_small_messages(shop: Shop) -> None:
+    shop.orders.put(shop.orders.table.row_class(customer="a" * 240, code=f"{n}") for n in range(7))
+    assert len(shop.asker.stream("ScanOrders")[0].orders) == 7
+    rows = [(b"%d" % n, b"x" * 30_000) for n in range(10)]
+    assert scan._fitting(rows) == 2
+    assert scan._fitting([(b"k", b"x" * 100_000)]) == 1
+    assert scan._fitting([(b"k", b"x" * 100_000)] * 2) == 1
+
+
+def test_each_part_of_a_split_batch_can_be_resumed(ratings: Ratings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "MESSAGE_BYTES_MAX", 300)
+    ratings.table.put(rating(number) for number in range(200))
+    messages = ratings.asker.stream("ScanRatings")
+    assert len(messages) > 12
+    for broken in (0, 1, 7, len(messages) - 2):
+        rest = _resumed(ratings, messages[broken].progress.resume_token)
+        assert sorted(_ids(messages[: broken + 1]) + _ids(rest)) == list(range(200))
+
+
+def test_max_rows_holds_over_resumed_scans(shop: Shop) -> None:
+    shop.orders.put(shop.orders.table.row_class(customer=f"c{n}", code="x", price=n) for n in range(30))
+    messages = shop.asker.stream("ScanOrders")
+    assert sum(len(message.orders) for message in messages) == 7
+    request = shop.asker.request("ScanOrders")
+    request.scan_options.resume_token = messages[0].progress.resume_token
+    rest = shop.asker.stream("ScanOrders", request)
+    assert sum(len(message.orders) for message in [messages[0], *rest]) == 7
+
+
+def test_filters(shop: Shop) -> None:
+    row = shop.orders.table.row_class
+    orders = [row(customer=f"c{n}", code="x") for n in range(4)]
+    orders[1].price, orders[2].price = 0.0, 5.0
+    orders[3].price = float("nan")
+    orders[2].order_time.seconds, orders[1].order_time.nanos = 100, 1
+    shop.orders.put(orders)
+
+    def names(request: Any) -> set[str]:
+        return {order.customer for message in shop.asker.stream("ScanOrders", request) for order in message.orders}
+
+    assert names(shop.asker.request("ScanOrders")) == {"c0", "c1", "c2", "c3"}
+    assert names(shop.asker.request("ScanOrders", price_above=-1.0)) == {"c1", "c2"}
+    request = shop.asker.request("ScanOrders")
+    request.before.seconds = 100
+    assert names(request) == {"c1"}
+    request.before.nanos = 1
+    assert names(request) == {"c1", "c2"}
+    request.before.nanos = -1
+    with pytest.raises(InvalidField, match="before"):
+        names(request)
+
+
+def test_a_token_of_another_scan_is_refused(ratings: Ratings) -> None:
+    token = ratings.asker.stream("ScanRatings")[-1].progress.resume_token
+    with pytest.raises(InvalidResumeToken, match="other params"):
+        _resumed(ratings, token, min_rating_count=1)
+    with pytest.raises(InvalidResumeToken, match="damaged"):
+        _resumed(ratings, token[:-3])
+    ratings.table.generation = 2
+    ratings.table.publish()
+    with pytest.raises(TableRebuilt):
+        _resumed(ratings, token)
+
+
+def test_a_scan_stops_when_its_call_does(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(10))
+    with pytest.raises(ShuttingDown):
+        ratings.asker.stream("ScanRatings", call=LocalCall(draining=True))
+    with pytest.raises(DeadlineExceeded):
+        ratings.asker.stream("ScanRatings", call=LocalCall(0.0))
+
+
+def test_a_scan_needs_every_partition(ratings: Ratings) -> None:
+    ratings.table.move(list(ratings.table.next_offsets)[2], phase=Phase.RESTORING)
+    with pytest.raises(PartitionUnavailable, match="partition 2"):
+        ratings.asker.stream("ScanRatings")
+
+
+def test_a_damaged_row_is_told(ratings: Ratings) -> None:
+    key = ratings.table.key_of(rating(1))
+    partition = catalogue_of().tables["ratings"].partition_of(key, 3)
+    from gateway.contract.types import Offset
+    from gateway.contract.versions import make_version
+
+    ratings.table.move(partition, changes=[Change(Offset(0), key, make_version(1, 1), b"\xff\xff", now_ms())])
+    with pytest.raises(CorruptRow):
+        ratings.asker.stream("ScanRatings", min_rating_count=1)

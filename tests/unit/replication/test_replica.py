@@ -1,0 +1,178 @@
+"""A replica over records."""
+
+import json
+import logging
+
+import pytest
+
+from gateway.contract.rows import RowDecoder, row_schema
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import make_version
+from gateway.replication.log import Fetched, Record, Source
+from gateway.replication.replica import Replica, SkippedRecords
+from gateway.stores.base import Phase, Position, StoreFull
+from gateway.stores.memory import MemoryStore
+from gateway.v1.changelog_pb2 import ProgressMarker
+from tests.unit.replication.conftest import key_of, ratings, value_of
+
+SOURCE = Source("ratings-g1-changelog", Partition(0))
+ID = StoreId(1)
+
+
+class Setup:
+    def __init__(self, *, barrier: int = 0, next_offset: int = 0) -> None:
+        self.full = False
+        self.store = MemoryStore(free_bytes=lambda: 0 if self.full else 1)
+        self.skipped = SkippedRecords("ratings")
+        start = Offset(next_offset)
+        self.replica = Replica(
+            store=self.store,
+            store_id=ID,
+            source=SOURCE,
+            generation=1,
+            decoder=RowDecoder(ratings(), {1: json.dumps(row_schema(ratings()))}),
+            position=Position(start, 0, Phase.RESTORING, start),
+            barrier=Offset(barrier),
+            skipped=self.skipped,
+        )
+
+    def apply(self, *records: Record, next_offset: int | None = None) -> None:
+        end = records[-1].offset + 1 if next_offset is None else next_offset
+        self.replica.apply(Fetched(SOURCE, list(records), Offset(end)))
+
+    def stored(self) -> Position:
+        with self.store.snapshot() as snapshot:
+            found = snapshot.position(ID, SOURCE.partition)
+        assert found is not None
+        assert found.next_offset == self.replica.position.next_offset
+        return found
+
+    def row(self, movie_id: int) -> bytes | None:
+        with self.store.snapshot() as snapshot:
+            return snapshot.get(ID, SOURCE.partition, key_of(movie_id))
+
+
+def row(offset: int, movie_id: int, sequence: int, *, time_ms: int = 0) -> Record:
+    return Record(Offset(offset), key_of(movie_id), value_of(movie_id, sequence), make_version(1, sequence), time_ms)
+
+
+def marker(offset: int, next_offsets: dict[int, int], *, generation: int = 1, time_ms: int = 0) -> Record:
+    value = ProgressMarker(generation=generation)
+    value.sources.add(topic="ratings", next_offsets=next_offsets)
+    return Record(Offset(offset), b"", value.SerializeToString(), None, time_ms)
+
+
+def test_an_empty_changelog_is_live_at_once() -> None:
+    setup = Setup()
+    assert setup.replica.is_live
+    assert setup.stored().phase is Phase.LIVE
+
+
+def test_it_is_live_when_the_barrier_is_reached_and_not_before() -> None:
+    setup = Setup(barrier=3)
+    assert setup.stored().phase is Phase.RESTORING
+    setup.apply(row(0, 1, 1), row(1, 2, 1))
+    assert setup.stored().phase is Phase.RESTORING
+    setup.apply(row(2, 3, 1))
+    assert setup.stored().phase is Phase.LIVE
+    assert setup.row(1) is not None
+
+
+def test_a_barrier_beyond_the_last_record_is_reached_by_position() -> None:
+    """Compaction may have taken the records before the end."""
+    setup = Setup(barrier=9)
+    setup.apply(row(4, 1, 1), next_offset=5)
+    assert not setup.replica.is_live
+    setup.apply(next_offset=9)
+    assert setup.replica.is_live
+    assert setup.stored().next_offset == 9
+
+
+def test_rows_move_the_position_and_its_time() -> None:
+    setup = Setup()
+    setup.apply(row(0, 1, 1, time_ms=50), row(5, 1, 2, time_ms=40))
+    position = setup.stored()
+    assert (position.next_offset, position.as_of_ms) == (6, 40)
+    setup.apply(row(6, 1, 3, time_ms=30))
+    assert setup.stored().as_of_ms == 40
+
+
+def test_a_tombstone_deletes_and_a_stale_record_does_not_bring_back() -> None:
+    setup = Setup()
+    setup.apply(row(0, 1, 1), Record(Offset(1), key_of(1), None, make_version(1, 3), 0))
+    assert setup.row(1) is None
+    setup.apply(row(2, 1, 2))
+    assert setup.row(1) is None
+    assert setup.replica.stale_records == 1
+    assert setup.stored().next_offset == 3
+    setup.apply(row(3, 1, 4))
+    assert setup.row(1) is not None
+
+
+def test_a_marker_moves_time_and_source_offsets() -> None:
+    setup = Setup()
+    setup.apply(row(0, 1, 1, time_ms=10), marker(1, {0: 7, 1: 9}, time_ms=20))
+    position = setup.stored()
+    assert (position.next_offset, position.as_of_ms) == (2, 20)
+    assert position.source_offsets == {("ratings", 0): 7, ("ratings", 1): 9}
+    setup.apply(marker(2, {0: 5, 1: 12}, time_ms=30))
+    assert setup.stored().source_offsets == {("ratings", 0): 7, ("ratings", 1): 12}
+    setup.apply(row(3, 2, 1))
+    assert setup.stored().source_offsets == {("ratings", 0): 7, ("ratings", 1): 12}
+
+
+GOOD = row(0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("poison", "reason"),
+    [
+        (GOOD._replace(key=None), "key is null"),
+        (GOOD._replace(key=b"k" * 501), "key is longer than 500 bytes"),
+        (GOOD._replace(version=None), "version header is missing"),
+        (GOOD._replace(version=b"short"), "version header has not 12 bytes"),
+        (GOOD._replace(version=make_version(2, 1)), "version is of another generation"),
+        (GOOD._replace(value=b"?"), "value is not in the Confluent wire format"),
+        (GOOD._replace(value=b""), "value is not in the Confluent wire format"),
+        (GOOD._replace(value=b"\0\0\0\0\x09"), "value has a schema id that is not in the manifest"),
+        (GOOD._replace(key=None, value=None, version=None), "key is null"),
+        (GOOD._replace(value=None, version=None), "version header is missing"),
+        (GOOD._replace(key=b"", value=b"\xff"), "progress marker does not parse"),
+        (GOOD._replace(key=b"", value=None), "progress marker of another generation"),
+        (marker(0, {0: 99}, generation=2), "progress marker of another generation"),
+    ],
+)
+def test_poison_is_counted_and_passed(poison: Record, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    setup = Setup(barrier=3)
+    caplog.set_level(logging.INFO)
+    setup.apply(poison, row(1, 2, 1), poison._replace(offset=Offset(2)))
+    assert setup.skipped.reasons == {reason: 2}
+    assert setup.skipped.total == 2
+    assert len(caplog.records) == 1
+    assert reason in caplog.text
+    assert setup.stored().next_offset == 3
+    assert setup.replica.is_live
+    assert setup.row(2) is not None
+    assert setup.stored().source_offsets == {}
+
+
+def test_a_full_disk_applies_nothing_and_counts_nothing_twice() -> None:
+    setup = Setup()
+    setup.full = True
+    records = [GOOD._replace(key=None), row(1, 1, 1)]
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            setup.apply(*records)
+    assert setup.stored().next_offset == 0
+    assert setup.skipped.total == 0
+    setup.full = False
+    setup.apply(*records)
+    assert setup.stored().next_offset == 2
+    assert setup.skipped.total == 1
+
+
+def test_nothing_fetched_writes_nothing() -> None:
+    setup = Setup(next_offset=4)
+    setup.full = True
+    setup.apply(next_offset=4)
+    assert setup.stored().next_offset == 4
