@@ -101,7 +101,14 @@ class Gateway:
 
     def _reflect(self, requests: Sequence[Any]) -> list[Any]:
         stub = reflection_pb2_grpc.ServerReflectionStub(self._channel)
-        return list(stub.ServerReflectionInfo(iter(requests), timeout=CALL_TIMEOUT_S))
+        try:
+            return list(stub.ServerReflectionInfo(iter(requests), timeout=CALL_TIMEOUT_S))
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise AskError(
+                    f"the gateway at {self.address} does not tell its contracts: start it with --reflection"
+                ) from None
+            raise
 
     def get(self, table: str, arguments: Sequence[str]) -> Iterator[Message]:
         """Yield the row of the key; or of several keys, where a column is given more than once."""

@@ -82,6 +82,8 @@ def status(answer: status_pb2.GetStatusResponse) -> None:
         OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
         if table.problem:
             OUT.print(f"  {table.problem}")
+        elif not table.manifest.generation:
+            OUT.print("  its job has published no manifest yet, or Kafka was never reached")
         if table.restore_rows_per_second:
             left_s = table.restore_seconds_left
             OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")

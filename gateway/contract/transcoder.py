@@ -104,56 +104,52 @@ def row_reader(fields: Sequence[AvroField], *, start: int) -> Callable[[bytes], 
     steps = [_step(field) for field in fields]
 
     def read_row(value: bytes) -> bytes:
+        """Runs for each record of a restore: no call that can be spared."""
+        at = start
         try:
-            row, end = _read(value, start, steps)
+            row = b""
+            for null_byte, value_byte, kind, tag, raw_bytes, zero, encode in steps:
+                if value_byte is not None:
+                    branch = value[at]
+                    at += 1
+                    if branch == null_byte:
+                        continue
+                    if branch != value_byte:
+                        raise UndecodableRecord("value has a union branch that its schema lacks")
+                if kind <= _CHECKED_RAW:
+                    raw = value[at : at + raw_bytes]
+                    at += raw_bytes
+                    if raw != zero:
+                        row += tag + raw if kind == _RAW else encode(raw)
+                    continue
+                number = value[at]
+                at += 1
+                if number > 127:
+                    for shift in _SHIFTS:
+                        byte = value[at]
+                        at += 1
+                        number += (byte - 1) << shift  # less the bit that said: it goes on
+                        if byte < 128:
+                            break
+                    else:
+                        raise UndecodableRecord("value has an integer of more than 64 bits")
+                number = (number >> 1) ^ -(number & 1)
+                if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
+                    row += tag + varint(number)
+                elif kind <= _NUMBER:
+                    row += encode(number)
+                else:
+                    if number < 0:
+                        raise UndecodableRecord("value has a negative length")
+                    row += encode(value[at : at + number])
+                    at += number
         except IndexError:
             raise UndecodableRecord("value ends early") from None
-        if end != len(value):
-            raise UndecodableRecord("value ends early" if end > len(value) else "value has bytes after the row")
+        if at != len(value):
+            raise UndecodableRecord("value ends early" if at > len(value) else "value has bytes after the row")
         return row
 
     return read_row
-
-
-def _read(value: bytes, at: int, steps: list[_Step]) -> tuple[bytes, int]:
-    """Return row bytes, and where the value ended. It runs for each record of a restore: no call that can be spared."""
-    row = b""
-    for null_byte, value_byte, kind, tag, raw_bytes, zero, encode in steps:
-        if value_byte is not None:
-            branch = value[at]
-            at += 1
-            if branch == null_byte:
-                continue
-            if branch != value_byte:
-                raise UndecodableRecord("value has a union branch that its schema lacks")
-        if kind <= _CHECKED_RAW:
-            raw = value[at : at + raw_bytes]
-            at += raw_bytes
-            if raw != zero:
-                row += tag + raw if kind == _RAW else encode(raw)
-            continue
-        number = value[at]
-        at += 1
-        if number > 127:
-            for shift in _SHIFTS:
-                byte = value[at]
-                at += 1
-                number += (byte - 1) << shift  # less the bit that said: it goes on
-                if byte < 128:
-                    break
-            else:
-                raise UndecodableRecord("value has an integer of more than 64 bits")
-        number = (number >> 1) ^ -(number & 1)
-        if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
-            row += tag + varint(number)
-        elif kind <= _NUMBER:
-            row += encode(number)
-        else:
-            if number < 0:
-                raise UndecodableRecord("value has a negative length")
-            row += encode(value[at : at + number])
-            at += number
-    return row, at
 
 
 def _step(field: AvroField) -> _Step:

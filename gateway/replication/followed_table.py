@@ -112,6 +112,11 @@ class FollowedTable:
 
     # What its topic says.
 
+    @property
+    def is_looking(self) -> bool:
+        """Return whether an answer of the brokers is awaited."""
+        return self._look is not None
+
     def tick(self) -> None:
         """Ask for the topic when it is time, take the answer, switch generations, report progress."""
         now_s = self._clock.monotonic_s()
@@ -134,7 +139,6 @@ class FollowedTable:
             facts = answer.result()
         except LogUnavailable:
             return
-        self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
         problem = _topic_problem(self.table, manifest, facts)
         if problem is not None or facts is None:
             self._refuse(problem or "")
@@ -148,6 +152,7 @@ class FollowedTable:
             self._start_over(manifest, facts, "its changelog lost records that were applied")
         else:
             following.note_facts(facts)
+        self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
         self._followed_ms = self._clock.now_ms()
 
     def follows(self, replica: Replica) -> bool:

@@ -37,10 +37,10 @@ _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
     "auto.offset.reset": "error",  # never skip in silence
     "enable.partition.eof": True,  # the end is known even where compaction took the last records
     "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 500,
+    "fetch.wait.max.ms": 100,  # a partition that joins waits for the fetch that is under way
     "fetch.message.max.bytes": 4 * 2**20,
     "queued.min.messages": 100_000,
-    "queued.max.messages.kbytes": 32 * 2**10,  # of memory, while the store is slower than the brokers
+    "queued.max.messages.kbytes": 16 * 2**10,  # of memory, while the store is slower than the brokers
     "fetch.queue.backoff.ms": 5,  # librdkafka rests a second by default, once its queue was full
     "reconnect.backoff.max.ms": 2_000,
     "topic.metadata.refresh.interval.ms": 30_000,

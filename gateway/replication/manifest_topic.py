@@ -33,6 +33,11 @@ class ManifestTopic:
         self._look_at_s = 0.0
         self._next_offset_at_look = Offset(0)
 
+    @property
+    def is_looking(self) -> bool:
+        """Return whether an answer of the brokers is awaited."""
+        return self._look is not None
+
     def tick(self) -> None:
         """Ask for the topic when it is time, and take the answer."""
         now_s = self._clock.monotonic_s()

@@ -17,9 +17,10 @@ from gateway.stores.base import Phase, StoreFull, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
 from gateway.v1.status_pb2 import GetStatusResponse
 
-RECORDS_MAX = 20_000  # of a fetch: enough that a transaction's own cost is nothing, little enough to stay small
+RECORDS_MAX = 20_000  # of a fetch: enough that a transaction costs little beside its rows, few enough to stay small
 POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
 BUSY_POLL_S = 0.002  # while rows are dropped beside
+LOOKING_POLL_S = 0.01  # while an answer is awaited
 STATUS_EVERY_S = 0.5
 FULL_RETRY_S = 1.0
 DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
@@ -51,6 +52,7 @@ class Replicator:
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
         self._garbage: list[StoreId] = self._unnamed_store_ids()
+        self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
         """Stop serving what was served, until its barrier is passed; return when each table was last followed."""
@@ -88,8 +90,7 @@ class Replicator:
         if self._held:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
         else:
-            timeout_s = BUSY_POLL_S if self._garbage else poll_s
-            fetched = self._log.fetch(records_max=RECORDS_MAX, timeout_s=timeout_s)
+            fetched = self._log.fetch(records_max=RECORDS_MAX, timeout_s=self._timeout_s(poll_s))
             by_source = self._replicas() if fetched else {}
             self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
         try:
@@ -100,6 +101,12 @@ class Replicator:
         else:
             self._note_room()
         self._put_status()
+
+    def _timeout_s(self, poll_s: float) -> float:
+        if self._garbage:
+            return min(BUSY_POLL_S, poll_s)
+        looks = (self._manifest_topic.is_looking, *(table.is_looking for table in self._tables.values()))
+        return min(LOOKING_POLL_S, poll_s) if any(looks) else poll_s
 
     def _replicas(self) -> dict[object, tuple[Replica, FollowedTable]]:
         return {

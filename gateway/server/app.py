@@ -14,7 +14,9 @@ from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_O
 from gateway.server.config import ServeConfig, ServeError
 from gateway.server.logs import set_up_logging
 from gateway.server.preflight import Reserved, load_contracts, lock_data, reserve_address, token_keys
-from gateway.server.supervisor import REPLICATOR_STOP_S, ChildSpec, Supervisor
+from gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
+
+START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
 
 _STORE_SIGNALS = frozenset({signal.SIGBUS, signal.SIGSEGV})
 
@@ -116,6 +118,7 @@ class _Announcer:
             event: {f"worker-{number}" for number in range(config.workers)} for event in (LISTENING, SERVING)
         }
         self._opened = False
+        self._deaths = 0
         self.failure: str | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
@@ -123,9 +126,8 @@ class _Announcer:
         """Take in what process `name` tells."""
         kind = event.get("event")
         self._opened = self._opened or kind == STORE_OPENED
-        if kind == FAILED and not self._opened:
-            self.failure = str(event.get("reason"))
-            self.on_failure()
+        if not self._opened:
+            self._note_trouble(kind, event)
         waiting = self._waiting.get(str(kind))
         if not waiting:
             return
@@ -136,6 +138,16 @@ class _Announcer:
             _logger.info(text)
             if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
                 print(text, flush=True)
+
+    def _note_trouble(self, kind: object, event: Mapping[str, Any]) -> None:
+        """Give up where the replicator says that it cannot begin, or keeps dying before it has."""
+        self._deaths += kind == EXITED
+        if kind == FAILED:
+            self.failure = str(event.get("reason"))
+        elif self._deaths >= START_DEATHS_MAX and self.failure is None:
+            self.failure = "the replicator dies whenever it starts; the log says why"
+        if self.failure is not None:
+            self.on_failure()
 
 
 def refuse(error: ServeError) -> int:

@@ -21,6 +21,7 @@ STEADY_S = 30.0  # a process that lived this long starts again at once
 KILL_MARGIN_S = 3.0  # beyond what a process was given to end by itself
 REPLICATOR_STOP_S = 10.0  # it ends its batch and syncs the store
 
+EXITED = "exited"  # the event of a process that ended
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _logger = logging.getLogger("gateway.server")
@@ -179,7 +180,7 @@ class Supervisor:
         more: dict[str, Any] = {"child": child.spec.name, "exit_code": code}
         if code < 0:
             more = {"child": child.spec.name, "signal": _signal_name(-code)}
-        self._on_event(child.spec.name, {"event": "exited"})
+        self._on_event(child.spec.name, {"event": EXITED})
         if self._stopping:
             _logger.info("a process ended", extra=more)
             return

@@ -82,10 +82,9 @@ def live_row(value: bytes) -> bytes | None:
     raise StoreCorrupt("a stored row is damaged; the store is wiped and restored when the gateway starts again")
 
 
-def is_tombstone_before(value: bytes, before_ms: int) -> bool:
-    """Return whether a row's value is a tombstone, of a record older than `before_ms`."""
-    kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
-    return bool(kind == IS_TOMBSTONE and time_ms < before_ms)
+def is_tombstone_of(value: bytes, time_ms: int) -> bool:
+    """Return whether a row's value is the tombstone of a record of that time."""
+    return _KIND_TIME.unpack_from(value, KIND_AT) == (IS_TOMBSTONE, time_ms)
 
 
 def pack_tombstone(change: Change) -> bytes:

@@ -245,11 +245,11 @@ class LmdbStore(LmdbReader, StoreWriter):
 
     def _put_rows(self, transaction: Any, at: bytes, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         """Write the newest change of each key where it is newer than the stored one; return applied and stale."""
-        newest: dict[bytes, Change] = {}
-        for change in changes:
-            known = newest.get(change.key)
-            if known is None or change.version > known.version:
-                newest[change.key] = change
+        newest = {change.key: change for change in reversed(changes)}  # of each key, its first
+        if len(newest) < len(changes):
+            for change in changes:
+                if change.version > newest[change.key].version:
+                    newest[change.key] = change
         stored = _put_newest(transaction.cursor(self._environment.rows), at, newest)
         deletes = [change for change in newest.values() if change.row is None]
         if deletes:
@@ -294,7 +294,7 @@ class LmdbStore(LmdbReader, StoreWriter):
                 if time_ms >= before_ms:
                     break
                 value = transaction.get(at + key, db=self._environment.rows)
-                if value is not None and layout.is_tombstone_before(value, before_ms):
+                if value is not None and layout.is_tombstone_of(value, time_ms):
                     transaction.delete(at + key, db=self._environment.rows)
                     removed += 1
                 more = cursor.delete()
@@ -352,7 +352,7 @@ def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[byt
     for key in sorted(newest):
         change = newest[key]
         full_key, value = at + key, layout.pack_row(change)
-        if not put(full_key, value, overwrite=False):
+        if not put(full_key, value, True, False):  # overwrite=False, by place: it is called for each row
             version = stored[key] = Version(cursor.value()[:VERSION_BYTES])
             if change.version > version:
                 put(full_key, value)

@@ -29,6 +29,7 @@ class Markers:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "linger.ms": 0,
+                "max.in.flight.requests.per.connection": 1,  # a marker that is sent again never comes after a newer one
                 "message.timeout.ms": DELIVERY_TIMEOUT_MS,
                 **QUIET_CLIENT,
             }

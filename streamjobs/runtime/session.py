@@ -31,6 +31,9 @@ SETTINGS = {
     ),
     # A batch uploads what it changed, not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # State files with names of their own for each attempt: what Real-time Mode needs. Micro-batches have them too, so
+    # that a table can change its mode and keep its checkpoint.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
     # an event through the job in 15 ms instead of 40.
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
@@ -39,11 +42,10 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
 }
 
-# Hadoop's default way to a local file starts chmod and readlink several times for each file, and Spark writes one for
-# each state partition between two batches. This way the gap between batches is 80 ms instead of 350, and a Real-time
-# Mode job's slowest rows are those that arrive in it. Files still appear by rename: whole, or not at all.
+# Spark's default way to a local checkpoint starts chmod and readlink processes for each file, and it writes one for
+# each state partition between two batches. This way the gap between batches is 0.2 s instead of 0.3 to 0.45; a
+# Real-time Mode job's slowest rows are those that arrive in it. Files still appear by rename: whole, or not at all.
 LOCAL_CHECKPOINT_SETTINGS = {
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -26,6 +26,6 @@ TABLE = Table(
     },
     mode=Mode.REALTIME,
     # A short batch keeps reads that wait for a source offset, and replays after a crash, to a few seconds; it costs
-    # about a tenth of a core when idle. With many Real-time Mode jobs on one machine, 60 is the better choice.
+    # about 15 % of a core when idle. With many Real-time Mode jobs on one machine, 60 is the better choice.
     trigger_s=5,
 )

@@ -101,6 +101,13 @@ def test_one_batch_may_change_a_key_several_times(store: StoreWriter) -> None:
     assert history_offsets(store) == [0, 1, 3, 4]
 
 
+def test_of_equal_versions_in_a_batch_the_first_stays(store: StoreWriter) -> None:
+    batch = [change(0, b"a", 1, b"first"), change(1, b"a", 1, b"second")]
+    assert store.apply(ID, P0, batch, position(2)) == (1, [batch[1]])
+    assert get(store, b"a") == b"first"
+    assert history_offsets(store) == [0]
+
+
 def test_a_batch_of_mixed_stale_changes_over_stored_rows(store: StoreWriter) -> None:
     store.apply(ID, P0, [change(0, b"a", 5, b"5"), change(1, b"b", 1, b"1")], position(2))
     batch = [change(2, b"a", 4, b"4"), change(3, b"a", 6, b"6"), change(4, b"a", 5, b"5"), change(5, b"b", 1, b"x")]

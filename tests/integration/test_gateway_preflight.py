@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.server.app import serve
+from gateway.server.app import START_DEATHS_MAX, _Announcer, serve
+from gateway.server.child import FAILED, STORE_OPENED
 from gateway.server.config import ServeConfig, ServeError
-from gateway.server.preflight import load_contracts, lock_data, reserve_address, token_keys
-from tests.support.tables import RATINGS, ROOT
+from gateway.server.preflight import Reserved, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.supervisor import EXITED
+from tests.support.tables import RATINGS, ROOT, catalogue_of
 
 
 @pytest.fixture
@@ -155,3 +157,25 @@ def test_kafka_options_that_no_client_takes_are_told(tmp_path: Path, monkeypatch
             handler.close()
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def test_a_replicator_that_keeps_dying_before_it_begins_ends_the_start(tmp_path: Path) -> None:
+    with reserve_address("127.0.0.1:0", insecure=False).holder as holder:
+        announcer = _Announcer(_config(tmp_path), catalogue_of(), Reserved("127.0.0.1:1", 1, holder))
+        stopped: list[bool] = []
+        announcer.on_failure = lambda: stopped.append(True)
+        for _ in range(START_DEATHS_MAX):
+            assert not stopped
+            announcer.on_event("replicator", {"event": EXITED})
+        assert stopped
+        assert "the log says why" in (announcer.failure or "")
+
+
+def test_a_replicator_that_dies_later_starts_again(tmp_path: Path) -> None:
+    with reserve_address("127.0.0.1:0", insecure=False).holder as holder:
+        announcer = _Announcer(_config(tmp_path), catalogue_of(), Reserved("127.0.0.1:1", 1, holder))
+        announcer.on_event("replicator", {"event": STORE_OPENED})
+        for _ in range(2 * START_DEATHS_MAX):
+            announcer.on_event("replicator", {"event": FAILED, "reason": "x"})
+            announcer.on_event("replicator", {"event": EXITED})
+        assert announcer.failure is None

@@ -4,13 +4,16 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.query.call import Methods
 from gateway.query.plans import query_methods
 from gateway.server.grpc_door import GrpcDoor
 from gateway.server.reflection import reflection_handlers
@@ -29,6 +32,30 @@ def _status() -> GetStatusResponse:
     )
 
 
+@contextmanager
+def _served(methods: Methods, *others: grpc.GenericRpcHandler) -> Iterator[str]:
+    """Serve in a thread of its own; give the address."""
+    loop, ready, found, stopping = asyncio.new_event_loop(), threading.Event(), list[str](), asyncio.Event()
+
+    async def serve() -> None:
+        door = GrpcDoor(methods, "127.0.0.1:0", others=others)
+        await door.start()
+        found.append(f"127.0.0.1:{door.port}")
+        ready.set()
+        await stopping.wait()
+        await door.stop(0)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+        loop.close()
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A served ratings table with movies 0 … ROWS - 1."""
@@ -36,24 +63,8 @@ def address() -> Iterator[str]:
     ratings_table(store).put(rating(number) for number in range(ROWS))
     store.set_status(_status().SerializeToString())
     methods = {**query_methods(catalogue, store, SIGNER), **status_methods(store)}
-    ready, found, stopping = threading.Event(), list[str](), asyncio.Event()
-
-    async def serve() -> None:
-        door = GrpcDoor(methods, "127.0.0.1:0", others=reflection_handlers(catalogue))
-        await door.start()
-        found.append(f"127.0.0.1:{door.port}")
-        ready.set()
-        await stopping.wait()
-        await door.stop(0)
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(20)
-    yield found[0]
-    loop.call_soon_threadsafe(stopping.set)
-    thread.join()
-    loop.close()
+    with _served(methods, *reflection_handlers(catalogue)) as served:
+        yield served
 
 
 def _run(*words: str) -> Result:
@@ -139,3 +150,10 @@ def test_check_shows_the_tables_or_every_problem(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert 'message Rating, field "average_rating"' in result.stderr
     assert _run("check", str(tmp_path / "none.proto")).exit_code == 1
+
+
+def test_a_gateway_without_reflection_says_how_to_get_it() -> None:
+    with _served(status_methods(MemoryStore())) as address:
+        result = _run("get", "ratings", "movie_id=1", "--address", address)
+    assert result.exit_code == 1
+    assert "start it with --reflection" in result.stderr

@@ -14,26 +14,26 @@ from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job, k
 
 
 class SlowLog(MemoryLog):
-    """Looks are answered a while after the brokers looked."""
+    """Looks are answered two fetches after the brokers looked."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         super().__init__(broker)
-        self._late: list[tuple[Future[TopicFacts | None], Future[TopicFacts | None]]] = []
+        self._late: list[tuple[int, Future[TopicFacts | None], Future[TopicFacts | None]]] = []
+        self._fetches = 0
 
     @override
     def look(self, topic: str) -> "Future[TopicFacts | None]":
         late: Future[TopicFacts | None] = Future()
-        self._late.append((super().look(topic), late))
+        self._late.append((self._fetches + 2, super().look(topic), late))
         return late
 
     @override
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
-        fetched = super().fetch(records_max=records_max, timeout_s=timeout_s)
-        if fetched:
-            for answer, late in self._late:
-                late.set_result(answer.result())
-            self._late.clear()
-        return fetched
+        self._fetches += 1
+        while self._late and self._late[0][0] <= self._fetches:
+            _, answer, late = self._late.pop(0)
+            late.set_result(answer.result())
+        return super().fetch(records_max=records_max, timeout_s=timeout_s)
 
 
 def test_a_table_is_restored_then_followed(gateway: Gateway, job: Job) -> None:
@@ -119,7 +119,7 @@ def test_no_manifest_is_told(gateway: Gateway, job: Job) -> None:
 
 def test_no_topic_of_manifests_is_told(gateway: Gateway, broker: MemoryBroker, job: Job) -> None:
     broker.delete("tables")
-    gateway.steps()
+    gateway.seconds(6)
     assert gateway.state().problem == 'table "ratings": topic "tables" does not exist; start the table\'s job'
     broker.create("tables", 1)
     job.publish()
@@ -224,6 +224,26 @@ def test_a_half_built_generation_is_gone_on_with_after_a_restart(
     assert gateway.is_served()
     assert {gateway.state().store_id} == built == gateway.store.store_ids()
     assert len(gateway.rows()) == 200
+
+
+def test_a_generation_that_is_lost_while_it_is_built_is_built_again(
+    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.replication.replicator.RECORDS_MAX", 5)
+    job.publish().put(range(20))
+    gateway.steps(20)
+    newer = Job(broker, generation=2, sequence=1000).create()
+    newer.put(range(200))
+    newer.publish()
+    gateway.steps(8)
+    for partition in range(2):
+        broker.truncate_before(newer.source(partition), Offset(90))
+    for _ in range(60):
+        gateway.steps(1)
+        assert gateway.is_served()
+    assert gateway.state().manifest.generation == 2
+    assert len(gateway.rows()) == 200 - 2 * 90
+    assert gateway.store.store_ids() == {gateway.state().store_id}
 
 
 def test_a_topic_made_anew_is_not_served_on(gateway: Gateway, job: Job) -> None:

@@ -1,0 +1,241 @@
+"""The log in Kafka, and the replicator's process, against a real broker."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import VERSION_HEADER, make_version
+from gateway.replication.kafka import KafkaLog
+from gateway.replication.log import Fetched, LogUnavailable, Source
+from gateway.replication.process import ReplicatorConfig, run_replicator
+from gateway.stores.base import Phase, StoreUnavailable
+from gateway.stores.lmdb import LmdbReader, LmdbStore
+from streamjobs.local.kafka import Broker
+from tests.support.changelog import RatingsChangelog
+from tests.support.changes import position
+from tests.support.kafka import NewRecord, new_topic, produce
+from tests.support.tables import catalogue_of
+
+pytestmark = pytest.mark.jvm
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def log(broker: Broker) -> Iterator[KafkaLog]:
+    log = KafkaLog(broker.bootstrap)
+    yield log
+    log.close()
+
+
+def fetch_until(log: KafkaLog, done: Callable[[list[Fetched]], bool]) -> list[Fetched]:
+    fetched: list[Fetched] = []
+    deadline = time.monotonic() + WAIT_S
+    while not done(fetched):
+        assert time.monotonic() < deadline, fetched
+        fetched += log.fetch(records_max=1000, timeout_s=0.1)
+    return fetched
+
+
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_a_look_tells_what_the_topic_is(broker: Broker, log: KafkaLog) -> None:
+    topic = new_topic(broker.bootstrap, 2, delete_retention_ms="1234")
+    produce(broker.bootstrap, topic, [NewRecord(b"k", b"v", partition=1)] * 3)
+    facts = log.look(topic).result(WAIT_S)
+    assert facts is not None
+    assert facts.topic_id
+    assert (facts.start_offsets, facts.end_offsets) == ((0, 0), (0, 3))
+    assert facts.delete_retention_ms == 1234
+    assert log.look(f"{topic}-not").result(WAIT_S) is None
+    assert log.trouble() == ""
+
+
+def test_nobody_there_is_told_in_a_sentence() -> None:
+    log = KafkaLog(f"127.0.0.1:{closed_port()}")
+    started = time.monotonic()
+    with pytest.raises(LogUnavailable, match=r"^Kafka at 127\.0\.0\.1:\d+ does not answer"):
+        log.look("tables").result(WAIT_S)
+    assert time.monotonic() - started < 12
+    assert log.fetch(records_max=10, timeout_s=0.5) == []
+    assert "cannot be reached" in log.trouble()
+    started = time.monotonic()
+    log.close()
+    assert time.monotonic() - started < 2
+
+
+def test_bad_options_are_told_in_a_sentence() -> None:
+    with pytest.raises(LogUnavailable, match=r"the Kafka client refuses its options: .*no.such.option"):
+        KafkaLog("127.0.0.1:1", {"no.such.option": "1"})
+
+
+def test_records_come_with_version_and_end(broker: Broker, log: KafkaLog) -> None:
+    topic = new_topic(broker.bootstrap, 1, message_timestamp_type="LogAppendTime")
+    version = make_version(1, 2)
+    records = [
+        NewRecord(b"a", b"1", headers=[("other", b"x"), (VERSION_HEADER, version)]),
+        NewRecord(b"", None),
+        NewRecord(None, b"3", headers=[("other", b"x")]),
+    ]
+    produce(broker.bootstrap, topic, records)
+    source = Source(topic, Partition(0))
+    log.follow(source, Offset(1))
+    log.follow(source, Offset(0))
+    fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 3)
+    found = [record for each in fetched for record in each.records]
+    assert [(record.offset, record.key, record.value, record.version) for record in found] == [
+        (0, b"a", b"1", version),
+        (1, b"", None, None),
+        (2, None, b"3", None),
+    ]
+    assert abs(found[0].time_ms - time.time() * 1000) < 60_000
+    log.unfollow(source)
+    log.unfollow(source)
+    produce(broker.bootstrap, topic, records)
+    assert log.fetch(records_max=10, timeout_s=0.3) == []
+
+
+def test_a_lone_record_does_not_wait_for_others(broker: Broker, log: KafkaLog) -> None:
+    topic = new_topic(broker.bootstrap, 1, message_timestamp_type="LogAppendTime")
+    log.follow(Source(topic, Partition(0)), Offset(0))
+    produce(broker.bootstrap, topic, [NewRecord(b"a", b"warm")])
+    fetch_until(log, bool)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    delays = []
+    for _ in range(20):
+        log.fetch(records_max=1000, timeout_s=0.05)
+        producer.produce(topic, b"1", b"a")
+        producer.flush(WAIT_S)
+        fetched = fetch_until(log, lambda some: any(each.records for each in some))
+        delays.append(time.time() * 1000 - fetched[-1].records[-1].time_ms)
+    assert sorted(delays)[10] < 50, delays
+
+
+def test_removed_records_are_lost(broker: Broker, log: KafkaLog) -> None:
+    topic = new_topic(broker.bootstrap, 1)
+    produce(broker.bootstrap, topic, [NewRecord(b"a", b"1")] * 10)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+        answer.result(WAIT_S)
+    source = Source(topic, Partition(0))
+    for start in (2, 99):
+        log.follow(source, Offset(start))
+        fetched = fetch_until(log, bool)
+        assert fetched == [Fetched(source, [], Offset(start), lost=True)]
+    log.follow(source, Offset(5))
+    fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 10)
+    assert sum(len(each.records) for each in fetched) == 5
+
+
+def _replicate(contract: bytes, store: Path, bootstrap: str, tables_topic: str) -> None:
+    files = FileDescriptorSet.FromString(contract)
+    run_replicator(ReplicatorConfig(files=files, store=store, bootstrap=bootstrap, tables_topic=tables_topic))
+
+
+class Replicating:
+    """A replicator's process, and a reader of its store."""
+
+    def __init__(self, store: Path, bootstrap: str, tables_topic: str) -> None:
+        self.store = store
+        contract = catalogue_of().files.SerializeToString()
+        spawn = multiprocessing.get_context("spawn")
+        self.process = spawn.Process(target=_replicate, args=(contract, store, bootstrap, tables_topic))
+        self.process.start()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        self.process.join(WAIT_S)
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+    def phases(self) -> list[Phase]:
+        try:
+            reader = LmdbReader(self.store)
+        except StoreUnavailable:
+            return []
+        try:
+            with reader.snapshot() as snapshot:
+                state = snapshot.table("ratings")
+                if state is None or not state.HasField("manifest"):
+                    return []
+                store_id = StoreId(state.store_id)
+                found = [snapshot.position(store_id, Partition(n)) for n in range(state.manifest.partition_count)]
+                return [position.phase for position in found if position is not None]
+        finally:
+            reader.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_sigterm_leaves_a_clean_store_at_once(broker: Broker, tmp_path: Path, reachable: bool) -> None:
+    store = tmp_path / "store"
+    bootstrap = broker.bootstrap if reachable else f"127.0.0.1:{closed_port()}"
+    tables_topic = "tables"
+    if reachable:
+        changelog = RatingsChangelog(broker.bootstrap)
+        tables_topic = changelog.tables_topic
+        changelog.put({movie: (5.0, movie) for movie in range(1000)})
+        changelog.publish()
+    replicating = Replicating(store, bootstrap, tables_topic)
+    try:
+        wait_for((store / "data.mdb").exists)
+        if reachable:
+            wait_for(lambda: replicating.phases() == [Phase.LIVE, Phase.LIVE])
+        else:
+            time.sleep(1)
+    finally:
+        started = time.monotonic()
+        assert replicating.stop() == 0
+    assert time.monotonic() - started < 3
+    again = LmdbStore(store, boot_id="after a restart of the machine")
+    again.close()
+
+
+def test_a_store_of_another_boot_is_wiped_and_restored(broker: Broker, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    changelog = RatingsChangelog(broker.bootstrap)
+    changelog.put({movie: (5.0, movie) for movie in range(100)})
+    changelog.publish()
+    old = LmdbStore(store, boot_id="an earlier boot")
+    old.apply(StoreId(77), Partition(0), [], position(0))
+    old.abandon()
+    replicating = Replicating(store, broker.bootstrap, changelog.tables_topic)
+    try:
+        wait_for(lambda: replicating.phases() == [Phase.LIVE, Phase.LIVE])
+    finally:
+        assert replicating.stop() == 0
+    again = LmdbStore(store)
+    try:
+        assert StoreId(77) not in again.store_ids()
+        with again.snapshot() as snapshot:
+            state = snapshot.table("ratings")
+            assert state is not None
+            rows = [
+                snapshot.range(StoreId(state.store_id), Partition(number), start=b"", end=None, limit=200)
+                for number in range(2)
+            ]
+        assert sum(map(len, rows)) == 100
+    finally:
+        again.close()
