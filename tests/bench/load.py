@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +31,11 @@ class Load:
     p99_ms: float
     server_cpu_us: float
     failed: int
+
+
+def say(what: str) -> None:
+    """Tell on stderr what is measured now: it takes minutes."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def process_tree(pid: int) -> set[int]:

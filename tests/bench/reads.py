@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 from confluent_kafka import Producer
 
-from tests.bench.load import GET_PATH, Load, process_tree, resident_mb, unary_load
+from tests.bench.load import GET_PATH, Load, cpu_s, process_tree, resident_mb, say, unary_load
 from tests.bench.peer import Peer
 from tests.bench.stack import GatewayProcess, Stack, request_bytes
 
@@ -25,7 +25,9 @@ def measure(
     """Return the figures of restore, Get, BatchGet, Scan and idling."""
     figures: dict[str, dict[str, float | str]] = {}
     with Stack(work / "reads") as stack:
+        say(f"writing a changelog of {rows:,} rows")
         stack.seed_changelog(rows)
+        say("restore, then idling")
         with stack.gateway() as gateway:
             figures["restore"] = {"unit": "rows/s", "tablegate": gateway.restored_rows_per_second()}
             figures["replicator resident"] = {"unit": "MB", "tablegate": resident_mb(gateway.replicator_pid())}
@@ -42,6 +44,7 @@ def measure(
                     peer.stop()
             _batches_and_scans(figures, stack, gateway, rows=rows, seconds=seconds)
         if built:
+            say("restore, of the peer")
             state = work / "peer-again"
             again = Peer(built, stack.bootstrap, state, stack.free_port())
             count, took_s = again.restored()
@@ -51,8 +54,6 @@ def measure(
 
 
 def _idle(gateway: GatewayProcess) -> float:
-    from tests.bench.load import cpu_s
-
     pids = process_tree(gateway.pid)
     before = cpu_s(pids)
     time.sleep(IDLE_S)
@@ -60,6 +61,7 @@ def _idle(gateway: GatewayProcess) -> float:
 
 
 def _peer_with_rows(work: Path, built: Path, stack: Stack, rows: int) -> Peer:
+    say(f"giving the peer {rows:,} ratings")
     stack.create_source()
     producer = Producer(
         {"bootstrap.servers": stack.bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
@@ -109,9 +111,11 @@ def _gets(
         )
 
     for who in targets:
+        say(f"Get, warming {who}")
         load(who, warm_s if who == "peer" else min(warm_s, 10.0))
     measured: dict[str, list[Load]] = {who: [] for who in targets}
     for _, who in itertools.product(range(ROUNDS), targets):
+        say(f"Get, {who}")
         measured[who].append(load(who, seconds))
     for who, loads in measured.items():
         if any(one.failed for one in loads):
@@ -129,6 +133,7 @@ def _gets(
 def _batches_and_scans(
     figures: dict[str, dict[str, float | str]], stack: Stack, gateway: GatewayProcess, *, rows: int, seconds: float
 ) -> None:
+    say("BatchGet and Scan")
     keys = [1 + n * (rows // BATCH_KEYS) for n in range(BATCH_KEYS)]
     batch = unary_load(
         gateway.address,

@@ -23,6 +23,7 @@ from streamjobs.runtime.manifests import publish_manifest, read_manifest
 from streamjobs.runtime.options import Options
 from streamjobs.runtime.plan import check_rebuild, make_plan
 from streamjobs.tables.ratings import RATING_SCHEMA
+from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import Changelog, JobProcess, Row, wait_until
 from tests.support.kafka import NewRecord, consume, new_topic, produce
 from tests.unit.streamjobs.registry import FakeRegistry
@@ -109,25 +110,33 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
         NewRecord(None, (rating_record(1, 2.0).value or b"")[:-1]),
     ]
 
-    produce(broker.bootstrap, source, some_ratings(RATINGS // 2, seed=1))
-    with JobProcess(tmp_path / "logs", *arguments) as running:
-        running.wait_for("running")
-        changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS + 1)
+    with (
+        GatewayProcess(tmp_path / "gateway", broker.bootstrap, contract=tmp_path / "contract.proto") as gateway,
+        MonotoneReader(gateway, range(-MOVIES // 2, MOVIES // 2)) as reader,
+    ):
+        produce(broker.bootstrap, source, some_ratings(RATINGS // 2, seed=1))
+        with JobProcess(tmp_path / "logs", *arguments) as running:
+            running.wait_for("running")
+            changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS + 1)
+            wanted = fold_source(broker.bootstrap, source)
+            wait_until("rows of the first half", lambda: changelog.rows(schemas) == wanted, running)
+            produce(broker.bootstrap, source, malformed)
+            produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=2))
+            running.kill()  # somewhere in the work on the third quarter
+        produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=3))
         wanted = fold_source(broker.bootstrap, source)
-        wait_until("rows of the first half", lambda: changelog.rows(schemas) == wanted, running)
-        produce(broker.bootstrap, source, malformed)
-        produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=2))
-        running.kill()  # somewhere in the work on the third quarter
-    produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=3))
-    wanted = fold_source(broker.bootstrap, source)
-    ends = end_offsets(broker.bootstrap, source)
-    with JobProcess(tmp_path / "logs", *arguments) as running:
-        wait_until("rows of everything", lambda: changelog.rows(schemas) == wanted, running)
-        wait_until("markers with the source's ends", lambda: changelog.source_offsets(source) == ends, running)
-        wait_until("log of the dead letters", lambda: bool(running.events("dead_letters")), running)
-        assert running.stop() == 0
-        assert running.events("stopped")
-        assert "Traceback" not in running.errors()
+        ends = end_offsets(broker.bootstrap, source)
+        with JobProcess(tmp_path / "logs", *arguments) as running:
+            wait_until("rows of everything", lambda: changelog.rows(schemas) == wanted, running)
+            wait_until("markers with the source's ends", lambda: changelog.source_offsets(source) == ends, running)
+            wait_until("log of the dead letters", lambda: bool(running.events("dead_letters")), running)
+            assert running.stop() == 0
+            assert running.events("stopped")
+            assert "Traceback" not in running.errors()
+        averages = {movie: (row.average, row.count) for movie, row in wanted.items()}
+        soon(lambda: gateway.rows() == averages, "the gateway has every row")
+    assert not reader.violations
+    assert reader.answers > MOVIES
 
     assert sum(row.count for row in changelog.rows(schemas).values()) == RATINGS
     assert len(changelog.rows(schemas)) == MOVIES

@@ -1,5 +1,6 @@
 """A gateway as a user runs it: processes on this machine, asked over gRPC."""
 
+import itertools
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,13 +35,15 @@ def soon(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
 
 
 class GatewayProcess:
-    """`python -m gateway.server` with the ratings contract, in the background."""
+    """`python -m gateway.server` with the ratings contract, or one like it, in the background."""
 
-    def __init__(self, data: Path, bootstrap: str, *, tables_topic: str = "tables", workers: int = 2) -> None:
+    def __init__(
+        self, data: Path, bootstrap: str, *, contract: Path = RATINGS, tables_topic: str = "tables", workers: int = 2
+    ) -> None:
         self.data = data
         self.lines: list[str] = []
         self.log_file = data.parent / f"{data.name}.log"
-        self._command = [sys.executable, "-m", "gateway.server", str(RATINGS), "--bootstrap", bootstrap]
+        self._command = [sys.executable, "-m", "gateway.server", str(contract), "--bootstrap", bootstrap]
         self._command += ["--data", str(data), "--listen", "127.0.0.1:0", "--workers", str(workers)]
         self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
         self.process: subprocess.Popen[str] | None = None
@@ -168,6 +171,48 @@ class GatewayProcess:
         assert self.channel is not None
         call = self.channel.unary_unary("/gateway.v1.GatewayService/GetStatus")
         return GetStatusResponse.FromString(call(b"", timeout=5))
+
+
+class MonotoneReader:
+    """Asks for one movie after another while the block runs, and notes each answer that went back.
+
+    `violations`: counts that went down, and rows that were there and then were not. `answers`: rows that were given.
+    """
+
+    def __init__(self, gateway: GatewayProcess, movies: Sequence[int]) -> None:
+        self.violations: list[str] = []
+        self.answers = 0
+        self._gateway = gateway
+        self._movies = movies
+        self._counts: dict[int, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for movie in itertools.cycle(self._movies):
+            if self._stop.wait(0.002):
+                return
+            try:
+                count = self._gateway.ask("GetRating", movie_id=movie).rating.rating_count
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    continue
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    self.violations.append(f"movie {movie}: {error.code()} {error.details()}")
+                    continue
+                count = 0
+            self.answers += count > 0
+            if count < self._counts.get(movie, 0):
+                self.violations.append(f"movie {movie}: {self._counts[movie]} ratings, then {count}")
+            self._counts[movie] = count
 
 
 def _alive(pid: int) -> bool:

@@ -92,6 +92,15 @@ def test_a_page_of_long_rows_ends_early(shop: Shop) -> None:
     assert [len(ranges._page_of([(b"k", b"x" * 700_000)] * count, 5)) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("order", [0, ORDER_DESCENDING])
+def test_pages_that_end_early_meet_each_key_once(ratings: Ratings, monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    ratings.table.put(rating(number) for number in range(20))
+    monkeypatch.setattr("gateway.query.ranges.PAGE_BYTES_MAX", 3 * len(rating(1).SerializeToString()))
+    pages = _walk(ratings, page_size=5, order=order)
+    assert [number for page in pages for number in page] == sorted(range(20), reverse=bool(order))
+    assert max(len(page) for page in pages) == 3
+
+
 def test_a_token_is_good_only_for_its_query(ratings: Ratings, shop: Shop) -> None:
     ratings.table.put(rating(number) for number in range(10))
     token = ratings.ask("ListRatings", page_size=3).next_page_token

@@ -20,9 +20,10 @@ ID = StoreId(1)
 
 
 class Setup:
-    def __init__(self, *, barrier: int = 0, next_offset: int = 0) -> None:
+    def __init__(self, *, barrier: int = 0, next_offset: int = 0, phase: Phase = Phase.RESTORING) -> None:
         self.full = False
-        self.store = MemoryStore(free_bytes=lambda: 0 if self.full else 1)
+        self.writes_left = 1_000
+        self.store = MemoryStore(free_bytes=self._free_bytes)
         self.skipped = SkippedRecords("ratings")
         start = Offset(next_offset)
         self.replica = Replica(
@@ -31,10 +32,14 @@ class Setup:
             source=SOURCE,
             generation=1,
             decoder=RowDecoder(ratings(), {1: json.dumps(row_schema(ratings()))}),
-            position=Position(start, 0, Phase.RESTORING, start),
+            position=Position(start, 0, phase, start),
             barrier=Offset(barrier),
             skipped=self.skipped,
         )
+
+    def _free_bytes(self) -> int:
+        self.writes_left -= 1
+        return 0 if self.full else self.writes_left + 1
 
     def apply(self, *records: Record, next_offset: int | None = None) -> None:
         end = records[-1].offset + 1 if next_offset is None else next_offset
@@ -76,6 +81,13 @@ def test_it_is_live_when_the_barrier_is_reached_and_not_before() -> None:
     setup.apply(row(2, 3, 1))
     assert setup.stored().phase is Phase.LIVE
     assert setup.row(1) is not None
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize(("next_offset", "opened_as"), [(4, Phase.RESTORING), (5, Phase.LIVE)])
+def test_what_was_stored_is_live_only_at_the_barrier(next_offset: int, phase: Phase, opened_as: Phase) -> None:
+    """Whatever it was before: records may have come while nobody followed."""
+    assert Setup(barrier=5, next_offset=next_offset, phase=phase).stored().phase is opened_as
 
 
 def test_a_barrier_beyond_the_last_record_is_reached_by_position() -> None:
@@ -154,6 +166,17 @@ def test_poison_is_counted_and_passed(poison: Record, reason: str, caplog: pytes
     assert setup.replica.is_live
     assert setup.row(2) is not None
     assert setup.stored().source_offsets == {}
+
+
+def test_rows_markers_and_position_are_one_write() -> None:
+    """A crash between two writes would part them: there is room for one only."""
+    setup = Setup()
+    setup.writes_left = 1
+    setup.apply(row(0, 1, 1), marker(1, {0: 7}), GOOD._replace(offset=Offset(2), key=None), row(3, 2, 1))
+    assert setup.row(1) is not None
+    assert setup.row(2) is not None
+    assert setup.stored().next_offset == 4
+    assert setup.stored().source_offsets == {("ratings", 0): 7}
 
 
 def test_a_full_disk_applies_nothing_and_counts_nothing_twice() -> None:
