@@ -37,22 +37,23 @@ def next_name(table_name: str) -> str:
 
 
 class FollowedTable:
-    """Follows one table. `followed_ms`: when its store was last known to follow the changelog; 0 = never."""
+    """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never."""
 
-    def __init__(self, table: Table, *, store: StoreWriter, log: Log, clock: Clock, followed_ms: int) -> None:
+    def __init__(self, table: Table, *, store: StoreWriter, log: Log, clock: Clock, caught_up_ms: int) -> None:
         self.table = table
         self.skipped = SkippedRecords(table.name)
         self.serving: Following | None = None
         self.building: Following | None = None
         self.problem = ""
         self.garbage: list[StoreId] = []
+        self.caught_up_ms = caught_up_ms
         self._store = store
         self._log = log
         self._clock = clock
-        self._followed_ms = followed_ms
         self._manifest: Manifest | None = None
         self._look: Future[TopicFacts | None] | None = None
         self._look_at_s = 0.0
+        self._look_asked_ms = 0
         self._positions_at_look: dict[Replica, int] = {}
         self._report_at_s = 0.0
 
@@ -123,6 +124,7 @@ class FollowedTable:
         if self._manifest is not None:
             if self._look is None and now_s >= self._look_at_s:
                 self._look = self._log.look(self._manifest.changelog_topic)
+                self._look_asked_ms = self._clock.now_ms()
                 self._positions_at_look = {replica: replica.position.next_offset for replica in self._replicas()}
             if self._look is not None and self._look.done():
                 answer, self._look = self._look, None
@@ -152,8 +154,10 @@ class FollowedTable:
             self._start_over(manifest, facts, "its changelog lost records that were applied")
         else:
             following.note_facts(facts)
+            # To be in touch is not enough: a store that lags, or that a full disk holds up, may be missing deletes.
+            if all(replica.position.next_offset >= end for replica, end in _ends(following, facts)):
+                self.caught_up_ms = self._look_asked_ms
         self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
-        self._followed_ms = self._clock.now_ms()
 
     def follows(self, replica: Replica) -> bool:
         """Return whether the replica is still one of this table's."""
@@ -191,7 +195,7 @@ class FollowedTable:
             self._store.put_table(self.table.name, TableState(problem=_RESTORING.format(self.table.name)))
 
     def _is_too_old(self, facts: TopicFacts) -> bool:
-        return self._clock.now_ms() - self._followed_ms > facts.delete_retention_ms * OLD_STORE_PART
+        return self._clock.now_ms() - self.caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
 
     def _start_over(self, manifest: Manifest, facts: TopicFacts, why: str) -> None:
         self._log_line(logging.WARNING, f"restoring from the start: {why}")
@@ -219,7 +223,8 @@ class FollowedTable:
             skipped=self.skipped,
             started_s=self._clock.monotonic_s(),
         )
-        self._followed_ms = self._clock.now_ms()
+        if store_id is None:
+            self.caught_up_ms = self._clock.now_ms()  # nothing is stored yet that could be too old
         self._report_at_s = self._clock.monotonic_s() + REPORT_EVERY_S
         self._log_line(
             logging.INFO,

@@ -41,9 +41,9 @@ class Replicator:
         self._store = store
         self._clock = clock
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
-        followed_ms = self._demote(catalogue)
+        caught_up_ms = self._demote(catalogue)
         self._tables = {
-            name: FollowedTable(table, store=store, log=log, clock=clock, followed_ms=followed_ms[name])
+            name: FollowedTable(table, store=store, log=log, clock=clock, caught_up_ms=caught_up_ms.get(name, 0))
             for name, table in sorted(catalogue.tables.items())
         }
         self._offered: dict[str, Manifest | None] = {}
@@ -55,25 +55,19 @@ class Replicator:
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
-        """Stop serving what was served, until its barrier is passed; return when each table was last followed."""
-        followed_ms = {}
+        """Stop serving what was served, until its barrier is passed; return when each table was last caught up."""
         with self._store.snapshot() as snapshot:
             status = GetStatusResponse.FromString(snapshot.status())
-            beat_ms = status.beat_time.ToMilliseconds() if status.kafka_reachable else 0
             states = {name: snapshot.table(name) for name in catalogue.tables}
-        for name, state in states.items():
-            followed_ms[name] = 0
+        for state in states.values():
             for partition in partitions(state.manifest) if state is not None else ():
                 assert state is not None
                 with self._store.snapshot() as snapshot:
                     position = snapshot.position(StoreId(state.store_id), partition)
-                if position is None:
-                    continue
-                followed_ms[name] = max(followed_ms[name], beat_ms, position.as_of_ms)
-                if position.phase is Phase.LIVE:
+                if position is not None and position.phase is Phase.LIVE:
                     demoted = position.in_phase(Phase.RESTORING)
                     self._store.apply(StoreId(state.store_id), partition, [], demoted)
-        return followed_ms
+        return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
 
     def _unnamed_store_ids(self) -> list[StoreId]:
         """Return the store ids that no table of the contracts names: what a crash or another contract left."""

@@ -26,6 +26,8 @@ def gateway_status(
 
 def _table_status(table: FollowedTable, now_s: float) -> TableStatus:
     status = TableStatus(table=table.table.name, problem=table.problem, poison_records=table.skipped.total)
+    if table.caught_up_ms:
+        status.caught_up_time.FromMilliseconds(table.caught_up_ms)
     following = table.serving
     if following is not None:
         status.serving = following.is_live

@@ -35,7 +35,7 @@ class GetStatusResponse(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left")
+    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class TableStatus(_message.Message):
     POISON_RECORDS_FIELD_NUMBER: _ClassVar[int]
     RESTORE_ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     RESTORE_SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_TIME_FIELD_NUMBER: _ClassVar[int]
     table: str
     serving: bool
     problem: str
@@ -52,7 +53,8 @@ class TableStatus(_message.Message):
     poison_records: int
     restore_rows_per_second: float
     restore_seconds_left: float
-    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ...) -> None: ...
+    caught_up_time: _timestamp_pb2.Timestamp
+    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
     __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time")

@@ -151,6 +151,14 @@ def test_range_is_in_byte_order_within_its_bounds(store: StoreWriter) -> None:
     assert keys(store, b"ac", b"\xff", descending=True) == []
 
 
+def test_a_range_without_an_end_has_the_highest_keys(store: StoreWriter) -> None:
+    highest = [b"\xff" * 8, b"\xff" * 500]
+    store.apply(ID, P0, [change(i, key, 1, key) for i, key in enumerate(highest)], position(2))
+    store.apply(ID, P1, [change(0, b"", 1, b"c")], position(1))
+    assert keys(store) == highest
+    assert keys(store, descending=True) == highest[::-1]
+
+
 def test_range_passes_over_tombstones_without_counting_them(store: StoreWriter) -> None:
     batch = [change(i, bytes([i]), 1, b"x" if i % 3 == 0 else None) for i in range(10)]
     store.apply(ID, P0, batch, position(10))

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.contract.types import Partition
+from gateway.internal.v1.store_pb2 import TableState
 from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
 from gateway.server.grpc_door import GrpcDoor
@@ -283,6 +284,39 @@ def test_health_follows_the_table_and_the_drain() -> None:
         assert _status(error)[1].reason == "SHUTTING_DOWN"
 
     _serve(test)
+
+
+def test_a_table_is_live_only_while_all_of_it_is_answered() -> None:
+    store, names = MemoryStore(), frozenset({"ratings"})
+    table = ratings_table(store)
+    assert live_tables(store, names) == names
+    for partition in table.next_offsets:
+        table.move(partition, phase=Phase.RESTORING)
+        assert live_tables(store, names) == frozenset()
+        table.move(partition)
+    table.publish(problem="the manifest has another key")
+    assert live_tables(store, names) == frozenset()
+    table.publish()
+    assert live_tables(store, names) == names
+    assert store.drop(table.store_id, limit=1)
+    assert live_tables(store, names) == frozenset()
+    store.put_table("ratings", TableState())
+    assert live_tables(store, names) == frozenset()
+    store.close()
+    assert live_tables(store, names) == frozenset()
+
+
+def test_a_service_serves_only_while_all_of_its_tables_do() -> None:
+    health = Health(catalogue_of(ROOT / "tests/unit/query/contracts/shop.proto"))
+    assert len(health.tables) > 1
+    for missing in health.tables:
+        health.update(health.tables)
+        assert health.serving
+        health.update(health.tables - {missing})
+        assert not health.serving
+    health.drain()
+    health.update(health.tables)
+    assert not health.serving
 
 
 def test_draining_ends_streams_and_lets_unary_calls_finish() -> None:

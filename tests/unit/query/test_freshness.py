@@ -11,6 +11,7 @@ from gateway.query.errors import (
     InvalidField,
     NotCaughtUp,
     NotServed,
+    RowNotFound,
     TableRebuilt,
     UntrackedSource,
 )
@@ -59,6 +60,35 @@ def test_a_read_waits_for_what_the_token_saw(ratings: Ratings) -> None:
         return await asking
 
     assert asyncio.run(catch_up()).rating.movie_id == 1
+
+
+def test_a_token_asks_each_partition_for_its_own_offset(ratings: Ratings) -> None:
+    """It is of partitions 1 and 2, and says nothing of partition 0."""
+    behind = make_ratings()
+    ids: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for movie_id in range(100):
+        ids[ratings.table.table.partition_of(ratings.table.key_of(rating(movie_id)), 3)].append(movie_id)
+    ratings.table.put(rating(movie_id) for movie_id in [ids[1][0], *ids[2][:3]])
+    behind.table.put(rating(movie_id) for movie_id in [ids[1][0], *ids[2][:2]])
+    both = ratings.asker.request("BatchGetRatings")
+    for partition in (1, 2):
+        both.keys.add(movie_id=ids[partition][0])
+    request = _request(behind, at_least=ratings.ask("BatchGetRatings", both).read_info.consistency_token)
+    request.movie_id = ids[1][0]
+    assert behind.ask("GetRating", request).rating.movie_id == ids[1][0]
+    request.movie_id = ids[2][0]
+    with pytest.raises(NotCaughtUp, match="not applied"):
+        behind.ask("GetRating", request)
+    request.movie_id = ids[0][0]
+    with pytest.raises(RowNotFound):
+        behind.ask("GetRating", request)
+
+
+def test_an_answer_of_several_partitions_is_as_old_as_the_oldest(ratings: Ratings) -> None:
+    for partition, seconds in zip(ratings.table.next_offsets, (30, 10, 20), strict=True):
+        ratings.table.move(partition, as_of_ms=seconds * 1_000)
+    assert ratings.ask("ListRatings").read_info.as_of_time.seconds == 10
+    assert ratings.asker.stream("ScanRatings")[-1].progress.read_info.as_of_time.seconds == 10
 
 
 def test_the_wait_is_half_of_the_time_left(ratings: Ratings) -> None:

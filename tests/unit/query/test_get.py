@@ -1,7 +1,10 @@
 import asyncio
+from contextlib import AbstractContextManager
 
 import pytest
+from typing_extensions import override
 
+from gateway.contract.types import Partition
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.query.errors import (
     InvalidField,
@@ -11,9 +14,10 @@ from gateway.query.errors import (
     StoreAway,
     TooManyKeys,
 )
-from gateway.stores.base import Phase
-from tests.support.tables import LocalCall, rating
-from tests.unit.query.conftest import Ratings, Shop
+from gateway.stores.base import Phase, Snapshot
+from gateway.stores.memory import MemoryStore
+from tests.support.tables import LocalCall, catalogue_of, rating, ratings_table
+from tests.unit.query.conftest import Asker, Ratings, Shop
 
 
 def test_get_finds_the_row_and_says_what_it_read(ratings: Ratings) -> None:
@@ -43,11 +47,49 @@ def test_read_info_follows_the_position(ratings: Ratings) -> None:
     assert ratings.ask("GetRating", movie_id=1).read_info != first
 
 
-def test_nothing_is_not_found_while_restoring(ratings: Ratings) -> None:
-    for partition in ratings.table.next_offsets:
-        ratings.table.move(partition, phase=Phase.RESTORING)
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("method", ["GetRating", "BatchGetRatings", "ListRatings", "ScanRatings"])
+def test_nothing_is_not_found_while_restoring(ratings: Ratings, method: str, held: bool) -> None:
+    """Partition 2 alone is being restored; or the store does not hold any partition yet."""
+    table = ratings.table
+    if held:
+        table.move(Partition(2), phase=Phase.RESTORING)
+    else:
+        assert table.store.drop(table.store_id, limit=100)
+    movie_id = next(n for n in range(100) if table.table.partition_of(table.key_of(rating(n)), 3) == 2)
+    request = ratings.asker.request(method)
+    if method == "GetRating":
+        request.movie_id = movie_id
+    elif method == "BatchGetRatings":
+        request.keys.add(movie_id=movie_id)
+    ask = ratings.asker.stream if method == "ScanRatings" else ratings.ask
     with pytest.raises(PartitionUnavailable, match="being restored"):
-        ratings.ask("GetRating", movie_id=1)
+        ask(method, request)
+
+
+class CountedStore(MemoryStore):
+    """A store that counts its snapshots."""
+
+    snapshots = 0
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        self.snapshots += 1
+        return super().snapshot()
+
+
+@pytest.mark.parametrize("method", ["GetRating", "BatchGetRatings", "ListRatings"])
+def test_an_answer_is_of_one_moment(method: str) -> None:
+    """Rows, positions and token are of one snapshot, over all partitions: no batch is seen in part."""
+    store = CountedStore()
+    ratings_table(store).put(rating(number) for number in range(20))
+    asker = Asker(catalogue_of(), store, "/examples.ratings.v1.RatingsService", None)
+    request = asker.request(method)
+    if method == "BatchGetRatings":
+        for movie_id in range(20):
+            request.keys.add(movie_id=movie_id)
+    assert asker.ask(method, request).read_info.consistency_token
+    assert store.snapshots == 1
 
 
 def test_a_table_with_a_problem_is_not_answered(ratings: Ratings) -> None:

@@ -1,9 +1,12 @@
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.contract.types import Partition
 from gateway.query import scan
 from gateway.query.errors import (
     CorruptRow,
@@ -11,11 +14,12 @@ from gateway.query.errors import (
     InvalidField,
     InvalidResumeToken,
     PartitionUnavailable,
+    QueryError,
     ShuttingDown,
     TableRebuilt,
 )
 from gateway.stores.base import Change, Phase
-from tests.support.tables import LocalCall, catalogue_of, now_ms, rating
+from tests.support.tables import FilledTable, LocalCall, catalogue_of, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 
@@ -122,7 +126,10 @@ def test_filters(shop: Shop) -> None:
 
 
 def test_a_token_of_another_scan_is_refused(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(10))
     token = ratings.asker.stream("ScanRatings")[-1].progress.resume_token
+    with pytest.raises(InvalidResumeToken, match="another kind"):
+        _resumed(ratings, ratings.ask("ListRatings", page_size=3).next_page_token)
     with pytest.raises(InvalidResumeToken, match="other params"):
         _resumed(ratings, token, min_rating_count=1)
     with pytest.raises(InvalidResumeToken, match="damaged"):
@@ -141,10 +148,40 @@ def test_a_scan_stops_when_its_call_does(ratings: Ratings) -> None:
         ratings.asker.stream("ScanRatings", call=LocalCall(0.0))
 
 
-def test_a_scan_needs_every_partition(ratings: Ratings) -> None:
-    ratings.table.move(list(ratings.table.next_offsets)[2], phase=Phase.RESTORING)
+def test_a_scan_needs_every_partition_before_its_first_message(ratings: Ratings) -> None:
+    ratings.table.put(rating(number) for number in range(10))
+    ratings.table.move(Partition(2), phase=Phase.RESTORING)
     with pytest.raises(PartitionUnavailable, match="partition 2"):
-        ratings.asker.stream("ScanRatings")
+        ratings.asker.stream("ScanRatings", most=1)
+
+
+def _restore_partition_2(table: FilledTable) -> None:
+    table.move(Partition(2), phase=Phase.RESTORING)
+
+
+def _publish_generation_2(table: FilledTable) -> None:
+    table.generation = 2
+    table.publish()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"), [(_restore_partition_2, PartitionUnavailable), (_publish_generation_2, TableRebuilt)]
+)
+def test_a_scan_ends_when_its_table_changes_under_it(
+    ratings: Ratings, change: Callable[[FilledTable], None], error: type[QueryError]
+) -> None:
+    ratings.table.put(rating(number) for number in range(200))
+    handler = ratings.asker.methods["/examples.ratings.v1.RatingsService/ScanRatings"].handler
+
+    async def scan_over_the_change() -> None:
+        messages = 0
+        async for _ in handler(b"", LocalCall(None)):  # type: ignore[union-attr]
+            messages += 1
+            if messages == 1:
+                change(ratings.table)
+
+    with pytest.raises(error):
+        asyncio.run(scan_over_the_change())
 
 
 def test_a_damaged_row_is_told(ratings: Ratings) -> None:

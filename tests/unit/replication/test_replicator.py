@@ -537,3 +537,57 @@ def test_restore_progress_is_in_status_and_log(
     assert messages.count('table "ratings": restoring') >= 2
     assert messages[-1] == 'table "ratings": restored'
     assert vars(caplog.records[-1])["rows"] == 400
+
+
+def _pass_hours(gateway: Gateway, hours: int) -> None:
+    for _ in range(hours * 2):
+        gateway.clock.passed_s += 1800
+        gateway.steps(1)
+
+
+def _delete_and_compact(job: Job) -> None:
+    job.put([1], delete=True)
+    for partition in range(2):
+        job.broker.compact(job.source(partition), tombstones=True)
+
+
+def test_a_store_that_a_full_disk_held_up_for_days_is_restored(gateway: Gateway, job: Job) -> None:
+    job.publish().put([1, 2])
+    gateway.seconds(6)
+    gateway.full = True
+    _delete_and_compact(job)
+    job.put([3])
+    _pass_hours(gateway, 60)
+    gateway.full = False
+    gateway.restart()
+    gateway.seconds(8)
+    assert gateway.is_served()
+    assert set(gateway.rows()) == {2, 3}
+
+
+def test_a_store_without_manifest_for_days_is_restored(gateway: Gateway, job: Job) -> None:
+    job.publish().put([1, 2])
+    gateway.seconds(6)
+    job.broker.append(source("tables", 0), b"ratings", None)
+    gateway.seconds(6)
+    _delete_and_compact(job)
+    _pass_hours(gateway, 60)
+    gateway.restart()
+    job.publish()
+    gateway.seconds(8)
+    assert gateway.is_served()
+    assert set(gateway.rows()) == {2}
+
+
+def test_a_store_that_is_in_touch_but_fetches_nothing_for_days_is_restored(
+    gateway: Gateway, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.publish().put([1, 2])
+    gateway.seconds(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryLog, "fetch", lambda self, **_: [])
+        _delete_and_compact(job)
+        _pass_hours(gateway, 60)
+    gateway.seconds(8)
+    assert gateway.is_served()
+    assert set(gateway.rows()) == {2}
