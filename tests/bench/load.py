@@ -86,7 +86,7 @@ def find_ghz() -> str | None:
     if shutil.which("go") is None:
         return None
     made = subprocess.run(
-        ["go", "install", "github.com/bojand/ghz/cmd/ghz@v0.121.0"],
+        ["go", "install", "github.com/bojand/ghz/cmd/ghz@v0.93.0"],
         env=os.environ | {"GOBIN": str(tools)},
         capture_output=True,
         check=False,

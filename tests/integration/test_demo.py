@@ -92,6 +92,8 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
     output, _ = again.communicate(timeout=300)
     assert again.returncode == 0, output
     assert re.search(r"362 +9\.0 +2", output), output
+    if _grpcurl() is None:
+        pytest.skip("all passed but grpcurl, which needs Go")
 
 
 def _check_questions(address: str) -> None:
