@@ -4,10 +4,9 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from google.protobuf import json_format
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.progress import Progress
@@ -50,18 +49,11 @@ def _print(rows: Iterable[Message], *, as_json: bool) -> None:
     try:
         if as_json:
             for row in rows:
-                print(json.dumps(to_dict(row)), flush=True)
+                print(json.dumps(show.to_dict(row)), flush=True)
         else:
             show.rows(list(rows))
     except AskError as error:
         fail(error)
-
-
-def to_dict(message: Message) -> dict[str, Any]:
-    """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
 
 
 @app.command()
@@ -123,7 +115,7 @@ def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
         except AskError as error:
             fail(error)
     if as_json:
-        print(json.dumps(to_dict(answer)))
+        print(json.dumps(show.to_dict(answer)))
     else:
         show.status(answer)
     raise typer.Exit(0 if answer.tables and all(table.serving for table in answer.tables) else 1)

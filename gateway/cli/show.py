@@ -15,6 +15,13 @@ from gateway.v1 import status_pb2
 OUT = Console(highlight=False)
 
 
+def to_dict(message: Message) -> dict[str, Any]:
+    """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown."""
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
 def rows(messages: Sequence[Message]) -> None:
     """Print rows of one message type as a table."""
     if not messages:
@@ -25,9 +32,7 @@ def rows(messages: Sequence[Message]) -> None:
     for field in messages[0].DESCRIPTOR.fields:
         table.add_column(field.name, justify="right" if field.cpp_type <= field.CPPTYPE_FLOAT else "left")
     for message in messages:
-        values = json_format.MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
+        values = to_dict(message)
         table.add_row(*(str(values.get(column, "")) for column in columns))
     OUT.print(table)
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import grpc
 
+from tests.support.processes import process_tree
+
 GET_PATH = "/examples.ratings.v1.RatingsService/GetRating"
 CALLS_IN_FLIGHT = 32
 CONNECTIONS = 8
@@ -38,24 +40,6 @@ def say(what: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
-def process_tree(pid: int) -> set[int]:
-    """Return `pid` and all its descendants that live."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, todo = set(), [pid]
-    while todo:
-        one = todo.pop()
-        found.add(one)
-        todo += children.get(one, [])
-    return found
-
-
 def cpu_s(pids: Iterable[int]) -> float:
     """Return the CPU seconds, user and system, that processes have used."""
     total = 0
@@ -68,10 +52,10 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total / _TICKS_A_SECOND
 
 
-def resident_mb(pid: int) -> float:
-    """Return the resident memory of one process, and of it what is no file's page, in MB."""
+def memory_mb(pid: int, kind: str) -> float:
+    """Return the memory of one process in MB: VmRSS is what is resident, RssAnon what of it is no page of a file."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) / 1024
     return 0.0
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import grpc
 from confluent_kafka import Producer
 
-from tests.bench.load import GET_PATH, Load, cpu_s, process_tree, resident_mb, say, unary_load
+from tests.bench.load import GET_PATH, Load, cpu_s, memory_mb, say, unary_load
 from tests.bench.peer import Peer
 from tests.bench.stack import GatewayProcess, Stack, request_bytes
+from tests.support.processes import process_tree
 
 BATCH_PATH = "/examples.ratings.v1.RatingsService/BatchGetRatings"
 SCAN_PATH = "/examples.ratings.v1.RatingsService/ScanRatings"
@@ -30,10 +31,10 @@ def measure(
         say("restore, then idling")
         with stack.gateway() as gateway:
             figures["restore"] = {"unit": "rows/s", "tablegate": gateway.restored_rows_per_second()}
-            figures["replicator resident"] = {"unit": "MB", "tablegate": resident_mb(gateway.replicator_pid())}
+            figures["replicator resident"] = {"unit": "MB", "tablegate": memory_mb(gateway.replicator_pid(), "VmRSS")}
             figures["replicator resident, without file pages"] = {
                 "unit": "MB",
-                "tablegate": gateway.replicator_anonymous_mb(),
+                "tablegate": memory_mb(gateway.replicator_pid(), "RssAnon"),
             }
             figures["idle gateway"] = {"unit": "% of a core", "tablegate": _idle(gateway)}
             peer = _peer_with_rows(work, built, stack, rows) if built else None

@@ -26,7 +26,7 @@ from gateway.v1 import changelog_pb2, status_pb2
 from streamjobs.local.kafka import Broker
 from streamjobs.local.samples import create_topic
 from streamjobs.tables.ratings import RATING_SCHEMA
-from tests.bench.load import process_tree
+from tests.support.processes import process_tree
 
 CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
@@ -89,13 +89,6 @@ class GatewayProcess:
             )
 
         return next(pid for pid in process_tree(self.pid) if replicates(pid))
-
-    def replicator_anonymous_mb(self) -> float:
-        """Return the replicator's memory that is no page of a file, in MB."""
-        for line in Path(f"/proc/{self.replicator_pid()}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) / 1024
-        return 0.0
 
 
 class Stack:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.load import process_tree
+from tests.support.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -37,14 +37,6 @@ def _until(process: subprocess.Popen[str], text: str) -> str:
         if text in line:
             return seen
     raise AssertionError(f"the demo ended without {text!r}:\n{seen}")
-
-
-def _lives(pid: int) -> bool:
-    """Say whether a process is there and more than a zombie, which only waits for its parent to look."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def _ask(*words: str, address: str) -> list[dict[str, object]]:
@@ -85,7 +77,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
             output, _ = process.communicate(timeout=90)
             assert process.returncode == 0, output
             assert "Traceback" not in output
-            assert not [pid for pid in tree if _lives(pid)]
+            assert not [pid for pid in tree if alive(pid)]
         finally:
             process.kill()
     again = _demo(tmp_path / "demo", "--once", "--port", str(port))

@@ -21,6 +21,7 @@ from gateway.server.child import WORKER, ChildConfig
 from gateway.server.preflight import load_contracts, reserve_address
 from gateway.stores.environment import wipe
 from gateway.stores.lmdb import LmdbStore
+from tests.support.processes import alive
 from tests.support.tables import RATINGS, ROOT, catalogue_of, rating, ratings_table
 
 GET = "/examples.ratings.v1.RatingsService/GetRating"
@@ -178,7 +179,7 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, address: str) -> N
     )
     out, _ = _killed_after(parent, text + "\n")
     child = int(out.split()[0])
-    _soon(lambda: not _alive(child))
+    _soon(lambda: not alive(child))
 
 
 def _killed_after(parent: "subprocess.Popen[str]", text: str) -> tuple[str, None]:
@@ -189,17 +190,9 @@ def _killed_after(parent: "subprocess.Popen[str]", text: str) -> tuple[str, None
     parent.stdin.flush()
     pid = parent.stdout.readline()
     assert "listening" in parent.stdout.readline()
-    assert _alive(int(pid))
+    assert alive(int(pid))
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdin.close()
     parent.stdout.close()
     return pid, None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"

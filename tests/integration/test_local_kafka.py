@@ -31,6 +31,7 @@ from streamjobs.local.samples import (
 )
 from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.support.kafka import NewRecord, consume, new_topic, produce
+from tests.support.processes import alive
 
 SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
 RECORDS = [NewRecord(f"key-{number}".encode(), b"\x00value" if number % 3 else None) for number in range(200)]
@@ -42,14 +43,6 @@ def _fake_java(directory: Path, answer: str, status: int = 0) -> Path:
     java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{answer}\nEND\nexit {status}\n")
     java.chmod(0o755)
     return java
-
-
-def _lives(pid: int) -> bool:
-    """Say whether a process is there and not a zombie, which an orphan stays where nobody reaps it."""
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 @pytest.fixture
@@ -242,7 +235,7 @@ class TestBroker:
             finally:
                 parent.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 30
-        while _lives(pid):
+        while alive(pid):
             assert time.monotonic() < deadline, "the broker outlived its parent"
             time.sleep(0.1)
         with Broker(tmp_path / "kafka") as again:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import grpc
 
 from gateway.v1.status_pb2 import GetStatusResponse
+from tests.support.processes import alive
 from tests.support.tables import RATINGS, ROOT, catalogue_of
 
 SERVICE = "/examples.ratings.v1.RatingsService"
@@ -96,7 +97,7 @@ class GatewayProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-        assert not any(_alive(pid) for pid in children), "a process was left behind"
+        assert not any(alive(pid) for pid in children), "a process was left behind"
         return code
 
     def kill(self) -> None:
@@ -105,7 +106,7 @@ class GatewayProcess:
         children = self.children(self.process.pid)
         self.process.kill()
         self.process.wait()
-        soon(lambda: not any(_alive(pid) for pid in children), "its processes end")
+        soon(lambda: not any(alive(pid) for pid in children), "its processes end")
         self.process = None
         if self.channel is not None:
             self.channel.close()
@@ -134,7 +135,7 @@ class GatewayProcess:
         found = []
         for pid in self.children():
             try:
-                if b"replicator" in Path(f"/proc/{pid}/cmdline").read_bytes() and _alive(pid):
+                if b"replicator" in Path(f"/proc/{pid}/cmdline").read_bytes() and alive(pid):
                     found.append(pid)
             except OSError:
                 continue
@@ -213,10 +214,3 @@ class MonotoneReader:
             if count < self._counts.get(movie, 0):
                 self.violations.append(f"movie {movie}: {self._counts[movie]} ratings, then {count}")
             self._counts[movie] = count
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -207,9 +207,8 @@ def test_an_older_generation_is_ignored(gateway: Gateway, job: Job, broker: Memo
     assert gateway.state().manifest.generation == 2
 
 
-def test_a_half_built_generation_is_gone_on_with_after_a_restart(
-    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """Serve generation 1, and begin to build generation 2 beside it; return the job of the latter."""
     monkeypatch.setattr("gateway.replication.replicator.RECORDS_MAX", 5)
     job.publish().put(range(20))
     gateway.steps(20)
@@ -217,6 +216,13 @@ def test_a_half_built_generation_is_gone_on_with_after_a_restart(
     newer.put(range(200))
     newer.publish()
     gateway.steps(8)
+    return newer
+
+
+def test_a_half_built_generation_is_gone_on_with_after_a_restart(
+    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _half_built(gateway, job, broker, monkeypatch)
     assert gateway.state().manifest.generation == 1
     built = gateway.store.store_ids() - {StoreId(gateway.state().store_id)}
     gateway.restart()
@@ -229,13 +235,7 @@ def test_a_half_built_generation_is_gone_on_with_after_a_restart(
 def test_a_generation_that_is_lost_while_it_is_built_is_built_again(
     gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.replication.replicator.RECORDS_MAX", 5)
-    job.publish().put(range(20))
-    gateway.steps(20)
-    newer = Job(broker, generation=2, sequence=1000).create()
-    newer.put(range(200))
-    newer.publish()
-    gateway.steps(8)
+    newer = _half_built(gateway, job, broker, monkeypatch)
     for partition in range(2):
         broker.truncate_before(newer.source(partition), Offset(90))
     for _ in range(60):

@@ -1,0 +1,29 @@
+"""Processes of this machine, as /proc has them."""
+
+from pathlib import Path
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process is there and more than a zombie, which only waits for its parent to look."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def process_tree(pid: int) -> set[int]:
+    """Return `pid` and all its descendants that live."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, todo = set(), [pid]
+    while todo:
+        one = todo.pop()
+        found.add(one)
+        todo += children.get(one, [])
+    return found
