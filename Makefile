@@ -25,12 +25,12 @@ setup: $(READY) ## make the virtual environment
 demo: $(READY) ## Kafka, the ratings job and a gateway, then questions (ONCE=1: ask and exit)
 	@exec $(BIN)/tablegate demo $(if $(ONCE),--once)
 
-check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java
+check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/buf lint
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -q -n 2 -m "not jvm" tests
+	@$(BIN)/pytest -q -n 2 -m "not jvm and not tools" tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q tests
@@ -43,7 +43,7 @@ proto-check: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$$out --pyi_out=$$out proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto && \
 	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f $$f || { echo "$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
 
-bench: $(READY) ## measure, print a table, write JSON
+bench: $(READY) ## measure; print a table, write docs/bench.json and docs/bench.svg
 	@$(BIN)/python -m tests.bench $(BENCH)
 
 clean: ## remove what the targets made, the demo's data included

@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -20,6 +22,7 @@ from gateway.v1 import status_pb2 as gateway_status_pb2
 
 CALL_TIMEOUT_S = 10.0  # a person waits
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
+HTTPS = "https://"
 
 
 class AskError(Exception):
@@ -29,7 +32,11 @@ class AskError(Exception):
 def _explain(error: grpc.RpcError, address: str) -> AskError:
     code, text = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and _reason(error) is None:
-        return AskError(f"no gateway answers at {address}: start one with `tablegate serve`, or name it with --address")
+        why = text.rpartition("last error: ")[2]
+        return AskError(
+            f"no gateway answers at {address} ({why}): start one with `tablegate serve`, or name it with --address, "
+            f"as {HTTPS}HOST:PORT where it speaks TLS"
+        )
     reason = _reason(error)
     return AskError(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
 
@@ -53,12 +60,43 @@ def _explained(address: str) -> Iterator[None]:
         raise _explain(error, address) from None
 
 
-class Gateway:
-    """A gateway at `address` and the catalogue it serves. Raises `AskError` with a sentence for the user."""
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whom a TLS client trusts, and how it shows who it is: paths of PEM files. Without a CA: those of gRPC itself."""
 
-    def __init__(self, address: str) -> None:
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return them as a channel takes them; raise `AskError` where a file cannot be read."""
+        if (self.certificate is None) != (self.key is None):
+            raise AskError("a client's certificate needs its key: give both --cert and --key")
+        contents: list[bytes | None] = []
+        for path in (self.ca, self.key, self.certificate):
+            try:
+                contents.append(None if path is None else path.read_bytes())
+            except OSError as error:
+                raise AskError(f'"{path}" cannot be read: {error.strerror}; check the path') from None
+        return grpc.ssl_channel_credentials(*contents)
+
+
+NO_TRUST = Trust()
+
+
+class Gateway:
+    """A gateway and the catalogue it serves. Raises `AskError` with a sentence for the user.
+
+    `address`: host:port, or https://host:port where it speaks TLS.
+    """
+
+    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address)
+        target = address.removeprefix(HTTPS)
+        if target == address and trust == NO_TRUST:
+            self._channel = grpc.insecure_channel(target)
+        else:
+            self._channel = grpc.secure_channel(target, trust.credentials())
 
     def __enter__(self) -> "Gateway":
         return self

@@ -207,6 +207,10 @@ def _ask(address: str) -> None:
     ):
         path = f"examples.ratings.v1.RatingsService/{method}"
         OUT.print(f"  grpcurl -plaintext -d {shlex.quote(json.dumps(request))} {address} {path}", markup=False)
+    OUT.print("With curl:")
+    OUT.print(f"  curl {address}/v1/ratings/362", markup=False)
+    OUT.print(f"  curl -N '{address}/v1/ratings:scan?minAverageRating=8'", markup=False)
+    OUT.print(f"In a browser: http://{address}/docs")
 
 
 def _command(words: Sequence[str], address: str) -> str:

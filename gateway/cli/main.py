@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from google.protobuf.message import Message
@@ -12,27 +12,58 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gateway.cli import show
-from gateway.cli.ask import AskError, Gateway
+from gateway.cli.ask import AskError, Gateway, Trust
+
+if TYPE_CHECKING:
+    from gateway.door.tls import TlsFiles
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich",
-    help="""Serve tables that PySpark keeps, over gRPC, from one annotated .proto.
-
-    Start with [bold]tablegate demo[/bold]: Kafka, a job and a gateway on this machine, with questions to ask.""",
 )
 job = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables.")
 app.add_typer(job, name="job")
 
-Address = Annotated[str, typer.Option(help="Gateway to ask.", envvar="TABLEGATE_ADDRESS", metavar="HOST:PORT")]
+Address = Annotated[
+    str,
+    typer.Option(help="Gateway to ask; https://HOST:PORT for TLS.", envvar="TABLEGATE_ADDRESS", metavar="HOST:PORT"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")]
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
 Fields = Annotated[
     list[str] | None, typer.Argument(help="Fields of the request, as field=value.", metavar="FIELD=VALUE...")
 ]
 LOCAL = "127.0.0.1:50051"
+
+
+@app.callback()
+def connection(
+    ca: Annotated[
+        Path | None, typer.Option(help="CA (PEM) that signed the gateway's certificate.", envvar="TABLEGATE_CA")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Client certificate (PEM), for mTLS.", envvar="TABLEGATE_CERT")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", envvar="TABLEGATE_KEY")] = None,
+) -> None:
+    """Serve tables that PySpark keeps, over gRPC, Connect and REST, from one annotated .proto.
+
+    Start with [bold]tablegate demo[/bold]: Kafka, a job and a gateway on this machine, with questions to ask.
+    """
+    global _trust
+    _trust = Trust(ca, cert, key)
+
+
+_trust = Trust()
+
+
+def _gateway(address: str) -> Gateway:
+    try:
+        return Gateway(address, _trust)
+    except AskError as error:
+        fail(error)
 
 
 def fail(sentence: object) -> NoReturn:
@@ -59,7 +90,7 @@ def _print(rows: Iterable[Message], *, as_json: bool) -> None:
 @app.command()
 def get(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Name a column again for another key."""
-    with Gateway(address) as gateway:
+    with _gateway(address) as gateway:
         _print(gateway.get(table, fields or []), as_json=as_json)
 
 
@@ -73,7 +104,7 @@ def range_(
     as_json: AsJson = False,
 ) -> None:
     """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
-    with Gateway(address) as gateway:
+    with _gateway(address) as gateway:
         _print(gateway.range(table, fields or [], limit=limit, descending=descending), as_json=as_json)
 
 
@@ -86,14 +117,14 @@ def scan(
     as_json: AsJson = False,
 ) -> None:
     """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
-    with Gateway(address) as gateway:
+    with _gateway(address) as gateway:
         _print(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
 
 
 @app.command()
 def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Show the tables of a gateway, their keys, and the methods that read them."""
-    with Gateway(address) as gateway:
+    with _gateway(address) as gateway:
         try:
             catalogue, status = gateway.catalogue(), gateway.status()
         except AskError as error:
@@ -109,7 +140,7 @@ def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
 @app.command()
 def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Show how far each partition of a gateway is; exit code 1 unless all tables are served."""
-    with Gateway(address) as gateway:
+    with _gateway(address) as gateway:
         try:
             answer = gateway.status()
         except AskError as error:
@@ -160,7 +191,20 @@ def serve(
         bool,
         typer.Option("--reflection", help="Tell clients the contracts: grpcurl and this command's get, range, scan."),
     ] = False,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve TLS with this certificate chain (PEM). Replaced files are taken up.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Take only clients whose certificate this CA (PEM) signed: mTLS.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext beyond this machine.")] = False,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Let pages of this origin call, for example https://shop.example; * for all. Repeatable."),
+    ] = None,
+    tables_topic: Annotated[str, typer.Option(help="Topic of the jobs' manifests.")] = "tables",
+    log_file: Annotated[Path | None, typer.Option(help="File for the log; stderr without it.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
     from gateway.server.app import serve as run
@@ -173,14 +217,28 @@ def serve(
         listen=listen,
         workers=workers or cores(),
         reflection=reflection,
+        tls=_tls(tls_cert, tls_key, tls_client_ca),
         insecure=insecure,
+        cors_origins=tuple(cors_origin or ()),
+        tables_topic=tables_topic,
         token_key_file=token_key,
+        log_file=log_file,
     )
     try:
         code = run(config)
     except ServeError as error:
         fail(error)
     raise typer.Exit(code)
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> "TlsFiles | None":
+    from gateway.door.tls import TlsFiles
+
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        fail("TLS needs a certificate and its key: give both --tls-cert and --tls-key")
+    return TlsFiles(certificate, key, client_ca)
 
 
 @job.command("run")

@@ -12,6 +12,7 @@ from gateway.contract.binding_queries import KINDS, Timeouts
 from gateway.contract.binding_results import find_table
 from gateway.contract.binding_tables import bind_tables, find_rows
 from gateway.contract.catalogue import Catalogue, Query, Table
+from gateway.contract.http_rules import http_routes
 from gateway.contract.problems import ContractError, Problem, Problems
 from gateway.v1 import options_pb2
 
@@ -36,13 +37,15 @@ def bind(files: FileDescriptorSet) -> Catalogue:
             services.bind(service)
     _check_not_empty(own, found_table=bool(rows), found_query=services.found_query, problems=problems)
     _check_params_used(own, services.request_names, problems)
+    routes = http_routes(services.bound, problems)
     if problems.found:
         raise ContractError(problems.found)
     return Catalogue(
         tables={table.name: table for table in tables.values()},
         queries=services.queries,
         other_methods=services.other_methods,
-        services=tuple(services.names),
+        services=tuple(service.full_name for service in services.bound),
+        routes=routes,
         pool=pool,
         files=files,
     )
@@ -57,7 +60,7 @@ class _Services:
         self._problems = problems
         self.queries: dict[str, Query] = {}
         self.other_methods: dict[str, bool] = {}
-        self.names: list[str] = []
+        self.bound: list[ServiceDescriptor] = []
         self.request_names: set[str] = set()
         self.found_query = False
 
@@ -71,7 +74,7 @@ class _Services:
                 self._problems.of_service(service, text, "remove the option, or make a method a query")
             return
         self.found_query = True
-        self.names.append(service.full_name)
+        self.bound.append(service)
         timeouts = _bind_timeouts(service, serving or options_pb2.ServingOptions(), self._problems)
         for method in service.methods:
             path = f"/{service.full_name}/{method.name}"

@@ -34,15 +34,20 @@ def merge(sets: Sequence[FileDescriptorSet]) -> FileDescriptorSet:
     files: dict[str, FileDescriptorProto] = {}
     problems = Problems()
     for file in (file for one in sets for file in one.file):
-        bare = FileDescriptorProto()
-        bare.CopyFrom(file)
-        bare.ClearField("source_code_info")  # comments may differ, and nobody reads them here
-        known = files.setdefault(bare.name, bare)
-        if known != bare and not bare.name.startswith("google/"):
-            problems.of_file(bare.name, "the contracts hold two different files of this name", "compile them together")
+        known = files.setdefault(file.name, file)
+        if _bare(known) != _bare(file) and not file.name.startswith("google/"):
+            problems.of_file(file.name, "the contracts hold two different files of this name", "compile them together")
     if problems.found:
         raise ContractError(problems.found)
     return FileDescriptorSet(file=files.values())
+
+
+def _bare(file: FileDescriptorProto) -> FileDescriptorProto:
+    """Return a file without its comments: those may differ."""
+    bare = FileDescriptorProto()
+    bare.CopyFrom(file)
+    bare.ClearField("source_code_info")
+    return bare
 
 
 def build_pool(files: FileDescriptorSet) -> tuple[DescriptorPool, list[FileDescriptor]]:

@@ -10,6 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
+from gateway.contract.http_rules import HttpRoute
 from gateway.contract.keys import KeyColumn, key_prefix
 from gateway.contract.partitioner import crc32_partition, murmur2_partition
 from gateway.contract.types import Partition
@@ -174,11 +175,15 @@ class SubscribeQuery(Query):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All tables by name, all queries by path; other methods of the same services by path, streaming or not."""
+    """All tables by name, all queries by path; other methods of the same services by path, streaming or not.
+
+    `routes` are the HTTP requests that the services' methods say they are.
+    """
 
     tables: Mapping[str, Table]
     queries: Mapping[str, Query]
     other_methods: Mapping[str, bool] = field(default_factory=dict)  # path → response is a stream
     services: tuple[str, ...] = ()
+    routes: tuple[HttpRoute, ...] = ()
     pool: DescriptorPool = field(default_factory=DescriptorPool)
     files: FileDescriptorSet = field(default_factory=FileDescriptorSet)

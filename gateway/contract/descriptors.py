@@ -57,7 +57,7 @@ def _compile(path: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
         command = [sys.executable, "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={out}"]
-        command += [f"-I{directory}" for directory in includes]
+        command += ["--include_source_info", *(f"-I{directory}" for directory in includes)]
         try:
             done = subprocess.run(
                 [*command, str(path)], check=False, capture_output=True, text=True, timeout=PROTOC_TIMEOUT_S

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import cache
 
 from gateway.contract.types import Partition
 
@@ -10,18 +11,20 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 
+@cache  # keys have at most 500 bytes
+def _words(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
+
+
 def murmur2(data: bytes) -> int:
     """Return Kafka's 32-bit murmur2 of `data`, unsigned (org.apache.kafka.common.utils.Utils)."""
     length = len(data)
     h = _SEED ^ length
-    words = length >> 2
-    for word in struct.unpack_from(f"<{words}I", data):
-        k = (word * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ (((k ^ (k >> 24)) * _M) & _MASK)
-    tail = data[words * 4 :]
-    if tail:
-        h ^= int.from_bytes(tail, "little")
-        h = (h * _M) & _MASK
+    for word in _words(length >> 2).unpack_from(data):
+        k = word * _M & _MASK
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
+    if length & 3:
+        h = (h ^ int.from_bytes(data[length & ~3 :], "little")) * _M & _MASK
     h ^= h >> 13
     h = (h * _M) & _MASK
     return h ^ (h >> 15)

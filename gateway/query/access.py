@@ -7,6 +7,7 @@ from gateway.contract.tokens import TokenSigner
 from gateway.contract.types import Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
+from gateway.query.call import Fields
 from gateway.query.errors import PartitionUnavailable
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
 from gateway.v1.query_pb2 import ReadInfo
@@ -94,16 +95,16 @@ class TableAccess:
         return info.SerializeToString()
 
 
-_TRAILERS: dict[Partition, tuple[tuple[str, str], ...]] = {}
-_SEVERAL = (("tablegate-partition", "several"), ("tablegate-role", "owner"))
+_TRAILERS: dict[Partition, Fields] = {}
+_SEVERAL: Fields = ((b"tablegate-partition", b"several"), (b"tablegate-role", b"owner"))
 
 
-def trailer(partitions: Mapping[Partition, Position]) -> tuple[tuple[str, str], ...]:
+def trailer(partitions: Mapping[Partition, Position]) -> Fields:
     """Return what follows an answer: which partition gave it, in which role."""
     if len(partitions) != 1:
         return _SEVERAL
     [partition] = partitions
     kept = _TRAILERS.get(partition)
     if kept is None:
-        kept = _TRAILERS[partition] = (("tablegate-partition", str(partition)), ("tablegate-role", "owner"))
+        kept = _TRAILERS[partition] = ((b"tablegate-partition", b"%d" % partition), (b"tablegate-role", b"owner"))
     return kept

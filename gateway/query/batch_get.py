@@ -1,6 +1,6 @@
 """BatchGet: the rows of several keys, in the order asked."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -43,7 +43,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         results = entries.spliced(rows, getattr(request, keys_name))
         return results if info_heads is None else results + info_heads.embed(access.read_info(life, positions))
 
-    async def handle(data: bytes, call: Call) -> bytes:
+    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         request = parse(query.request_class, data)
         asked = len(getattr(request, keys_name))
         if asked > query.max_keys:
@@ -52,7 +52,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         wish = read_wish(request)
         if wish is None:
             return answer(request, keys, None, call)
-        return await when_fresh(lambda: answer(request, keys, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: answer(request, keys, wish, call), wish, call, query.default_timeout_s)
 
     return handle
 

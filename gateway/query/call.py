@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+Fields = tuple[tuple[bytes, bytes], ...]
+"""Names, lower case, and values."""
+
 
 class Call(Protocol):
     """One call, as its handler sees it. A cancelled call cancels its handler's task."""
@@ -18,12 +21,14 @@ class Call(Protocol):
     def draining(self) -> bool:
         """Return whether the gateway is going away: streams then end with `ShuttingDown`."""
 
-    def set_trailer(self, trailer: tuple[tuple[str, str], ...]) -> None:
-        """Send these names and values after the answer; the last call counts."""
+    def set_trailer(self, trailer: Fields) -> None:
+        """Send these fields after the answer; the last call counts."""
 
 
-UnaryHandler = Callable[[bytes, Call], Awaitable[bytes]]
+UnaryHandler = Callable[[bytes, Call], bytes | Awaitable[bytes]]
+"""Answers at once where it can, so that the common read costs no task; where it must wait, it returns an awaitable."""
 StreamHandler = Callable[[bytes, Call], AsyncIterator[bytes]]
+DuplexHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +47,13 @@ class StreamMethod:
     handler: StreamHandler
 
 
-Methods = Mapping[str, UnaryMethod | StreamMethod]
+@dataclass(frozen=True, slots=True)
+class DuplexMethod:
+    """A method with a stream each way. Over gRPC only."""
+
+    handler: DuplexHandler
+
+
+Method = UnaryMethod | StreamMethod | DuplexMethod
+Methods = Mapping[str, Method]
 """Methods by path, such as "/examples.ratings.v1.RatingsService/GetRating"."""

@@ -33,6 +33,7 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_DEADLINE_EXCEEDED: code_pb2.DEADLINE_EXCEEDED,
     errors_pb2.ERROR_REASON_INTERNAL: code_pb2.INTERNAL,
     errors_pb2.ERROR_REASON_STORE_UNAVAILABLE: code_pb2.UNAVAILABLE,
+    errors_pb2.ERROR_REASON_REQUEST_TOO_LARGE: code_pb2.RESOURCE_EXHAUSTED,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -163,6 +164,15 @@ class Overloaded(QueryError):
 
     reason = errors_pb2.ERROR_REASON_OVERLOADED
     retry_after_ms = 1_000
+
+
+class RequestTooLarge(QueryError):
+    """The request is longer than the gateway takes: split it."""
+
+    reason = errors_pb2.ERROR_REASON_REQUEST_TOO_LARGE
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(f"the request is longer than {bytes_max} bytes; split it", maxBytes=str(bytes_max))
 
 
 class NotServed(QueryError):

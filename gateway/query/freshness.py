@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -66,8 +66,20 @@ def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Wish |
     return read
 
 
-async def when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call, default_timeout_s: float) -> Answer:
-    """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `wish` allows."""
+def when_fresh(
+    attempt: Callable[[], Answer], wish: Wish, call: Call, default_timeout_s: float
+) -> Answer | Awaitable[Answer]:
+    """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `wish` allows.
+
+    A replica that is fresh enough answers at once; an awaitable is returned only where there is something to wait for.
+    """
+    try:
+        return attempt()
+    except NotCaughtUp:
+        return _when_fresh(attempt, wish, call, default_timeout_s)
+
+
+async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call, default_timeout_s: float) -> Answer:
     started = time.monotonic()
     left_s = call.time_left_s()
     wait_s = wish.max_wait_s

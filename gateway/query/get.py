@@ -1,5 +1,7 @@
 """Get: the row of one key."""
 
+from collections.abc import Awaitable
+
 from gateway.contract.catalogue import GetQuery
 from gateway.query.access import TableAccess, trailer
 from gateway.query.call import Call, UnaryHandler
@@ -32,12 +34,12 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         found = b"" if row is None else row_heads.embed(row)
         return found if info_heads is None else found + info_heads.embed(access.read_info(life, positions))
 
-    async def handle(data: bytes, call: Call) -> bytes:
+    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         request = parse(query.request_class, data)
         key = read_key(request)
         wish = read_wish(request)
         if wish is None:
             return answer(key, None, call)
-        return await when_fresh(lambda: answer(key, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: answer(key, wish, call), wish, call, query.default_timeout_s)
 
     return handle

@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery
 from gateway.contract.tokens import TokenSigner
 from gateway.query.access import NowMs, TableAccess
 from gateway.query.batch_get import batch_get_handler
-from gateway.query.call import Call, Methods, StreamHandler, StreamMethod, UnaryHandler, UnaryMethod
+from gateway.query.call import Call, Method, Methods, StreamHandler, StreamMethod, UnaryHandler, UnaryMethod
 from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
 from gateway.query.get import get_handler
 from gateway.query.ranges import range_handler
@@ -30,7 +30,7 @@ def query_methods(
 ) -> Methods:
     """Return the methods of the contracts' services, by path."""
     accesses = {name: TableAccess(table, store, signer, now_ms) for name, table in catalogue.tables.items()}
-    methods: dict[str, UnaryMethod | StreamMethod] = {
+    methods: dict[str, Method] = {
         path: _method(query, accesses[query.table.name]) for path, query in catalogue.queries.items()
     }
     for path, streams in catalogue.other_methods.items():
@@ -56,13 +56,21 @@ def _method(query: Query, access: TableAccess) -> UnaryMethod | StreamMethod:
 
 
 def _guarded_unary(handler: UnaryHandler) -> UnaryHandler:
-    async def handle(data: bytes, call: Call) -> bytes:
+    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         try:
-            return await handler(data, call)
+            answer = handler(data, call)
         except StoreUnavailable as error:
             raise _told(error) from error
+        return answer if isinstance(answer, bytes) else _guarded(answer)
 
     return handle
+
+
+async def _guarded(answer: Awaitable[bytes]) -> bytes:
+    try:
+        return await answer
+    except StoreUnavailable as error:
+        raise _told(error) from error
 
 
 def _guarded_stream(handler: StreamHandler) -> StreamHandler:
@@ -87,7 +95,7 @@ def _told(error: StoreUnavailable) -> QueryError:
 
 
 def _refuse_unary(text: str) -> UnaryMethod:
-    async def handle(_data: bytes, _call: Call) -> bytes:
+    def handle(_data: bytes, _call: Call) -> bytes:
         raise NotServed(text)
 
     return UnaryMethod(handle, OTHER_METHOD_TIMEOUT_S, OTHER_METHOD_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """Range: a run of keys, a page at a time. A page ends at its last key, so its token is good on any gateway."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from operator import itemgetter
 from typing import Any
 
@@ -31,13 +31,13 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
     plan = _RangePlan(query, access)
 
-    async def handle(data: bytes, call: Call) -> bytes:
+    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         request = parse(query.request_class, data)
         page = plan.page(request)
         wish = plan.read_wish(request)
         if wish is None:
             return plan.answer(request, page, None, call)
-        return await when_fresh(lambda: plan.answer(request, page, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: plan.answer(request, page, wish, call), wish, call, query.default_timeout_s)
 
     return handle
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.contract.catalogue import Catalogue
-from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig
+from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig, paths_of
 from gateway.server.config import ServeConfig, ServeError
 from gateway.server.logs import set_up_logging
-from gateway.server.preflight import Reserved, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.preflight import Reserved, check_tls, load_contracts, lock_data, reserve_address, token_keys
 from gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
 
 START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
@@ -28,7 +28,8 @@ def serve(config: ServeConfig) -> int:
     if config.workers < 1:
         raise ServeError(f"{config.workers} workers answer nothing; give at least 1")
     files, catalogue = load_contracts(config.contracts)
-    reserved = reserve_address(config.listen, insecure=config.insecure)
+    check_tls(config)
+    reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
     try:
         lock = lock_data(config.data)
@@ -68,6 +69,8 @@ def _specs(
             address=reserved.address,
             token_keys=tuple(key.hex() for key in keys),
             reflection=config.reflection,
+            tls=None if config.tls is None else paths_of(config.tls),
+            cors_origins=config.cors_origins,
             drain_s=config.drain_s,
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,
@@ -148,9 +151,3 @@ class _Announcer:
             self.failure = "the replicator dies whenever it starts; the log says why"
         if self.failure is not None:
             self.on_failure()
-
-
-def refuse(error: ServeError) -> int:
-    """Tell why a gateway cannot start; return the exit code."""
-    print(f"error: {error}", file=sys.stderr)
-    return 1

@@ -14,9 +14,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+if TYPE_CHECKING:
+    from gateway.door.tls import TlsFiles
 
 WORKER = "worker"
 REPLICATOR = "replicator"
@@ -43,6 +46,8 @@ class ChildConfig:
     address: str
     token_keys: tuple[str, ...]  # hexadecimal
     reflection: bool
+    tls: tuple[str, str, str | None] | None  # paths of certificate, key and the clients' CA
+    cors_origins: tuple[str, ...]
     drain_s: float
     bootstrap: str
     tables_topic: str
@@ -57,7 +62,15 @@ class ChildConfig:
     def from_json(cls, text: str) -> Self:
         """Return what `to_json` made the text of."""
         values = json.loads(text)
-        return cls(**{**values, "token_keys": tuple(values["token_keys"])})
+        tls = values["tls"]
+        return cls(
+            **{
+                **values,
+                "token_keys": tuple(values["token_keys"]),
+                "cors_origins": tuple(values["cors_origins"]),
+                "tls": None if tls is None else tuple(tls),
+            }
+        )
 
     @property
     def files(self) -> FileDescriptorSet:
@@ -65,9 +78,24 @@ class ChildConfig:
         return FileDescriptorSet.FromString(base64.b64decode(self.contract))
 
     @property
+    def tls_files(self) -> "TlsFiles | None":
+        """Return the files of TLS, None for plaintext."""
+        from gateway.door.tls import TlsFiles
+
+        if self.tls is None:
+            return None
+        certificate, key, client_ca = self.tls
+        return TlsFiles(Path(certificate), Path(key), None if client_ca is None else Path(client_ca))
+
+    @property
     def log_path(self) -> Path | None:
         """Return the log file, None for stderr."""
         return None if self.log_file is None else Path(self.log_file)
+
+
+def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:
+    """Return the paths of TLS files as `ChildConfig` has them."""
+    return str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca)
 
 
 def tell_parent(event: str, **more: Any) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.door.tls import TlsFiles
+
 DEFAULT_LISTEN = "127.0.0.1:50051"
 STORE_DIRECTORY = "store"
 TOKEN_KEY_FILE = "token.key"
@@ -25,7 +27,8 @@ class ServeConfig:
     """A gateway.
 
     `data` holds the store, the token key and the lock; all but the key can be lost. `listen` is host:port; port 0 takes
-    a free one. `token_key_file` has one key a line, as hexadecimal; the first signs, all open.
+    a free one. `token_key_file` has one key a line, as hexadecimal; the first signs, all open. `cors_origins` are the
+    origins whose pages may call, such as "https://shop.example"; "*" allows all.
     """
 
     contracts: tuple[Path, ...]
@@ -35,6 +38,8 @@ class ServeConfig:
     workers: int = field(default_factory=cores)
     insecure: bool = False  # allows plaintext beyond loopback
     reflection: bool = False
+    tls: TlsFiles | None = None
+    cors_origins: tuple[str, ...] = ()
     tables_topic: str = "tables"
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none

@@ -107,7 +107,7 @@ class Health:
             return SERVICE_UNKNOWN
         return SERVING if serving else NOT_SERVING
 
-    async def _check(self, data: bytes, _call: Call) -> bytes:
+    def _check(self, data: bytes, _call: Call) -> bytes:
         service = _service_of(data)
         if service not in self._serving:
             raise UnknownService

@@ -14,6 +14,7 @@ from gateway.contract.binder import ContractError, bind, merge
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.descriptors import DescriptorError, load_descriptors
 from gateway.contract.tokens import KEY_BYTES_MIN
+from gateway.door.tls import TlsError
 from gateway.server.config import LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
 
 
@@ -26,6 +27,15 @@ def load_contracts(paths: tuple[Path, ...]) -> tuple[FileDescriptorSet, Catalogu
         return files, bind(files)
     except (DescriptorError, ContractError) as error:
         raise ServeError(str(error)) from None
+
+
+def check_tls(config: ServeConfig) -> None:
+    """Raise `ServeError` where the TLS files cannot serve."""
+    if config.tls is not None:
+        try:
+            config.tls.load()
+        except TlsError as error:
+            raise ServeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,8 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
     family, numeric = _resolve(host, listen)
     if not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback and not insecure:
         raise ServeError(
-            f'listening on "{listen}" without TLS would let anyone read it; listen on 127.0.0.1, or say --insecure'
+            f'listening on "{listen}" without TLS would let anyone read it; '
+            "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --insecure"
         )
     # Workers share their port, so a program that shares it too would go unseen: try it alone first.
     with socket.socket(family, socket.SOCK_STREAM) as alone:

@@ -1,18 +1,20 @@
 """Reflection over the contracts' own descriptor pool, with the files that a client needs to read any answer."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import grpc
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import _async as aio
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.contract.catalogue import Catalogue
+from gateway.query.call import Call, DuplexMethod, Methods
+from gateway.query.errors import InvalidField
 from gateway.server.health import HEALTH_SERVICE
 from gateway.server.status_service import STATUS_SERVICE
 from gateway.v1 import errors_pb2
@@ -62,16 +64,21 @@ def _collect(file: FileDescriptor, files: dict[str, descriptor_pb2.FileDescripto
         _collect(dependency, files)
 
 
-def reflection_handlers(catalogue: Catalogue) -> list["grpc.GenericRpcHandler[Any, Any]"]:
-    """Return the handlers of both versions of reflection."""
+def reflection_methods(catalogue: Catalogue) -> Methods:
+    """Return the methods of both versions of reflection."""
     names = (*catalogue.services, HEALTH_SERVICE, STATUS_SERVICE, *REFLECTION_SERVICES)
     servicer = aio.ReflectionServicer(names, pool=reflection_pool(catalogue))
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    return [
-        grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler})
-        for service in REFLECTION_SERVICES
-    ]
+
+    async def describe(requests: AsyncIterator[bytes], _call: Call) -> AsyncIterator[bytes]:
+        async for response in servicer.ServerReflectionInfo(_parsed(requests), None):
+            yield response.SerializeToString()
+
+    return {f"/{service}/ServerReflectionInfo": DuplexMethod(describe) for service in REFLECTION_SERVICES}
+
+
+async def _parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+    async for data in requests:
+        try:
+            yield reflection_pb2.ServerReflectionRequest.FromString(data)
+        except DecodeError:
+            raise InvalidField("", "the request is not a ServerReflectionRequest; send one") from None

@@ -11,7 +11,7 @@ STATUS_TIMEOUT_S = 5.0
 def status_methods(store: StoreReader) -> Methods:
     """Return GetStatus, answered with the bytes that the replicator left in `store`."""
 
-    async def get_status(_data: bytes, _call: Call) -> bytes:
+    def get_status(_data: bytes, _call: Call) -> bytes:
         try:
             with store.snapshot() as snapshot:
                 return snapshot.status()

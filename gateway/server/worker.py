@@ -9,12 +9,12 @@ from pathlib import Path
 
 from gateway.contract.binder import bind
 from gateway.contract.tokens import TokenSigner
+from gateway.door.door import Door
+from gateway.door.web import web_protocols
 from gateway.query.plans import query_methods
 from gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
-from gateway.server.door import Door
-from gateway.server.grpc_door import GrpcDoor
 from gateway.server.health import Health, live_tables
-from gateway.server.reflection import reflection_handlers
+from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.server.watched_store import WatchedStore
 from gateway.stores.lmdb import LmdbReader
@@ -46,9 +46,15 @@ class _Worker:
             **query_methods(catalogue, self._store, signer),
             **self._health.methods(),
             **status_methods(self._store),
+            **(reflection_methods(catalogue) if config.reflection else {}),
         }
-        others = reflection_handlers(catalogue) if config.reflection else []
-        self._door: Door = GrpcDoor(methods, config.address, shared_port=True, others=others)
+        self._door = Door(
+            methods,
+            config.address,
+            web=web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection),
+            tls=config.tls_files,
+            shared_port=True,
+        )
         self._drain_s = config.drain_s
         self._stopping = asyncio.Event()
 

@@ -126,6 +126,7 @@ def pack_position(position: Position, history_count: int) -> bytes:
     return head + b"".join(sources)
 
 
+@lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def unpack_position(value: bytes) -> tuple[Position, int]:
     """Return what `pack_position` was given."""
     next_offset, as_of_ms, phase, history_start, history_count = _POSITION.unpack_from(value)
@@ -133,7 +134,7 @@ def unpack_position(value: bytes) -> tuple[Position, int]:
     return Position(next_offset, as_of_ms, Phase(phase), history_start, sources), history_count
 
 
-@lru_cache(maxsize=4096)  # they change with a marker only, and every read asks for them
+@lru_cache(maxsize=4096)  # they change with a marker only
 def _unpack_sources(value: bytes) -> Mapping[tuple[str, int], int]:
     sources: dict[tuple[str, int], int] = {}
     at = 0

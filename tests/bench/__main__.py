@@ -1,6 +1,7 @@
-"""`make bench`: what tablegate does, measured, beside the Kafka Streams peer; a table on the screen and JSON in a file.
+"""`make bench`: what tablegate does, measured beside the Kafka Streams peer and a grpc-go server that does nothing.
 
-Figures are of this machine at this hour: compare those of one run, as ratios.
+A table on the screen, figures in JSON, and a picture. Figures are of this machine at this hour: compare those of one
+run, as ratios.
 """
 
 import json
@@ -8,16 +9,19 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from tests.bench import latency, peer, reads
+from tests.bench import latency, peer, picture, serving
+from tests.bench.figures import Figures
+from tests.bench.gets import hot_figure
+from tests.bench.serving import Part
 
-OUT = Console(highlight=False)
+OUT = Console(highlight=False, width=150)  # no narrower: the lines are of numbers that stand below each other
 
 
 def noise() -> float:
@@ -32,47 +36,48 @@ def noise() -> float:
 
 def main(
     peer_dir: Annotated[Path | None, typer.Option("--peer", help="Directory of the peer's sources (Maven).")] = None,
-    rows: Annotated[int, typer.Option(help="Rows of the table that is read and restored.")] = 1_000_000,
-    seconds: Annotated[float, typer.Option(help="Length of one load.")] = 10.0,
+    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the table that is read and restored.")] = 1_000_000,
+    seconds: Annotated[float, typer.Option(help="Length of one load.")] = 4.0,
+    repeat: Annotated[int, typer.Option(min=1, help="Loads of each kind; their median counts.")] = 5,
     probes: Annotated[int, typer.Option(help="Events whose way to a Get is timed.")] = 300,
     warm: Annotated[float, typer.Option(help="Seconds of load before the peer is measured.")] = 40.0,
-    only: Annotated[str, typer.Option(help="reads, latency or all.")] = "all",
-    out: Annotated[Path, typer.Option(help="File for the figures.")] = Path("bench-results/bench.json"),
+    only: Annotated[Part | None, typer.Option(help="The part to measure; all without it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for bench.json and bench.svg: docs, or bench-results for a part.")
+    ] = None,
 ) -> None:
-    """Measure tablegate, and the peer where its directory is named and Maven is there."""
+    """Measure tablegate, the peer where its directory is named and Maven is there, and the floor where Go is."""
+    out = out or Path("bench-results" if only else "docs")
+    parts = {only} if only else set(Part)
+    noises = [noise()]
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="tablegate-bench-") as directory:
         work = Path(directory)
         built = peer.build(peer_dir.resolve(), work) if peer_dir and peer.can_build() else None
         if built is None:
             OUT.print("no peer: name its directory with --peer, and have Maven")
-        figures: dict[str, dict[str, float | str]] = {}
-        if only in ("all", "reads"):
-            figures |= reads.measure(work, built, rows=rows, seconds=seconds, warm_s=warm)
-        if only in ("all", "latency"):
-            figures |= latency.measure(work, built, probes=probes)
+        if parts - {Part.LATENCY}:
+            serving.measure(work, built, figures, parts=parts, rows=rows, seconds=seconds, repeat=repeat, warm_s=warm)
+        if Part.LATENCY in parts:
+            latency.measure(work, built, figures, probes=probes)
+    noises.append(noise())
     report = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "noise": round(noise(), 3),
+        "noise": round(max(noises), 3),
         "rows": rows,
-        "figures": figures,
+        "seconds": seconds,
+        "repeat": repeat,
+        "figures": {name: asdict(figure) for name, figure in figures.items()},
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(report, indent=2) + "\n")
-    show(report)
-    OUT.print(f"written to {out}")
-
-
-def show(report: dict[str, object]) -> None:
-    """Print the figures: a row each, ours and the peer's beside each other."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("figure", "tablegate", "peer", "unit"):
-        table.add_column(name, justify="left" if name in ("figure", "unit") else "right")
-    for name, values in report["figures"].items():  # type: ignore[attr-defined]
-        cells = [f"{values[who]:,.1f}" if who in values else "" for who in ("tablegate", "peer")]
-        table.add_row(name, *cells, str(values["unit"]))
     OUT.print(f"{report['machine']}; equal work took up to {report['noise']:.0%} longer")
-    OUT.print(table)
+    OUT.print("median (smallest..largest); server CPU is that of all its processes")
+    OUT.print(figures.table())
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "bench.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    if hot_figure(1) in figures:
+        (out / "bench.svg").write_text(picture.draw(figures))
+    OUT.print(f"written to {out}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 
+from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, say
 from tests.bench.peer import Peer
 from tests.bench.stack import Stack, read_count, request_bytes
@@ -15,12 +16,11 @@ from tests.bench.stack import Stack, read_count, request_bytes
 MOVIES = 50
 WARM_S = 30.0
 POLL_S = 0.0005
-PROBE_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 60.0  # the job may still be starting
 
 
-def measure(work: Path, built: Path | None, *, probes: int) -> dict[str, dict[str, float | str]]:
-    """Return p50 and p99 of event → Get: both modes of the job, then the peer, at its best and with its defaults."""
-    figures: dict[str, dict[str, float | str]] = {}
+def measure(work: Path, built: Path | None, figures: Figures, *, probes: int) -> None:
+    """Record p50 and p99 of event → Get: both modes of the job, then the peer, at its best and with its defaults."""
     for mode in ("realtime", "microbatch"):
         say(f"event → Get, {mode}")
         with Stack(work / mode) as stack:
@@ -29,31 +29,29 @@ def measure(work: Path, built: Path | None, *, probes: int) -> dict[str, dict[st
                 count = probes if mode == "realtime" else probes // 3  # each takes 20 times as long
                 _record(figures, f"event → Get, {mode}", "tablegate", _probe(stack, gateway.address, count))
     if built:
-        with Stack(work / "peer-latency") as stack:
-            stack.create_source()
-            _measure_peer(figures, built, stack, probes)
-    return figures
+        _measure_peer(work, built, figures, probes)
 
 
-def _measure_peer(figures: dict[str, dict[str, float | str]], built: Path, stack: Stack, probes: int) -> None:
+def _measure_peer(work: Path, built: Path, figures: Figures, probes: int) -> None:
     for figure, settings in (
         ("event → Get, realtime", {"cache": 0, "linger": 0}),
         ("event → Get, peer's defaults", {}),
     ):
         say(f"{figure}, of the peer")
-        application = f"peer-{len(settings)}"
-        state = stack.directory / application
-        running = Peer(built, stack.bootstrap, state, stack.free_port(), application=application, **settings)
-        try:
-            _record(figures, figure, "peer", _probe(stack, running.address, probes))
-        finally:
-            running.stop()
+        # A broker for each: ratings that another has sent would come in while the first probes wait.
+        with Stack(work / f"peer-latency-{len(settings)}") as stack:
+            stack.create_source()
+            running = Peer(built, stack.bootstrap, stack.directory / "state", stack.free_port(), **settings)
+            try:
+                _record(figures, figure, "peer", _probe(stack, running.address, probes))
+            finally:
+                running.stop()
 
 
-def _record(figures: dict[str, dict[str, float | str]], name: str, who: str, took_ms: list[float]) -> None:
+def _record(figures: Figures, name: str, who: str, took_ms: list[float]) -> None:
     ordered = sorted(took_ms)
-    figures.setdefault(f"{name} p50", {"unit": "ms"})[who] = statistics.median(ordered)
-    figures.setdefault(f"{name} p99", {"unit": "ms"})[who] = ordered[int(len(ordered) * 0.99)]
+    figures.record(f"{name}, p50", who, [statistics.median(ordered)], "ms")
+    figures.record(f"{name}, p99", who, [ordered[int(len(ordered) * 0.99)]], "ms")
 
 
 def _probe(stack: Stack, address: str, probes: int) -> list[float]:
@@ -68,10 +66,12 @@ def _probe(stack: Stack, address: str, probes: int) -> list[float]:
             counts[movie] += 1
             start = time.perf_counter()
             stack.produce(movie, 5.0)
-            while _count(call, movie) < counts[movie]:
+            while (count := _count(call, movie)) < counts[movie]:
                 time.sleep(POLL_S)  # a tighter loop would take the cores from what is measured
                 if time.perf_counter() - start > PROBE_TIMEOUT_S:
                     raise RuntimeError(f"a rating did not arrive within {PROBE_TIMEOUT_S} s")
+            if count > counts[movie]:
+                raise RuntimeError(f"movie {movie} has {count} ratings, and {counts[movie]} were sent")
             if time.monotonic() > warm_until:
                 took_ms.append((time.perf_counter() - start) * 1000)
             time.sleep(random.uniform(0.0, 0.05))

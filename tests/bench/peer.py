@@ -36,8 +36,7 @@ class Peer:
     def __init__(self, made: Path, bootstrap: str, state: Path, port: int, **settings: object) -> None:
         self.address = f"127.0.0.1:{port}"
         self._log_path = state.parent / f"{state.name}-{int(time.time() * 1000)}.log"
-        application = str(settings.setdefault("application", "peer"))
-        create_topic(bootstrap, f"{application}-out", 2)
+        create_topic(bootstrap, "peer-out", 2)
         options = {"bootstrap": bootstrap, "state": state, "port": port, "topic": "ratings", **settings}
         properties = [f"-D{name}={value}" for name, value in options.items()]
         with self._log_path.open("w") as log:

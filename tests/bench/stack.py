@@ -10,28 +10,34 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import grpc
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from google.protobuf import message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from gateway.contract.binder import bind
+from gateway.contract.binding_queries import BATCH_KEYS_MAX
 from gateway.contract.descriptors import load_descriptors
 from gateway.contract.keys import encode_key
 from gateway.contract.rows import row_schema
 from gateway.contract.versions import VERSION_HEADER, make_version
-from gateway.v1 import changelog_pb2, status_pb2
+from gateway.v1 import changelog_pb2, options_pb2, status_pb2
 from streamjobs.local.kafka import Broker
 from streamjobs.local.samples import create_topic
 from streamjobs.tables.ratings import RATING_SCHEMA
+from tests.support.certificates import Authority
 from tests.support.processes import process_tree
 
 CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
 PARTITIONS = 4
+WORKERS = 2
 READY_TIMEOUT_S = 180.0
+_EVENT_SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
 
 
 def request_bytes(movie: int) -> bytes:
@@ -67,6 +73,16 @@ def read_count(response: bytes) -> int:
     return count
 
 
+def _contract() -> FileDescriptorSet:
+    """Return the example's contract, with batches as large as the binder takes."""
+    files = load_descriptors(CONTRACT)
+    for method in (method for file in files.file for service in file.service for method in service.method):
+        query: Any = method.options.Extensions[options_pb2.query]  # type: ignore[index, unused-ignore]
+        if query.HasField("batch_get"):
+            query.batch_get.max_keys = BATCH_KEYS_MAX
+    return files
+
+
 class GatewayProcess:
     """A gateway that serves."""
 
@@ -97,9 +113,9 @@ class Stack:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True)
-        self._catalogue = bind(load_descriptors(CONTRACT))
         self.protoset = directory / "contract.binpb"
-        self.protoset.write_bytes(self._catalogue.files.SerializeToString())
+        self.protoset.write_bytes(_contract().SerializeToString())
+        self._catalogue = bind(load_descriptors(self.protoset))
         self._broker = Broker(directory / "kafka", log_file=directory / "kafka.log")
 
     def __enter__(self) -> "Stack":
@@ -125,8 +141,7 @@ class Stack:
         """Return a rating in Avro, in the Confluent wire format."""
         out = io.BytesIO(b"\x00\x00\x00\x00\x01")
         out.seek(5)
-        schema = fastavro.parse_schema(json.loads(RATING_SCHEMA))
-        fastavro.schemaless_writer(out, schema, {"movie_id": movie, "rating": rating})
+        fastavro.schemaless_writer(out, _EVENT_SCHEMA, {"movie_id": movie, "rating": rating})
         return out.getvalue()
 
     def produce(self, movie: int, rating: float) -> None:
@@ -136,18 +151,30 @@ class Stack:
 
     def batch_bytes(self, keys: list[int]) -> bytes:
         """Return a BatchGetRatingsRequest for `keys`, as bytes."""
-        pool = self._catalogue.pool
-        name = "examples.ratings.v1.BatchGetRatingsRequest"
-        request = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
+        request = self._message("BatchGetRatingsRequest")
         for key in keys:
             request.keys.add(movie_id=key)
         return bytes(request.SerializeToString())
 
-    def count_scanned(self, messages: list[bytes]) -> int:
-        """Return the rows in the messages of a Scan."""
-        name = "examples.ratings.v1.ScanRatingsResponse"
-        response = message_factory.GetMessageClass(self._catalogue.pool.FindMessageTypeByName(name))
-        return sum(len(response.FromString(message).ratings) for message in messages)
+    def page_bytes(self, first_movie: int, rows: int) -> bytes:
+        """Return a ListRatingsRequest for the page that begins with `first_movie`, as bytes."""
+        request = self._message("ListRatingsRequest")
+        request.movie_id_from = first_movie
+        request.page_size = rows
+        return bytes(request.SerializeToString())
+
+    def count_rows(self, path: str, messages: list[bytes]) -> int:
+        """Return the rows in the answers of a method: in their field 1."""
+        method = self._catalogue.pool.FindMethodByName(path.strip("/").replace("/", "."))
+        response = message_factory.GetMessageClass(method.output_type)
+        field = method.output_type.fields_by_number[1].name
+        rows = [row for message in messages for row in getattr(response.FromString(message), field)]
+        # A batch has results for keys without a row, too.
+        return sum(1 for row in rows if "missing" not in row.DESCRIPTOR.fields_by_name or row.HasField("found"))
+
+    def _message(self, name: str) -> Any:
+        found = self._catalogue.pool.FindMessageTypeByName(f"examples.ratings.v1.{name}")
+        return message_factory.GetMessageClass(found)()
 
     def seed_changelog(self, rows: int) -> None:
         """Write a changelog of `rows` rows and its manifest, as a job would have."""
@@ -222,24 +249,29 @@ class Stack:
             yield
 
     @contextmanager
-    def gateway(self) -> Iterator[GatewayProcess]:
-        """Run a gateway with an empty store; the block begins when it serves."""
+    def gateway(self, *, authority: Authority | None = None) -> Iterator[GatewayProcess]:
+        """Run a gateway with an empty store; the block begins when it serves. With TLS where `authority` is."""
         address = f"127.0.0.1:{self.free_port()}"
-        log_path = self.directory / "gateway.log"
+        name = "gateway-tls" if authority else "gateway"
+        log_path = self.directory / f"{name}.log"
+        pair = authority.issue(name) if authority else None
+        tls = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)) if pair else ()
         with self._child(
             log_path,
-            *("serve", "--contract", str(CONTRACT), "--bootstrap", self.bootstrap),
-            *("--data", str(self.directory / "gateway"), "--listen", address, "--reflection"),
+            *("serve", "--contract", str(self.protoset), "--bootstrap", self.bootstrap, "--workers", str(WORKERS)),
+            *("--data", str(self.directory / name), "--listen", address, "--reflection", *tls),
         ) as process:
             end = time.monotonic() + READY_TIMEOUT_S
-            while not self._serves(address):
-                if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError(f"the gateway did not start: {log_path.read_text()[-2000:]}")
+            while not self._serves(address, authority):
+                said = log_path.read_text()
+                if process.poll() is not None or "a process died" in said or time.monotonic() > end:
+                    raise RuntimeError(f"the gateway did not start: {said[-2000:]}")
                 time.sleep(0.05)
             yield GatewayProcess(process, address, log_path)
 
-    def _serves(self, address: str) -> bool:
-        with grpc.insecure_channel(address) as channel:
+    def _serves(self, address: str, authority: Authority | None) -> bool:
+        trusted = grpc.ssl_channel_credentials(authority.certificate.read_bytes()) if authority else None
+        with grpc.secure_channel(address, trusted) if trusted else grpc.insecure_channel(address) as channel:
             try:
                 answer = status_pb2.GetStatusResponse.FromString(channel.unary_unary(STATUS_PATH)(b"", timeout=2))
             except grpc.RpcError:

@@ -17,12 +17,12 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.contract.types import Partition
+from gateway.door.door import Door
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
-from gateway.server.grpc_door import GrpcDoor
 from gateway.server.health import Health, live_tables
-from gateway.server.reflection import REFLECTION_SERVICES, reflection_handlers
+from gateway.server.reflection import REFLECTION_SERVICES, reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.stores.base import Phase
 from gateway.stores.memory import MemoryStore
@@ -36,7 +36,7 @@ LOCAL = "127.0.0.1:0"
 class Served:
     """The ratings table behind a door, and a channel to it."""
 
-    def __init__(self, door: GrpcDoor, table: FilledTable, health: Health, channel: aio.Channel) -> None:
+    def __init__(self, door: Door, table: FilledTable, health: Health, channel: aio.Channel) -> None:
         self.door = door
         self.table = table
         self.health = health
@@ -63,9 +63,10 @@ def _serve(test: Callable[[Served], Awaitable[None]], more: Methods | None = Non
             **query_methods(catalogue, store, SIGNER),
             **health.methods(),
             **status_methods(store),
+            **reflection_methods(catalogue),
             **(more or {}),
         }
-        door = GrpcDoor(methods, LOCAL, others=reflection_handlers(catalogue))
+        door = Door(methods, LOCAL)
         await door.start()
         async with aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
             try:
@@ -147,7 +148,7 @@ def test_a_request_of_10_mb_is_refused() -> None:
     async def test(served: Served) -> None:
         error = await _refused(served.channel.unary_unary(f"{SERVICE}/GetRating")(b"\x00" * 10_000_000, timeout=5))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "larger than max" in (error.details() or "")
+        assert _status(error)[1].reason == "REQUEST_TOO_LARGE"
         assert (await served.unary("GetRating", movie_id=1)).rating.movie_id == 1
 
     _serve(test)
@@ -250,7 +251,7 @@ def test_a_mistake_of_ours_is_internal_and_its_log_has_no_values(caplog: pytest.
         assert "secret" not in (error.details() or "")
 
     _serve(test, {"/test.Service/Fail": UnaryMethod(fail, 5.0, 5.0)})
-    [record] = [record for record in caplog.records if record.name == "gateway.server"]
+    [record] = [record for record in caplog.records if record.name == "gateway.door"]
     assert "secret" not in str(vars(record))
     assert "test_gateway_door.py" in str(vars(record))
 
@@ -353,6 +354,31 @@ def test_draining_ends_streams_and_lets_unary_calls_finish() -> None:
     _serve(test, methods)
 
 
+def test_what_outlives_the_drain_is_told() -> None:
+    async def slow(_data: bytes, _call: Call) -> bytes:
+        await asyncio.sleep(30)
+        return b""
+
+    async def deaf(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(30)
+
+    async def test(served: Served) -> None:
+        unary = served.channel.unary_unary("/test.Service/Slow")(b"")
+        stream = served.channel.unary_stream("/test.Service/Deaf")(b"")
+        assert await stream.read() == b"x"
+        stopping = asyncio.create_task(served.door.stop(0.2))
+        for error in (await _refused(unary), await _refused(stream.read())):
+            assert _status(error)[1].reason == "SHUTTING_DOWN"
+        await stopping
+
+    methods: Methods = {
+        "/test.Service/Slow": UnaryMethod(slow, 20.0, 20.0),
+        "/test.Service/Deaf": StreamMethod(deaf),
+    }
+    _serve(test, methods)
+
+
 async def _to_its_end(stream: Any, on_message: Callable[[Any], None]) -> None:
     async for message in stream:
         on_message(message)
@@ -394,8 +420,8 @@ def test_status_is_what_the_replicator_said() -> None:
 
 def test_a_second_door_on_the_port_is_refused_unless_it_is_shared() -> None:
     async def test(served: Served) -> None:
-        with pytest.raises(OSError, match="cannot listen"):
-            await GrpcDoor({}, f"127.0.0.1:{served.door.port}").start()
+        with pytest.raises(OSError, match="in use"):
+            await Door({}, f"127.0.0.1:{served.door.port}").start()
 
     _serve(test)
 

@@ -119,7 +119,8 @@ def test_wrong_contracts_are_refused_in_words(tmp_path: Path) -> None:
 
 
 def _refusal(*arguments: str) -> str:
-    command = [sys.executable, "-m", "gateway.server", str(RATINGS), "--bootstrap", "127.0.0.1:1", *arguments]
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--contract", str(RATINGS)]
+    command += ["--bootstrap", "127.0.0.1:1", *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 1
     [line] = run.stderr.splitlines()

@@ -36,7 +36,7 @@ def soon(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
 
 
 class GatewayProcess:
-    """`python -m gateway.server` with the ratings contract, or one like it, in the background."""
+    """`tablegate serve` with the ratings contract, or one like it, in the background."""
 
     def __init__(
         self, data: Path, bootstrap: str, *, contract: Path = RATINGS, tables_topic: str = "tables", workers: int = 2
@@ -44,8 +44,17 @@ class GatewayProcess:
         self.data = data
         self.lines: list[str] = []
         self.log_file = data.parent / f"{data.name}.log"
-        self._command = [sys.executable, "-m", "gateway.server", str(contract), "--bootstrap", bootstrap]
-        self._command += ["--data", str(data), "--listen", "127.0.0.1:0", "--workers", str(workers)]
+        self._command = [sys.executable, "-m", "gateway.cli", "serve", "--contract", str(contract)]
+        self._command += [
+            "--bootstrap",
+            bootstrap,
+            "--data",
+            str(data),
+            "--listen",
+            "127.0.0.1:0",
+            "--workers",
+            str(workers),
+        ]
         self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
         self.process: subprocess.Popen[str] | None = None
         self.channel: grpc.Channel | None = None
@@ -63,7 +72,8 @@ class GatewayProcess:
         self.process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
         )
-        threading.Thread(target=self._read_lines, args=(self.process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read_lines, args=(self.process,), daemon=True)
+        self._reader.start()
         soon(lambda: self._address() or self.process.poll() is not None, "gateway listens", START_TIMEOUT_S)  # type: ignore[union-attr]
         address = self._address()
         assert address is not None, "\n".join(self.lines)
@@ -98,6 +108,7 @@ class GatewayProcess:
             process.kill()
             raise
         assert not any(alive(pid) for pid in children), "a process was left behind"
+        self._reader.join()
         return code
 
     def kill(self) -> None:
@@ -107,6 +118,7 @@ class GatewayProcess:
         self.process.kill()
         self.process.wait()
         soon(lambda: not any(alive(pid) for pid in children), "its processes end")
+        self._reader.join()
         self.process = None
         if self.channel is not None:
             self.channel.close()

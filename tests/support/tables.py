@@ -17,7 +17,7 @@ from gateway.contract.tokens import TokenSigner
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import make_version
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.query.call import Call
+from gateway.query.call import Call, Fields
 from gateway.stores.base import Change, Phase, Position, StoreWriter
 from gateway.v1.changelog_pb2 import SourceTopic
 
@@ -128,7 +128,7 @@ class LocalCall(Call):
 
     left_s: float | None = 5.0
     draining: bool = False
-    trailer: tuple[tuple[str, str], ...] = ()
+    trailer: Fields = ()
 
     def __post_init__(self) -> None:
         self._end = None if self.left_s is None else time.monotonic() + self.left_s
@@ -137,6 +137,6 @@ class LocalCall(Call):
         """Return the seconds left."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    def set_trailer(self, trailer: tuple[tuple[str, str], ...]) -> None:
+    def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""
         self.trailer = trailer

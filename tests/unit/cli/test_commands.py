@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.door.door import Door
+from gateway.door.tls import TlsFiles
 from gateway.query.call import Methods
 from gateway.query.plans import query_methods
-from gateway.server.grpc_door import GrpcDoor
-from gateway.server.reflection import reflection_handlers
+from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.stores.memory import MemoryStore
 from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tests.support.certificates import Authority
 from tests.support.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
 
 ROWS = 120
@@ -33,12 +34,12 @@ def _status() -> GetStatusResponse:
 
 
 @contextmanager
-def _served(methods: Methods, *others: grpc.GenericRpcHandler) -> Iterator[str]:
+def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
     """Serve in a thread of its own; give the address."""
     loop, ready, found, stopping = asyncio.new_event_loop(), threading.Event(), list[str](), asyncio.Event()
 
     async def serve() -> None:
-        door = GrpcDoor(methods, "127.0.0.1:0", others=others)
+        door = Door(methods, "127.0.0.1:0", tls=tls)
         await door.start()
         found.append(f"127.0.0.1:{door.port}")
         ready.set()
@@ -59,12 +60,15 @@ def _served(methods: Methods, *others: grpc.GenericRpcHandler) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A served ratings table with movies 0 … ROWS - 1."""
+    with _served(_methods()) as served:
+        yield served
+
+
+def _methods() -> Methods:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put(rating(number) for number in range(ROWS))
     store.set_status(_status().SerializeToString())
-    methods = {**query_methods(catalogue, store, SIGNER), **status_methods(store)}
-    with _served(methods, *reflection_handlers(catalogue)) as served:
-        yield served
+    return {**query_methods(catalogue, store, SIGNER), **status_methods(store), **reflection_methods(catalogue)}
 
 
 def _run(*words: str) -> Result:
@@ -157,3 +161,25 @@ def test_a_gateway_without_reflection_says_how_to_get_it() -> None:
         result = _run("get", "ratings", "movie_id=1", "--address", address)
     assert result.exit_code == 1
     assert "start it with --reflection" in result.stderr
+
+
+def test_a_gateway_with_tls_is_asked_over_https(tmp_path: Path) -> None:
+    ours, foreign = Authority(tmp_path), Authority(tmp_path, "foreign")
+    server, client = ours.issue(), ours.issue("client")
+    get = ("get", "ratings", "movie_id=7", "--json", "--address")
+    with _served(_methods(), TlsFiles(server.certificate, server.key, ours.certificate)) as address:
+        port = address.rpartition(":")[2]
+        https = f"https://localhost:{port}"
+        shown = ("--cert", str(client.certificate), "--key", str(client.key))
+        [row] = _rows(_run("--ca", str(ours.certificate), *shown, *get, https))
+        assert row["movie_id"] == "7"
+        for words in (
+            (*get, address),  # plaintext
+            ("--ca", str(foreign.certificate), *shown, *get, https),
+            ("--ca", str(ours.certificate), *get, https),  # no certificate
+        ):
+            result = _run(*words)
+            assert result.exit_code == 1, words
+            assert result.stderr.startswith("error: ")
+    assert "give both --cert and --key" in _run("--cert", "a.pem", *get, https).stderr
+    assert "check the path" in _run("--ca", str(tmp_path / "none.pem"), *get, https).stderr

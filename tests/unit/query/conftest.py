@@ -37,7 +37,10 @@ class Asker:
         assert isinstance(handler, UnaryMethod)
         data = (request or self.request(method, **fields)).SerializeToString()
         self.call = call or LocalCall()
-        return self.catalogue.queries[path].response_class.FromString(await handler.handler(data, self.call))
+        answer = handler.handler(data, self.call)
+        return self.catalogue.queries[path].response_class.FromString(
+            answer if isinstance(answer, bytes) else await answer
+        )
 
     def ask(self, method: str, request: Any = None, call: LocalCall | None = None, **fields: Any) -> Any:
         return asyncio.run(self.ask_async(method, request, call, **fields))

@@ -26,8 +26,8 @@ def test_get_finds_the_row_and_says_what_it_read(ratings: Ratings) -> None:
     assert answer.rating == rating(362, 9.0, 2)
     assert answer.read_info.consistency_token
     assert answer.read_info.as_of_time.seconds > 1_600_000_000
-    assert dict(ratings.asker.call.trailer)["tablegate-role"] == "owner"
-    assert dict(ratings.asker.call.trailer)["tablegate-partition"] in {"0", "1", "2"}
+    assert dict(ratings.asker.call.trailer)[b"tablegate-role"] == b"owner"
+    assert dict(ratings.asker.call.trailer)[b"tablegate-partition"] in {b"0", b"1", b"2"}
     assert ratings.ask("GetRating", movie_id=-1).rating == rating(-1, 3.0)
 
 
@@ -170,7 +170,7 @@ def test_batch_get_answers_in_the_order_asked(ratings: Ratings) -> None:
         "found", "missing", "found", "found", "missing", "found",
     ]  # fmt: skip
     assert [result.found.movie_id or result.missing.movie_id for result in results] == asked
-    assert dict(ratings.asker.call.trailer)["tablegate-partition"] == "several"
+    assert dict(ratings.asker.call.trailer)[b"tablegate-partition"] == b"several"
 
 
 def test_batch_get_of_nothing_and_of_too_much(ratings: Ratings) -> None:
@@ -204,4 +204,4 @@ def test_what_is_not_served_says_so(ratings: Ratings, shop: Shop) -> None:
     with pytest.raises(NotServed, match="not yet served"):
         ratings.asker.stream("SubscribeRatings")
     with pytest.raises(NotServed, match="no query"):
-        asyncio.run(shop.asker.methods["/shop.v1.ShopService/Audit"].handler(b"", LocalCall()))  # type: ignore[arg-type]
+        shop.asker.methods["/shop.v1.ShopService/Audit"].handler(b"", LocalCall())  # type: ignore[arg-type]

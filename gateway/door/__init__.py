@@ -1,0 +1,1 @@
+"""Every protocol on one port: connections, HTTP exchanges, and the RPC protocols over them."""

@@ -1,0 +1,101 @@
+"""The door: every protocol on one port. It takes exchanges from the listener and gives each to its protocol."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.door.calls import Calls
+from gateway.door.envelopes import MESSAGE_BYTES_MAX
+from gateway.door.exchange import Exchange
+from gateway.door.grpc import CONTENT_TYPE, CONTENT_TYPES, GrpcProtocol
+from gateway.door.heads import Head
+from gateway.door.listener import Listener
+from gateway.door.tls import TlsFiles
+from gateway.query.call import DuplexMethod, Methods
+
+BODY_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # a message as JSON or base64 is longer than its bytes
+
+CLOSE_S = 1.0  # for clients to take their last answers
+
+_TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
+_NOT_FOUND = Head(404, _TEXT)
+_BROKEN = Head(500, _TEXT)
+
+_logger = logging.getLogger("gateway.door")
+
+
+class WebProtocol(Protocol):
+    """A protocol other than gRPC."""
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange that is of this protocol; return whether it was."""
+
+
+class Door:
+    """Serves methods on one address. One event loop.
+
+    `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
+    beside gRPC; the first that knows an exchange serves it.
+    """
+
+    body_bytes_max = BODY_BYTES_MAX
+
+    def __init__(
+        self,
+        methods: Methods,
+        address: str,
+        *,
+        web: Callable[[Methods, Calls], Sequence[WebProtocol]] = lambda _methods, _calls: (),
+        tls: TlsFiles | None = None,
+        shared_port: bool = False,
+    ) -> None:
+        self._calls = Calls()
+        paths = {path.encode("ascii"): (path, method) for path, method in methods.items()}
+        self._grpc = GrpcProtocol(paths, self._calls)
+        self._duplex = frozenset(path for path, (_, method) in paths.items() if isinstance(method, DuplexMethod))
+        self._web = tuple(web(methods, self._calls))
+        self._listener = Listener(self, address, tls=tls, shared_port=shared_port)
+
+    @property
+    def port(self) -> int:
+        """Return the port, once started."""
+        return self._listener.port
+
+    async def start(self) -> None:
+        """Listen; raise `OSError` where the address cannot be had."""
+        await self._listener.start()
+
+    def drain(self) -> None:
+        """Tell streams to end; calls on open connections are still served."""
+        self._calls.draining = True
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop listening, wait for the calls at work, at most `grace_s`, then end them."""
+        self.drain()
+        self._listener.drain()
+        await self._calls.finish(grace_s)
+        await self._listener.stop(min(grace_s, CLOSE_S))
+
+    def takes_pieces(self, exchange: Exchange) -> bool:
+        """Return whether the exchange is a stream each way."""
+        return exchange.target in self._duplex and _is_grpc(exchange)
+
+    def serve(self, exchange: Exchange) -> None:
+        """Give an exchange to its protocol."""
+        try:
+            if exchange.headers.get(b"content-type") == CONTENT_TYPE or _is_grpc(exchange):
+                self._grpc.serve(exchange)
+                return
+            for protocol in self._web:
+                if protocol.serve(exchange):
+                    return
+            exchange.respond(_NOT_FOUND, b"nothing is served under this path\n")
+        except Exception:
+            # Not the client's mistake, nor a handler's: those are answered. The connection must go on for its others.
+            _logger.exception("a protocol failed", extra={"target": exchange.target.decode("latin-1")})
+            exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
+
+
+def _is_grpc(exchange: Exchange) -> bool:
+    """Return whether the content type is gRPC's, parameters aside."""
+    return exchange.headers.get(b"content-type", b"").partition(b";")[0].rstrip() in CONTENT_TYPES

@@ -1,0 +1,40 @@
+"""Calls whose protocol puts the end of an answer into its body: gRPC-Web, Connect streams, REST streams."""
+
+import asyncio
+
+from gateway.door.calls import Calls, ServedCall
+from gateway.door.exchange import Exchange
+from gateway.door.heads import Head
+
+
+class FramedCall(ServedCall):
+    """A call whose answer ends with a frame of its own, in the body."""
+
+    __slots__ = ("_begun", "_head")
+
+    def __init__(self, calls: Calls, exchange: Exchange, head: Head) -> None:
+        super().__init__(calls, exchange, None)
+        self._head = head
+        self._begun = False
+
+    async def send_frame(self, frame: bytes) -> None:
+        """Send a frame that is not the last."""
+        self._begin()
+        await self.exchange.send(frame)
+
+    def end_with(self, frames: bytes) -> None:
+        """Send the last frames, and end the answer."""
+        if not self._begun:
+            self.exchange.respond(self._head, frames)
+            return
+        # A client that does not read makes the last frame wait, too; whoever ended the call does not.
+        self.exchange.on_gone = asyncio.ensure_future(self._finish(frames)).cancel
+
+    async def _finish(self, frames: bytes) -> None:
+        await self.exchange.send(frames)
+        self.exchange.end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.exchange.begin(self._head)

@@ -1,0 +1,149 @@
+"""gRPC over HTTP/2 (the protocol of gRPC's PROTOCOL-HTTP2.md)."""
+
+import base64
+from collections.abc import Mapping, Set
+from urllib.parse import quote
+
+from gateway.door.calls import Calls, ServedCall
+from gateway.door.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, messages, only_message
+from gateway.door.exchange import Exchange
+from gateway.door.heads import Head, Trailer
+from gateway.query.call import Fields, Method, StreamMethod, UnaryMethod
+from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
+
+CONTENT_TYPE = b"application/grpc"
+CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
+UNAVAILABLE = 14
+
+_OK: Fields = ((b"grpc-status", b"0"),)
+_FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
+_HEAD = Head(200, _FIELDS)
+_ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
+_TRAILERS_MAX = 4_096  # trailers kept: there is one a partition, and this is only a bound
+_UNIT_S: Mapping[int, float] = {
+    ord("H"): 3600.0,
+    ord("M"): 60.0,
+    ord("S"): 1.0,
+    ord("m"): 1e-3,
+    ord("u"): 1e-6,
+    ord("n"): 1e-9,
+}
+_TIMEOUT_DIGITS_MAX = 8
+_MESSAGE_SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable, without the % that escapes
+
+
+def unknown_method(path: str, services: Set[str]) -> NotServed:
+    """Return the error for a path that is no method; services as in "/package.Service"."""
+    if path.rpartition("/")[0] in services:
+        return NotServed("the service has no such method; list its methods by reflection, or look into its contract")
+    return NotServed("no such service is served here; check the address and the name of the service")
+
+
+def timeout_s(text: bytes | None) -> float | None:
+    """Return the seconds of a `grpc-timeout`; raise `InvalidField` where it is none."""
+    if text is None:
+        return None
+    digits = text[:-1]
+    unit_s = _UNIT_S.get(text[-1]) if text else None
+    if unit_s is None or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS_MAX:
+        raise InvalidField("", "grpc-timeout is not up to 8 digits and one of H, M, S, m, u, n; check the client")
+    return int(digits) * unit_s
+
+
+def error_fields(error: QueryError) -> Fields:
+    """Return the trailer of an error: status, message, details, and when to try again."""
+    fields = [
+        (b"grpc-status", b"%d" % code_of(error)),
+        (b"grpc-message", quote(error.text, safe=_MESSAGE_SAFE).encode("ascii")),
+        (b"grpc-status-details-bin", base64.b64encode(status_of(error).SerializeToString()).rstrip(b"=")),
+    ]
+    if code_of(error) == UNAVAILABLE and error.retry_after_ms is not None:
+        fields.append((b"grpc-retry-pushback-ms", b"%d" % error.retry_after_ms))
+    return tuple(fields)
+
+
+class GrpcCall(ServedCall):
+    """A call over gRPC."""
+
+    __slots__ = ("_begun", "_trailers")
+
+    def __init__(
+        self, calls: Calls, exchange: Exchange, timeout_s: float | None, trailers: dict[Fields, Trailer]
+    ) -> None:
+        super().__init__(calls, exchange, timeout_s)
+        self._trailers = trailers
+        self._begun = False
+
+    def _ok(self) -> Trailer:
+        kept = self._trailers.get(self.trailer)
+        if kept is None:
+            if len(self._trailers) >= _TRAILERS_MAX:
+                self._trailers.clear()
+            kept = self._trailers[self.trailer] = Trailer(_OK + self.trailer)
+        return kept
+
+    def answer(self, message: bytes) -> None:
+        """Answer a unary call."""
+        self.exchange.respond(_HEAD, b"\0%b%b" % (len(message).to_bytes(4, "big"), message), self._ok())
+
+    def fail(self, error: QueryError) -> None:
+        """Answer with an error."""
+        fields = error_fields(error) + self.trailer
+        if self._begun:
+            self.exchange.end(Trailer(fields))
+        else:
+            self.exchange.respond(Head(200, _ERROR_FIELDS + fields), b"")
+
+    async def send(self, message: bytes) -> None:
+        """Send a message of a stream."""
+        self._begin()
+        await self.exchange.send(envelope(message))
+
+    def end(self) -> None:
+        """End a stream."""
+        self._begin()
+        self.exchange.end(self._ok())
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.exchange.begin(_HEAD)
+
+
+class GrpcProtocol:
+    """Serves exchanges whose content type is gRPC's. `methods` by path as it comes over the wire."""
+
+    def __init__(self, methods: Mapping[bytes, tuple[str, Method]], calls: Calls) -> None:
+        self._methods = methods
+        self._services = frozenset(path.rpartition("/")[0] for path, _ in methods.values())
+        self._calls = calls
+        self._trailers: dict[Fields, Trailer] = {}
+
+    def serve(self, exchange: Exchange) -> None:
+        """Serve an exchange."""
+        headers = exchange.headers
+        call = GrpcCall(self._calls, exchange, None, self._trailers)
+        try:
+            timeout = headers.get(b"grpc-timeout")
+            if timeout is not None:
+                call.timeout_s = timeout_s(timeout)
+            known = self._methods.get(exchange.target)
+            if known is None:
+                raise unknown_method(exchange.target.decode("latin-1"), self._services)
+            if exchange.method != b"POST":
+                raise NotServed("gRPC calls come by POST; check the client")
+            path, method = known
+            encoding = checked_encoding(headers.get(b"grpc-encoding"))
+            if isinstance(method, (UnaryMethod, StreamMethod)):
+                if exchange.oversize:
+                    raise RequestTooLarge(MESSAGE_BYTES_MAX)
+                message = only_message(exchange.body, encoding)
+        except QueryError as error:
+            call.fail(error)
+            return
+        if isinstance(method, UnaryMethod):
+            self._calls.unary(call, path, method, message)
+        elif isinstance(method, StreamMethod):
+            self._calls.stream(call, path, method, message)
+        else:
+            self._calls.duplex(call, path, method, messages(exchange, encoding))

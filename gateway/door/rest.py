@@ -1,0 +1,191 @@
+"""REST, as google.api.http in the contracts says it: paths, query parameters and JSON bodies.
+
+Errors have Google's form, {"error": {...}}. A stream is JSON lines, or server-sent events for who accepts them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from google.protobuf import json_format
+from google.rpc import code_pb2
+from typing_extensions import override
+
+from gateway.contract.http_rules import HttpRoute
+from gateway.door.calls import Calls, ServedCall, as_query_error
+from gateway.door.envelopes import GZIP, MESSAGE_BYTES_MAX, unzipped
+from gateway.door.exchange import Exchange
+from gateway.door.framed import FramedCall
+from gateway.door.heads import Head
+from gateway.door.json_codec import JsonCodec
+from gateway.door.rest_routes import Router, ServedRoute
+from gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
+from gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
+
+HTTP_STATUSES: Mapping[int, int] = {
+    code_pb2.CANCELLED: 499,
+    code_pb2.UNKNOWN: 500,
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.ALREADY_EXISTS: 409,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.ABORTED: 409,
+    code_pb2.OUT_OF_RANGE: 400,
+    code_pb2.UNIMPLEMENTED: 501,
+    code_pb2.INTERNAL: 500,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DATA_LOSS: 500,
+}
+"""HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
+
+EVENTS = b"text/event-stream"
+LINES = b"application/x-ndjson"
+
+_METHOD_NOT_ALLOWED, _TOO_LARGE, _UNKNOWN_CODING = 405, 413, 415
+_NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
+_JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
+_LINES_HEAD = Head(200, ((b"content-type", LINES), _NO_STORE))
+_EVENTS_HEAD = Head(200, ((b"content-type", EVENTS), _NO_STORE))
+_HEADS_MAX = 4_096  # heads kept: there is one a partition, and this is only a bound
+
+
+class RestProtocol:
+    """Serves exchanges whose path is that of a route."""
+
+    def __init__(self, routes: Iterable[HttpRoute], methods: Methods, calls: Calls, codec: JsonCodec) -> None:
+        self._calls = calls
+        self._heads: dict[Fields, Head] = {}
+        served: dict[str, list[ServedRoute]] = {}
+        for route in routes:
+            method = methods[route.path]
+            assert not isinstance(method, DuplexMethod), "a method that takes a stream has no route"
+            served.setdefault(route.http_method, []).append(ServedRoute(route, method, codec))
+        self._routers = {http_method.encode(): Router(routes) for http_method, routes in served.items()}
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange; return whether its path was that of a route."""
+        path, _, query = exchange.target.partition(b"?")
+        router = self._routers.get(exchange.method)
+        found = router.find(path) if router is not None else None
+        if found is None:
+            allowed = [method for method, other in self._routers.items() if other.find(path) is not None]
+            if allowed:
+                error = NotServed("the path is not served with this HTTP method; take one that allow names")
+                _respond_error(exchange, error, _METHOD_NOT_ALLOWED, ((b"allow", b", ".join(allowed)),))
+            return bool(allowed)
+        route, values = found
+        coding = exchange.headers.get(b"content-encoding", b"identity")
+        if coding not in (b"identity", GZIP):
+            error = NotServed("the request's content-encoding is not known here; use gzip or none")
+            _respond_error(exchange, error, _UNKNOWN_CODING, ((b"accept-encoding", GZIP),))
+            return True
+        try:
+            if exchange.oversize:
+                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+            message = route.request(values, query, unzipped(exchange.body) if coding == GZIP else exchange.body)
+        except QueryError as error:
+            _respond_error(exchange, error)
+            return True
+        if isinstance(route.method, UnaryMethod):
+            self._calls.unary(RestUnary(self._calls, exchange, route, self._heads), route.path, route.method, message)
+        else:
+            self._calls.stream(RestStream(self._calls, exchange, route), route.path, route.method, message)
+        return True
+
+
+class RestUnary(ServedCall):
+    """A call with one answer. Its trailer goes before it, among the headers."""
+
+    __slots__ = ("_heads", "_route")
+
+    def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute, heads: dict[Fields, Head]) -> None:
+        super().__init__(calls, exchange, None)
+        self._route = route
+        self._heads = heads
+
+    @override
+    def answer(self, message: bytes) -> None:
+        try:
+            body = self._route.answer(message)
+        except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
+            self.fail(as_query_error(error, self._route.path))
+            return
+        head = self._heads.get(self.trailer)
+        if head is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            head = self._heads[self.trailer] = Head(200, _JSON + self.trailer)
+        self.exchange.respond(head, body)
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        _respond_error(self.exchange, error, fields=self.trailer)
+
+    @override
+    async def send(self, message: bytes) -> None:
+        raise AssertionError("a unary call has one answer")
+
+    @override
+    def end(self) -> None:
+        raise AssertionError("a unary call has one answer")
+
+
+class RestStream(FramedCall):
+    """A stream, as lines or as events. What goes wrong after its beginning is its last line or event."""
+
+    __slots__ = ("_as_events", "_route")
+
+    def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute) -> None:
+        self._as_events = EVENTS in exchange.headers.get(b"accept", b"")
+        super().__init__(calls, exchange, _EVENTS_HEAD if self._as_events else _LINES_HEAD)
+        self._route = route
+
+    @override
+    def answer(self, message: bytes) -> None:
+        raise AssertionError("a stream sends and ends")
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        if not self._begun:
+            _respond_error(self.exchange, error)
+            return
+        body = _error_body(error, _http_status(error))
+        self.end_with(b"event: error\ndata: %b\n\n" % body if self._as_events else body + b"\n")
+
+    @override
+    async def send(self, message: bytes) -> None:
+        data = self._route.answer(message)
+        await self.send_frame(b"data: %b\n\n" % data if self._as_events else data + b"\n")
+
+    @override
+    def end(self) -> None:
+        if self._as_events:
+            # A browser's EventSource would connect again for ever: the page must learn that this was all.
+            self.end_with(b"event: end\ndata: {}\n\n")
+        elif self._begun:
+            self.exchange.end()
+        else:
+            self.exchange.respond(_LINES_HEAD, b"")
+
+
+def _http_status(error: QueryError) -> int:
+    # 429 would ask to try again, and the same request stays too large.
+    return _TOO_LARGE if isinstance(error, RequestTooLarge) else HTTP_STATUSES[code_of(error)]
+
+
+def _error_body(error: QueryError, http_status: int) -> bytes:
+    status = status_of(error)
+    value = {"code": http_status, "message": status.message, "status": code_pb2.Code.Name(status.code)}
+    value["details"] = [json_format.MessageToDict(detail) for detail in status.details]
+    return json.dumps({"error": value}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _respond_error(exchange: Exchange, error: QueryError, http_status: int = 0, fields: Fields = ()) -> None:
+    """Answer with an error; `http_status` where it is not the one of the error's code."""
+    http_status = http_status or _http_status(error)
+    if error.retry_after_ms is not None:
+        fields += ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
+    exchange.respond(Head(http_status, _JSON + fields), _error_body(error, http_status))

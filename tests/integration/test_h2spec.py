@@ -1,0 +1,44 @@
+"""The conformance suite of HTTP/2, h2spec, against a connection with a small app."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.h2 import served
+
+_CASES = 146  # of h2spec 2.2.1, the strict ones among them
+
+
+def _h2spec() -> str | None:
+    tools = Path(".cache/tools").resolve()
+    if not (tools / "h2spec").exists() and shutil.which("go"):
+        subprocess.run(
+            ["go", "install", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"],
+            env=os.environ | {"GOBIN": str(tools)},
+            check=False,
+        )
+    return shutil.which("h2spec", path=f"{tools}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.tools
+def test_every_case_passes() -> None:
+    command = _h2spec()
+    if command is None:
+        pytest.skip("h2spec is not here, and there is no Go to install it")
+
+    async def run() -> str:
+        async with served() as server:
+            words = [command, "--strict", "--port", str(server.port), "--path", "/bare/100", "--timeout", "10"]
+            process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+            output, _ = await process.communicate()
+            return output.decode()
+
+    output = asyncio.run(run())
+    found = re.search(r"(\d+) tests, (\d+) passed, 0 skipped, 0 failed", output)
+    assert found, output
+    assert found[1] == found[2] == str(_CASES)

@@ -1,0 +1,141 @@
+"""Generated TypeScript clients, in Node and in a page of another origin: gRPC, Connect and gRPC-Web."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.rpc import error_details_pb2
+from grpc_tools import protoc
+
+from tests.support.chromium import PROGRAM, Chromium
+from tests.support.tables import RATINGS, ROOT
+from tests.support.web_door import WebDoor
+
+SOURCES = ROOT / "tests/web"
+CACHE = ROOT / ".cache/web"
+INSTALL_TIMEOUT_S = 300
+RUN_TIMEOUT_S = 120
+TOLD = {
+    "movie": "7",
+    "role": "owner",
+    "code": "NotFound",
+    "reason": "ROW_NOT_FOUND",
+    "table": "ratings",
+    "rows": 100,
+    "streamError": "InvalidArgument",
+}
+
+
+def _run(*words: str | Path, cwd: Path, timeout_s: float = RUN_TIMEOUT_S) -> str:
+    command = [str(word) for word in words]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-5_000:]}{done.stderr[-5_000:]}"
+    return done.stdout
+
+
+def _installed() -> Path:
+    """Return the directory of the packages that the lock names, installed there once."""
+    names = ("package.json", "package-lock.json")
+    mark = hashlib.sha256(b"".join((SOURCES / name).read_bytes() for name in names)).hexdigest()[:16]
+    directory = CACHE / mark
+    if not directory.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for name in names:
+                shutil.copy(SOURCES / name, made)
+            words = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+            _run(*words, cwd=made, timeout_s=INSTALL_TIMEOUT_S)
+            with suppress(OSError):  # another run was first
+                made.rename(directory)
+    return directory
+
+
+def _generate(build: Path, tools: Path) -> None:
+    """Generate clients of the contract, and of the details of errors, as its users do: with buf and its plugin."""
+    descriptors = build / "contract.binpb"
+    site_packages = Path(error_details_pb2.__file__).parents[2]
+    includes = (ROOT / "proto", site_packages, Path(protoc.__file__).parent / "_proto")
+    words = ["protoc", *(f"-I{directory}" for directory in includes), "--include_imports", "--include_source_info"]
+    words += [f"--descriptor_set_out={descriptors}", str(RATINGS), "google/rpc/error_details.proto"]
+    assert protoc.main(words) == 0
+    plugin = {"local": str(tools / "protoc-gen-es"), "out": "gen", "opt": ["target=ts", "import_extension=js"]}
+    template = json.dumps({"version": "v2", "plugins": [plugin]})
+    buf = Path(sys.executable).parent / "buf"
+    _run(buf, "generate", descriptors, "--template", template, "--include-imports", cwd=build)
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Path]:
+    """The directory of the programs, made from the sources and from generated code."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("TypeScript clients need Node and npm")
+    installed = _installed()
+    tools = installed / "node_modules/.bin"
+    with tempfile.TemporaryDirectory(dir=installed) as scratch:  # below it, so that its packages are found
+        build = Path(scratch)
+        for source in [*SOURCES.glob("*.ts"), SOURCES / "tsconfig.json", SOURCES / "package.json"]:
+            shutil.copy(source, build)
+        _generate(build, tools)
+        _run(tools / "tsc", "--project", build, cwd=build)
+        words = ("--bundle", "--platform=node", "--format=esm", "--packages=external")
+        _run(tools / "esbuild", "node_client.ts", *words, "--outfile=node_client.js", cwd=build)
+        _run(tools / "esbuild", "page.ts", "--bundle", "--format=iife", "--outfile=site/page.js", cwd=build)
+        (build / "site/index.html").write_text('<!doctype html><title>test</title><script src="page.js"></script>')
+        yield build
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of requests."""
+
+
+@contextmanager
+def _site(directory: Path) -> Iterator[int]:
+    """Serve files on a port of their own: another origin than the door's."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.tools
+def test_a_client_in_node(built: Path) -> None:
+    with WebDoor() as door:
+        told = json.loads(_run("node", "node_client.js", f"http://127.0.0.1:{door.port}", cwd=built))
+    assert len(told) == 6
+    assert told == dict.fromkeys(told, TOLD)
+
+
+@pytest.mark.tools
+def test_a_page_of_another_origin(built: Path) -> None:
+    if PROGRAM is None:
+        pytest.skip("pages need Chromium")
+    with Chromium() as browser, _site(built / "site") as port:
+        allowed, other = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
+        with WebDoor(origins=(allowed,)) as door:
+            address = json.dumps(f"http://127.0.0.1:{door.port}")
+            told = {}
+            for page in (allowed, other):
+                browser.open(page)
+                browser.wait_for(f"location.origin === {json.dumps(page)} && globalThis.askFromPage")
+                told[page] = browser.run(f"askFromPage({address}).catch(error => error.message)")
+    assert len(told[allowed]) == 4
+    assert told[allowed] == dict.fromkeys(told[allowed], TOLD)
+    assert "Failed to fetch" in told[other], "an origin that is not allowed reads nothing"

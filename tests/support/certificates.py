@@ -1,0 +1,75 @@
+"""Certificates for tests: of an authority made on the spot, written as PEM files."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1 and localhost, good for servers and clients; its own is in `certificate`."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self._directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        signed = (
+            _builder(self._name, self._name, self._key.public_key(), datetime.now(UTC) + VALID)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(self._key, SHA256())
+        )
+        self.certificate = directory / f"{name}.pem"
+        self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+
+    def issue(self, name: str = "server", *, expired: bool = False) -> Pair:
+        """Write a new certificate and its key, in place of those of the same name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        end = datetime.now(UTC) + (-VALID if expired else VALID)
+        hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+        usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        signed = (
+            _builder(_name(name), self._name, key.public_key(), end)
+            .add_extension(hosts, critical=False)
+            .add_extension(usages, critical=False)
+            .sign(self._key, SHA256())
+        )
+        pair = Pair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        pair.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+        pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return pair
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - 2 * VALID)
+        .not_valid_after(end)
+    )

@@ -1,0 +1,110 @@
+"""The door in this process with REST and the pages, over 100 movies and over things that are sent back as they came."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from typing import Self
+
+from google.protobuf import descriptor_pool
+
+from gateway.door.calls import Calls
+from gateway.door.connect import ConnectProtocol
+from gateway.door.door import Door, WebProtocol
+from gateway.door.json_codec import JsonCodec
+from gateway.door.pages import Pages
+from gateway.door.rest import RestProtocol
+from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
+from gateway.query.plans import query_methods
+from gateway.stores.memory import MemoryStore
+from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.support.things import SERVICE, thing_routes
+
+START_TIMEOUT_S = 30
+YEAR_10000 = b"Z\x07\x08\x80\x83\xd1\xff\xaf\x07"  # a start time that JSON has no text for
+
+
+class RestDoor:
+    """As said above, on a port of its own, in a thread of its own. `rules`: of the things' service.
+
+    What is found is the thing that was asked for. `ended`: how many streams without end were left by their clients.
+    """
+
+    def __init__(self, **rules: str) -> None:
+        self.port = 0
+        self.ended = 0
+        self._rules = rules
+        self._started: Future[Callable[[], object]] = Future()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._stop = self._started.result(START_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        store, catalogue = MemoryStore(), catalogue_of()
+        ratings_table(store).put(rating(number) for number in range(100))
+        things, problems = thing_routes(**self._rules)
+        assert not problems, problems
+
+        def web(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+            pools = [catalogue.pool, *{route.method.containing_service.file.pool for route in things}]
+            codec = JsonCodec([*pools, descriptor_pool.Default()])
+            rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
+            return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
+
+        methods = {**query_methods(catalogue, store, SIGNER), **self._thing_methods()}
+        door = Door(methods, "127.0.0.1:0", web=web)
+        await door.start()
+        self.port = door.port
+        self._started.set_result(lambda: loop.call_soon_threadsafe(stopped.set))
+        await stopped.wait()
+        await door.stop(0)
+
+    def _thing_methods(self) -> Methods:
+        async def watch(data: bytes, _call: Call) -> AsyncIterator[bytes]:
+            if not data:
+                raise Overloaded("too much")
+            yield data
+            yield _sent_back(data)
+            raise NotCaughtUp("things", 0, "it is 3 s behind")
+
+        async def watch_on(data: bytes, _call: Call) -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield data
+                    await asyncio.sleep(0.001)
+            finally:
+                self.ended += 1
+
+        def find(data: bytes, call: Call) -> bytes:
+            call.set_trailer(((b"tablegate-role", b"owner"),))
+            if not data:
+                raise RowNotFound("things", "test.things.v1.Thing")
+            return _sent_back(data)
+
+        return {
+            f"{SERVICE}/GetThing": UnaryMethod(lambda data, _call: data, 5.0, 5.0),
+            f"{SERVICE}/FindThing": UnaryMethod(find, 5.0, 5.0),
+            f"{SERVICE}/WatchThing": StreamMethod(watch),
+            f"{SERVICE}/WatchOn": StreamMethod(watch_on),
+        }
+
+
+def _sent_back(data: bytes) -> bytes:
+    return YEAR_10000 if b"year-10000" in data else data
