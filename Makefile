@@ -33,7 +33,8 @@ check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no 
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not tools" tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
-	@$(BIN)/pytest -q tests
+	@$(BIN)/pytest -q -n 2 -m "not jvm" tests
+	@$(BIN)/pytest -q -m jvm tests
 
 proto: $(READY) ## generate Python from proto/ into gateway/
 	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto

@@ -5,8 +5,8 @@ import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
 
 from gateway.door.exchange import Exchange
 from gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
@@ -49,20 +49,20 @@ class ServedCall(ABC):
         self.trailer = trailer
 
     @abstractmethod
-    def answer(self, message: bytes) -> None:
-        """Answer a unary call."""
-
-    @abstractmethod
     def fail(self, error: QueryError) -> None:
         """Answer with an error; of a stream, this may come after messages."""
 
-    @abstractmethod
+    def answer(self, message: bytes) -> None:
+        """Answer a unary call."""
+        raise NotImplementedError
+
     async def send(self, message: bytes) -> None:
         """Send a message of a stream."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end(self) -> None:
         """End a stream."""
+        raise NotImplementedError
 
 
 class Calls:
@@ -73,7 +73,7 @@ class Calls:
         self._waiting = 0
         self._streams = 0
         self._over = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
@@ -87,7 +87,7 @@ class Calls:
         if isinstance(answer, bytes):
             call.answer(answer)
         else:
-            self._start(call, self._wait(call, path, answer))
+            self._start(call, self._wait(call, path, answer)).add_done_callback(lambda _: _close(answer))
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
@@ -108,62 +108,57 @@ class Calls:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, call: ServedCall, work: Awaitable[None]) -> None:
+    def _start(self, call: ServedCall, work: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         call.exchange.on_gone = task.cancel
+        return task
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes]) -> None:
         self._waiting += 1
         try:
-            if self._waiting > CALLS_MAX:
-                raise Overloaded(f"more than {CALLS_MAX} calls wait; back off")
-            async with asyncio.timeout(call.time_left_s()):
-                message = await answer
-        except TimeoutError:
-            call.fail(DeadlineExceeded())
-        except asyncio.CancelledError:
-            self._tell(call)
-            raise
-        except Exception as error:  # noqa: BLE001  as above
-            call.fail(as_query_error(error, path))
-        else:
-            call.answer(message)
+            with self._telling(call, path):
+                if self._waiting > CALLS_MAX:
+                    raise Overloaded(f"more than {CALLS_MAX} calls wait; back off")
+                async with asyncio.timeout(call.time_left_s()):
+                    message = await answer
+                call.answer(message)
         finally:
             self._waiting -= 1
-            _close(answer)
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes]) -> None:
         self._streams += 1
         try:
-            if self._streams > STREAMS_MAX:
-                raise Overloaded(f"more than {STREAMS_MAX} streams are open; back off")
-            if self.draining:
-                raise ShuttingDown
-            async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
-                async for message in messages:
-                    await call.send(message)
-        except TimeoutError:
-            call.fail(DeadlineExceeded())
-        except asyncio.CancelledError:
-            self._tell(call)
-            raise
-        except Exception as error:  # noqa: BLE001  as above
-            call.fail(as_query_error(error, path))
-        else:
-            call.end()
+            with self._telling(call, path):
+                if self._streams > STREAMS_MAX:
+                    raise Overloaded(f"more than {STREAMS_MAX} streams are open; back off")
+                if self.draining:
+                    raise ShuttingDown
+                async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
+                    async for message in messages:
+                        await call.send(message)
+                call.end()
         finally:
             self._streams -= 1
 
-    def _tell(self, call: ServedCall) -> None:
-        """Answer a call that is cancelled because the gateway goes; otherwise its client is gone."""
-        if self._over:
-            call.fail(ShuttingDown())
+    @contextmanager
+    def _telling(self, call: ServedCall, path: str) -> Iterator[None]:
+        """Tell the client what went wrong inside."""
+        try:
+            yield
+        except TimeoutError:
+            call.fail(DeadlineExceeded())
+        except asyncio.CancelledError:
+            if self._over:  # otherwise its client is gone
+                call.fail(ShuttingDown())
+            raise
+        except Exception as error:  # noqa: BLE001  as above
+            call.fail(as_query_error(error, path))
 
 
 def _close(answer: object) -> None:
-    """Close a coroutine that was never awaited, so that nobody warns of it; one that has ended does not mind."""
+    """Close a coroutine whose task was cancelled before it began, or Python warns of it; one that has ended is fine."""
     close = getattr(answer, "close", None)
     if close is not None:
         close()

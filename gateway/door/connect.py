@@ -20,30 +20,13 @@ from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
 from gateway.door.grpc import unknown_method
 from gateway.door.heads import Head
+from gateway.door.http_statuses import HTTP_STATUSES
 from gateway.door.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 
-_HTTP_STATUSES: Mapping[int, int] = {
-    code_pb2.CANCELLED: 499,
-    code_pb2.UNKNOWN: 500,
-    code_pb2.INVALID_ARGUMENT: 400,
-    code_pb2.DEADLINE_EXCEEDED: 504,
-    code_pb2.NOT_FOUND: 404,
-    code_pb2.ALREADY_EXISTS: 409,
-    code_pb2.PERMISSION_DENIED: 403,
-    code_pb2.RESOURCE_EXHAUSTED: 429,
-    code_pb2.FAILED_PRECONDITION: 400,
-    code_pb2.ABORTED: 409,
-    code_pb2.OUT_OF_RANGE: 400,
-    code_pb2.UNIMPLEMENTED: 501,
-    code_pb2.INTERNAL: 500,
-    code_pb2.UNAVAILABLE: 503,
-    code_pb2.DATA_LOSS: 500,
-    code_pb2.UNAUTHENTICATED: 401,
-}
 _CODE_NAMES: Mapping[int, str] = {
-    code: "canceled" if code == code_pb2.CANCELLED else code_pb2.Code.Name(code).lower() for code in _HTTP_STATUSES
+    code: "canceled" if code == code_pb2.CANCELLED else code_pb2.Code.Name(code).lower() for code in HTTP_STATUSES
 }
 
 _JSON, _PROTO = b"application/json", b"application/proto"
@@ -111,14 +94,6 @@ class ConnectUnary(ServedCall):
     def fail(self, error: QueryError) -> None:
         self._protocol.fail(self.exchange, error, self.trailer)
 
-    @override
-    async def send(self, message: bytes) -> None:
-        raise AssertionError("a unary call has one answer")
-
-    @override
-    def end(self) -> None:
-        raise AssertionError("a unary call has one answer")
-
 
 class ConnectStream(FramedCall):
     """A server stream: messages in envelopes, and one at the end that has error and trailers."""
@@ -130,10 +105,6 @@ class ConnectStream(FramedCall):
         self._protocol = protocol
         self._route = route
         self._as_json = as_json
-
-    @override
-    def answer(self, message: bytes) -> None:
-        raise AssertionError("a stream sends and ends")
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -194,7 +165,7 @@ class ConnectProtocol:
         fields: Fields = ((b"content-type", _JSON), _NO_STORE)
         if error.retry_after_ms is not None:
             fields += ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
-        head = Head(http_status or _HTTP_STATUSES[code_of(error)], fields + _as_headers(trailer))
+        head = Head(http_status or HTTP_STATUSES[code_of(error)], fields + _as_headers(trailer))
         exchange.respond(head, compact(error_value(error, self.codec)))
 
     def _is_ours(self, exchange: Exchange, path: str, content_type: bytes) -> bool:

@@ -4,7 +4,7 @@ Errors have Google's form, {"error": {...}}. A stream is JSON lines, or server-s
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from google.protobuf import json_format
 from google.rpc import code_pb2
@@ -16,30 +16,11 @@ from gateway.door.envelopes import GZIP, MESSAGE_BYTES_MAX, unzipped
 from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
 from gateway.door.heads import Head
+from gateway.door.http_statuses import HTTP_STATUSES
 from gateway.door.json_codec import JsonCodec
 from gateway.door.rest_routes import Router, ServedRoute
 from gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
-
-HTTP_STATUSES: Mapping[int, int] = {
-    code_pb2.CANCELLED: 499,
-    code_pb2.UNKNOWN: 500,
-    code_pb2.INVALID_ARGUMENT: 400,
-    code_pb2.DEADLINE_EXCEEDED: 504,
-    code_pb2.NOT_FOUND: 404,
-    code_pb2.ALREADY_EXISTS: 409,
-    code_pb2.PERMISSION_DENIED: 403,
-    code_pb2.UNAUTHENTICATED: 401,
-    code_pb2.RESOURCE_EXHAUSTED: 429,
-    code_pb2.FAILED_PRECONDITION: 400,
-    code_pb2.ABORTED: 409,
-    code_pb2.OUT_OF_RANGE: 400,
-    code_pb2.UNIMPLEMENTED: 501,
-    code_pb2.INTERNAL: 500,
-    code_pb2.UNAVAILABLE: 503,
-    code_pb2.DATA_LOSS: 500,
-}
-"""HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"
@@ -124,14 +105,6 @@ class RestUnary(ServedCall):
     def fail(self, error: QueryError) -> None:
         _respond_error(self.exchange, error, fields=self.trailer)
 
-    @override
-    async def send(self, message: bytes) -> None:
-        raise AssertionError("a unary call has one answer")
-
-    @override
-    def end(self) -> None:
-        raise AssertionError("a unary call has one answer")
-
 
 class RestStream(FramedCall):
     """A stream, as lines or as events. What goes wrong after its beginning is its last line or event."""
@@ -142,10 +115,6 @@ class RestStream(FramedCall):
         self._as_events = EVENTS in exchange.headers.get(b"accept", b"")
         super().__init__(calls, exchange, _EVENTS_HEAD if self._as_events else _LINES_HEAD)
         self._route = route
-
-    @override
-    def answer(self, message: bytes) -> None:
-        raise AssertionError("a stream sends and ends")
 
     @override
     def fail(self, error: QueryError) -> None:

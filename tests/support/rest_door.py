@@ -1,10 +1,7 @@
 """The door in this process with REST and the pages, over 100 movies and over things that are sent back as they came."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from typing import Self
+from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf import descriptor_pool
 
@@ -20,43 +17,23 @@ from gateway.query.plans import query_methods
 from gateway.stores.memory import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.things import SERVICE, thing_routes
+from tests.support.threaded_door import ThreadedDoor
 
-START_TIMEOUT_S = 30
 YEAR_10000 = b"Z\x07\x08\x80\x83\xd1\xff\xaf\x07"  # a start time that JSON has no text for
 
 
-class RestDoor:
-    """As said above, on a port of its own, in a thread of its own. `rules`: of the things' service.
+class RestDoor(ThreadedDoor):
+    """As said above. `rules`: of the things' service.
 
     What is found is the thing that was asked for. `ended`: how many streams without end were left by their clients.
     """
 
     def __init__(self, **rules: str) -> None:
-        self.port = 0
+        super().__init__(self._made)
         self.ended = 0
         self._rules = rules
-        self._started: Future[Callable[[], object]] = Future()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._stop = self._started.result(START_TIMEOUT_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
-
-    async def _serve(self) -> None:
-        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    def _made(self) -> Door:
         store, catalogue = MemoryStore(), catalogue_of()
         ratings_table(store).put(rating(number) for number in range(100))
         things, problems = thing_routes(**self._rules)
@@ -69,12 +46,7 @@ class RestDoor:
             return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
 
         methods = {**query_methods(catalogue, store, SIGNER), **self._thing_methods()}
-        door = Door(methods, "127.0.0.1:0", web=web)
-        await door.start()
-        self.port = door.port
-        self._started.set_result(lambda: loop.call_soon_threadsafe(stopped.set))
-        await stopped.wait()
-        await door.stop(0)
+        return Door(methods, "127.0.0.1:0", web=web)
 
     def _thing_methods(self) -> Methods:
         async def watch(data: bytes, _call: Call) -> AsyncIterator[bytes]:

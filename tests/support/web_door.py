@@ -6,12 +6,10 @@ import json
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pool
@@ -25,9 +23,9 @@ from gateway.query.plans import query_methods
 from gateway.server.health import Health, live_tables
 from gateway.stores.memory import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.support.threaded_door import ThreadedDoor
 
 SERVICE = "/examples.ratings.v1.RatingsService"
-START_TIMEOUT_S = 30
 HTTP_TIMEOUT_S = 20
 
 
@@ -36,50 +34,22 @@ def codec() -> JsonCodec:
     return JsonCodec([catalogue_of().pool, descriptor_pool.Default()])
 
 
-class WebDoor:
-    """A door on a port of its own, over 100 movies, in a thread of its own."""
+class WebDoor(ThreadedDoor):
+    """A door over 100 movies, with the protocols of the web, and `more` methods."""
 
     def __init__(self, more: Methods | None = None, *, origins: tuple[str, ...] = ()) -> None:
+        super().__init__(self._made)
         self._more = more or {}
         self._origins = origins
-        self._ready: Future[int] = Future()
-        self._stop: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=self._run)
-        self.port = 0
         self.ended: list[str] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self.port = self._ready.result(START_TIMEOUT_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-
-    async def _serve(self) -> None:
-        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
+    def _made(self) -> Door:
         store, catalogue = MemoryStore(), catalogue_of()
         ratings_table(store).put(rating(number) for number in range(100))
         health = Health(catalogue)
         health.update(live_tables(store, health.tables))
         methods = {**query_methods(catalogue, store, SIGNER), **health.methods(), **self._odd_methods(), **self._more}
-
-        web = web_protocols(catalogue, cors_origins=self._origins)
-        door = Door(methods, "127.0.0.1:0", web=web)
-        await door.start()
-        self._ready.set_result(door.port)
-        await stopped.wait()
-        await door.stop(0)
+        return Door(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=self._origins))
 
     def _odd_methods(self) -> Methods:
         """Return methods that no contract has: their messages are any bytes."""

@@ -1,8 +1,6 @@
 """The commands against a door in this process: output, exit codes, sentences."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from gateway.stores.memory import MemoryStore
 from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from tests.support.certificates import Authority
 from tests.support.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
+from tests.support.threaded_door import ThreadedDoor
 
 ROWS = 120
 
@@ -35,26 +34,8 @@ def _status() -> GetStatusResponse:
 
 @contextmanager
 def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
-    """Serve in a thread of its own; give the address."""
-    loop, ready, found, stopping = asyncio.new_event_loop(), threading.Event(), list[str](), asyncio.Event()
-
-    async def serve() -> None:
-        door = Door(methods, "127.0.0.1:0", tls=tls)
-        await door.start()
-        found.append(f"127.0.0.1:{door.port}")
-        ready.set()
-        await stopping.wait()
-        await door.stop(0)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(20)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join()
-        loop.close()
+    with ThreadedDoor(lambda: Door(methods, "127.0.0.1:0", tls=tls)) as door:
+        yield f"127.0.0.1:{door.port}"
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import pytest
 from google.rpc import error_details_pb2
 
 from gateway.door import frames
-from gateway.door.connect import _CODE_NAMES, _HTTP_STATUSES
+from gateway.door.connect import _CODE_NAMES
 from gateway.door.envelopes import MESSAGE_BYTES_MAX
+from gateway.door.http_statuses import HTTP_STATUSES
 from gateway.door.json_codec import JSON_BYTES_MAX
 from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import STATUS_OF_REASON
@@ -83,8 +84,8 @@ def _end(answer: Answer) -> dict[str, Any]:
 
 
 def test_every_code_has_a_status_and_the_name_of_the_protocol() -> None:
-    assert set(STATUS_OF_REASON.values()) <= set(_HTTP_STATUSES)
-    assert len(_HTTP_STATUSES) == 16
+    assert set(STATUS_OF_REASON.values()) <= set(HTTP_STATUSES)
+    assert len(HTTP_STATUSES) == 16
     assert _CODE_NAMES[1] == "canceled"
     assert _CODE_NAMES[9] == "failed_precondition"
 

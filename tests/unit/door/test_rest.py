@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2
 
-from gateway.door.rest import HTTP_STATUSES
+from gateway.door.http_statuses import HTTP_STATUSES
 from gateway.query.errors import STATUS_OF_REASON
 from tests.support.gateway import soon
 from tests.support.rest_door import RestDoor

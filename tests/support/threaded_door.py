@@ -1,0 +1,48 @@
+"""A door in this process, in a thread of its own, so that clients of any kind can block."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Self
+
+from gateway.door.door import Door
+
+START_TIMEOUT_S = 30
+
+
+class ThreadedDoor:
+    """The door that `make` makes, in its thread's event loop."""
+
+    def __init__(self, make: Callable[[], Door]) -> None:
+        self.port = 0
+        self._make = make
+        self._started: Future[int] = Future()
+        self._stop: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.port = self._started.result(START_TIMEOUT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
+        door = self._make()
+        await door.start()
+        self._started.set_result(door.port)
+        await stopped.wait()
+        await door.stop(0)
