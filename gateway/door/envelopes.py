@@ -39,15 +39,17 @@ async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[
     """Yield the messages of a request as they come; raise a `QueryError` at what is none."""
     held = b""
     while True:
-        while len(held) >= _PREFIX:
-            length = int.from_bytes(held[1:_PREFIX], "big")
+        at = 0  # thousands of messages may come in one piece, and what follows each is not copied
+        while len(held) - at >= _PREFIX:
+            begin = at + _PREFIX
+            length = int.from_bytes(held[at + 1 : begin], "big")
             if length > MESSAGE_BYTES_MAX:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
-            end = _PREFIX + length
-            if len(held) < end:
+            if len(held) < begin + length:
                 break
-            yield _plain(held[0], held[_PREFIX:end], encoding)
-            held = held[end:]
+            yield _plain(held[at], held[begin : begin + length], encoding)
+            at = begin + length
+        held = held[at:]
         piece = await exchange.read()
         if not piece:
             break

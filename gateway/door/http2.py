@@ -211,9 +211,10 @@ class Http2Connection(Receiver):
                 self._part_since = None
                 data = data[at:]
             self._rest = data
+            more = self._intake.more or self._streams.serve_postponed()
             if self._streams.done:
                 self._finish()
-            elif self._intake.more or self._streams.serve_postponed():
+            elif more:
                 self._go_on_later()
         except ConnectionFault as fault:
             self._fail(fault)

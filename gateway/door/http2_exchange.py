@@ -312,7 +312,10 @@ class Outbox:
             data = b"".join(self.pieces)
             self.pieces.clear()
             self._size = 0
-            self._transport.write(data)
+            transport = self._transport
+            # Of a client that is gone nothing is heard before the next turn, and asyncio logs each write until then.
+            if not transport.is_closing() or transport.get_write_buffer_size():
+                transport.write(data)
 
     def _flush_due(self) -> None:
         self._due = False

@@ -29,9 +29,8 @@ from gateway.door.heads import Head
 from gateway.door.http2_budget import Budget
 from gateway.door.http2_exchange import Http2Exchange, Outbox
 from gateway.door.http2_heads import HEADER_BYTES_MAX, HeadTooLarge, RequestHeads, content_length
-from gateway.door.http2_streams import DRAIN_PING, TURN_FRAMES, Http2Streams
+from gateway.door.http2_streams import DRAIN_PING, TURN_FRAMES, TURN_S, Http2Streams
 
-TURN_S = 0.005  # of one connection, before others have their turn
 STREAMS_MAX = 1_000
 CONTINUATIONS_MAX = 32  # frames of one header block
 

@@ -1,5 +1,6 @@
 """The streams of an HTTP/2 connection: which are open, which are served, and how they end."""
 
+import time
 from collections.abc import Callable
 
 from gateway.door import frames
@@ -9,6 +10,7 @@ from gateway.door.http2_bodies import RequestBodies
 from gateway.door.http2_budget import Budget
 from gateway.door.http2_exchange import Http2Exchange, Outbox
 
+TURN_S = 0.005  # of one connection, before others have their turn
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
 HELD_BYTES_MAX = 1 << 20  # of answers that a client does not take, before nothing more of it is served
 RESET_STREAMS_MAX = 1_000  # streams remembered as reset: what a client sent before it knew is not its fault
@@ -46,12 +48,15 @@ class Http2Streams:
 
     def serve_postponed(self) -> bool:
         """Serve what waited for the client to take answers, as much as one turn may; return whether there is more."""
+        until = time.perf_counter() + TURN_S
         for _ in range(TURN_FRAMES):
             if not self._postponed or self._outbox.held > HELD_BYTES_MAX:
                 return False
             exchange = self._postponed.pop(next(iter(self._postponed)))
             self.bodies.kept -= len(exchange.body)
             self._app.serve(exchange)
+            if time.perf_counter() > until:
+                break
         return True
 
     def answered(self, exchange: Http2Exchange) -> None:

@@ -5,6 +5,7 @@ The mapping itself is protobuf's own; here are its limits, and errors that name 
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
@@ -297,8 +298,8 @@ def _value_of(text: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise InvalidField(twice if _NAME.fullmatch(twice) else "", "a name comes twice in one object; give it once")
     return made
 

@@ -4,7 +4,6 @@ import io
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -213,13 +212,11 @@ def test_source_topic_that_does_not_exist(broker: Broker, tmp_path: Path) -> Non
 
 def test_broker_away_at_the_start(tmp_path: Path) -> None:
     job = write_job(tmp_path, "away", "ratings")
-    start_s = time.monotonic()
     with JobProcess(tmp_path, "--table", job, "--bootstrap", "127.0.0.1:9", "--checkpoint", "unused") as running:
         assert running.process.wait(30) == 1
         assert running.errors() == (
             "error: no Kafka broker answers at 127.0.0.1:9 within 10 s; start it, or correct --bootstrap\n"
         )
-    assert time.monotonic() - start_s < 20
 
 
 def test_restart_keeps_topics_and_schema_ids(broker: Broker, tmp_path: Path, options: Options) -> None:
