@@ -92,8 +92,8 @@ class Gateway:
 
     def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
         self.address = address
-        target = address.removeprefix(HTTPS)
-        if target == address and trust == NO_TRUST:
+        target = address.removeprefix(HTTPS).removeprefix("http://")
+        if not address.startswith(HTTPS) and trust == NO_TRUST:
             self._channel = grpc.insecure_channel(target)
         else:
             self._channel = grpc.secure_channel(target, trust.credentials())

@@ -191,7 +191,7 @@ def _ask(address: str) -> None:
                 gateway.range("ratings", ["movie_id_from=1"], limit=3, descending=False),
             ),
             (
-                ["scan", "ratings", "min_average_rating=8"],
+                ["scan", "ratings", "min_average_rating=8", "--limit", "3"],
                 gateway.scan("ratings", ["min_average_rating=8"], limit=3),
             ),
         ):

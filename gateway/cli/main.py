@@ -179,7 +179,7 @@ def serve(
     bootstrap: Annotated[
         str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
     ],
-    data: Annotated[Path, typer.Option(help="Directory of the store; may be lost at any time.")] = Path(
+    data: Annotated[Path, typer.Option(help="Directory of the store, which may be lost, and of token.key.")] = Path(
         ".tablegate/gateway"
     ),
     listen: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")] = LOCAL,

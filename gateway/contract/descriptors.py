@@ -41,7 +41,7 @@ def load_descriptors(path: Path) -> FileDescriptorSet:
         files = FileDescriptorSet()
     # A name that is not UTF-8 comes as bytes.
     if not files.file or not all(file.name and isinstance(file.name, str) for file in files.file):
-        raise DescriptorError(f'contract "{path}" is no descriptor set; make one with `buf build -o {path.name}`')
+        raise DescriptorError(f'contract "{path}" is no descriptor set; make one with `buf build -o contract.binpb`')
     return files
 
 

@@ -72,8 +72,8 @@ class Calls:
         self.draining = False
         self._waiting = 0
         self._streams = 0
-        self._over = False
         self._tasks: set[asyncio.Future[None]] = set()
+        self._duplex: set[asyncio.Future[None]] = set()
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
@@ -95,14 +95,22 @@ class Calls:
 
     def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
         """Serve a stream each way, in a task."""
-        self._start(call, self._stream(call, path, method.handler(messages, call)))
+        task = self._start(call, self._stream(call, path, method.handler(messages, call)))
+        self._duplex.add(task)
+        task.add_done_callback(self._duplex.discard)
+
+    def drain(self) -> None:
+        """Let streams end by themselves; end those that may wait for their client for ever."""
+        self.draining = True
+        for task in self._duplex:
+            task.cancel()
 
     async def finish(self, grace_s: float) -> None:
         """Wait for what is at work, at most `grace_s`; then end it, and tell its clients."""
+        self.drain()
         until = time.monotonic() + grace_s
         while self._tasks and (left_s := until - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
-        self._over = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -150,7 +158,7 @@ class Calls:
         except TimeoutError:
             call.fail(DeadlineExceeded())
         except asyncio.CancelledError:
-            if self._over:  # otherwise its client is gone
+            if self.draining:  # otherwise its client is gone
                 call.fail(ShuttingDown())
             raise
         except Exception as error:  # noqa: BLE001  as above

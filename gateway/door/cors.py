@@ -31,7 +31,7 @@ class Cors:
         allowed = self._allowed(exchange)
         if not allowed:
             return False
-        fields = (*allowed, (b"access-control-allow-methods", b"GET, POST"))
+        fields = (*allowed, (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"))
         asked = headers.get(b"access-control-request-headers", b"")
         if _HEADER_NAMES.fullmatch(asked):
             fields += ((b"access-control-allow-headers", asked),)

@@ -1,10 +1,9 @@
 """The door: every protocol on one port. It takes exchanges from the listener and gives each to its protocol."""
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gateway.door.calls import Calls
+from gateway.door.calls import Calls, as_query_error
 from gateway.door.envelopes import MESSAGE_BYTES_MAX
 from gateway.door.exchange import Exchange
 from gateway.door.grpc import CONTENT_TYPE, CONTENT_TYPES, GrpcProtocol
@@ -20,8 +19,7 @@ CLOSE_S = 1.0  # for clients to take their last answers
 _TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
 _NOT_FOUND = Head(404, _TEXT)
 _BROKEN = Head(500, _TEXT)
-
-_logger = logging.getLogger("gateway.door")
+_NEEDS_HTTP2 = Head(505, _TEXT)
 
 
 class WebProtocol(Protocol):
@@ -62,12 +60,12 @@ class Door:
         return self._listener.port
 
     async def start(self) -> None:
-        """Listen; raise `OSError` where the address cannot be had."""
+        """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
         await self._listener.start()
 
     def drain(self) -> None:
         """Tell streams to end; calls on open connections are still served."""
-        self._calls.draining = True
+        self._calls.drain()
 
     async def stop(self, grace_s: float) -> None:
         """Stop listening, wait for the calls at work, at most `grace_s`, then end them."""
@@ -78,21 +76,23 @@ class Door:
 
     def takes_pieces(self, exchange: Exchange) -> bool:
         """Return whether the exchange is a stream each way."""
-        return exchange.target in self._duplex and _is_grpc(exchange)
+        return exchange.target in self._duplex and exchange.http2 and _is_grpc(exchange)
 
     def serve(self, exchange: Exchange) -> None:
         """Give an exchange to its protocol."""
         try:
             if exchange.headers.get(b"content-type") == CONTENT_TYPE or _is_grpc(exchange):
-                self._grpc.serve(exchange)
+                if exchange.http2:
+                    self._grpc.serve(exchange)
+                else:
+                    exchange.respond(_NEEDS_HTTP2, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
                 return
             for protocol in self._web:
                 if protocol.serve(exchange):
                     return
             exchange.respond(_NOT_FOUND, b"nothing is served under this path\n")
-        except Exception:
-            # Not the client's mistake, nor a handler's: those are answered. The connection must go on for its others.
-            _logger.exception("a protocol failed", extra={"target": exchange.target.decode("latin-1")})
+        except Exception as error:  # noqa: BLE001  the connection must go on for its other calls
+            as_query_error(error, "of a protocol")
             exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
 
 

@@ -23,7 +23,9 @@ def only_message(body: bytes, encoding: bytes | None) -> bytes:
 
     `encoding`: that of compressed messages, by `checked_encoding`.
     """
-    if len(body) < _PREFIX:
+    if body and len(body) < _PREFIX:
+        raise InvalidField("", "the request ends inside its message; send the whole message")
+    if not body:
         raise NotServed("the request has no whole message, but the method takes one; send one")
     length = int.from_bytes(body[1:_PREFIX], "big")
     if length > MESSAGE_BYTES_MAX:

@@ -181,7 +181,8 @@ class Http2Connection(Receiver):
 
     def _check_parts(self, now: float) -> None:
         """Raise `ConnectionFault` where something has begun too long ago, and is not whole."""
-        if self._greeted and not self._rest and not self._intake.in_block:
+        waits = self._busy or self._full  # what is here may be whole, and waits for its turn
+        if self._greeted and (waits or not self._rest) and not self._intake.in_block:
             self._part_since = None
             return
         self._part_since = self._part_since or now

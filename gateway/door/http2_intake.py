@@ -206,6 +206,7 @@ class Http2Intake:
         if exchange is None:
             self._heads.skip(block)
             if self._streams.is_late(stream):
+                self._budget.count_noise(1, "too many frames of streams that are reset")
                 return
             if stream == self._streams.last and stream:
                 raise ConnectionFault(STREAM_CLOSED, "HEADERS on a closed stream")
@@ -237,6 +238,7 @@ class Http2Intake:
     def _take_late_data(self, stream: int) -> None:
         """Throw bytes away that come after their stream was reset; others are wrong."""
         if self._streams.is_late(stream):
+            self._budget.count_noise(1, "too many frames of streams that are reset")
             return
         if stream == 0 or not stream & 1 or stream > self._streams.last:
             raise ConnectionFault(PROTOCOL_ERROR, "DATA on a stream that is not open")

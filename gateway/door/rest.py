@@ -12,12 +12,12 @@ from typing_extensions import override
 
 from gateway.contract.http_rules import HttpRoute
 from gateway.door.calls import Calls, ServedCall, as_query_error
-from gateway.door.envelopes import GZIP, MESSAGE_BYTES_MAX, unzipped
+from gateway.door.envelopes import GZIP, unzipped
 from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
 from gateway.door.heads import Head
 from gateway.door.http_statuses import HTTP_STATUSES
-from gateway.door.json_codec import JsonCodec
+from gateway.door.json_codec import JSON_BYTES_MAX, JsonCodec
 from gateway.door.rest_routes import Router, ServedRoute
 from gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
@@ -65,8 +65,9 @@ class RestProtocol:
             return True
         try:
             if exchange.oversize:
-                raise RequestTooLarge(MESSAGE_BYTES_MAX)
-            message = route.request(values, query, unzipped(exchange.body) if coding == GZIP else exchange.body)
+                raise RequestTooLarge(JSON_BYTES_MAX)
+            body = unzipped(exchange.body, JSON_BYTES_MAX) if coding == GZIP else exchange.body
+            message = route.request(values, query, body)
         except QueryError as error:
             _respond_error(exchange, error)
             return True

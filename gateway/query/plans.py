@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Generator
+from typing import Any
 
 from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery
 from gateway.contract.tokens import TokenSigner
@@ -61,16 +62,27 @@ def _guarded_unary(handler: UnaryHandler) -> UnaryHandler:
             answer = handler(data, call)
         except StoreUnavailable as error:
             raise _told(error) from error
-        return answer if isinstance(answer, bytes) else _guarded(answer)
+        return answer if isinstance(answer, bytes) else _Guarded(answer)
 
     return handle
 
 
-async def _guarded(answer: Awaitable[bytes]) -> bytes:
-    try:
-        return await answer
-    except StoreUnavailable as error:
-        raise _told(error) from error
+class _Guarded(Awaitable[bytes]):
+    """An answer to wait for. Closed before anybody waited, it closes the one inside."""
+
+    def __init__(self, answer: Awaitable[bytes]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        try:
+            return (yield from self._answer.__await__())
+        except StoreUnavailable as error:
+            raise _told(error) from error
+
+    def close(self) -> None:
+        close = getattr(self._answer, "close", None)
+        if close is not None:
+            close()
 
 
 def _guarded_stream(handler: StreamHandler) -> StreamHandler:

@@ -13,7 +13,15 @@ from gateway.contract.catalogue import Catalogue
 from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig, paths_of
 from gateway.server.config import ServeConfig, ServeError
 from gateway.server.logs import set_up_logging
-from gateway.server.preflight import Reserved, check_tls, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.preflight import (
+    Reserved,
+    check_origins,
+    check_tls,
+    load_contracts,
+    lock_data,
+    reserve_address,
+    token_keys,
+)
 from gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
 
 START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
@@ -29,6 +37,7 @@ def serve(config: ServeConfig) -> int:
         raise ServeError(f"{config.workers} workers answer nothing; give at least 1")
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
+    check_origins(config.cors_origins)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
     try:

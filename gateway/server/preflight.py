@@ -3,6 +3,7 @@
 import fcntl
 import ipaddress
 import os
+import re
 import secrets
 import socket
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from gateway.contract.binder import ContractError, bind, merge
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.descriptors import DescriptorError, load_descriptors
 from gateway.contract.tokens import KEY_BYTES_MIN
+from gateway.door.cors import ANY
 from gateway.door.tls import TlsError
 from gateway.server.config import LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
 
 
 def load_contracts(paths: tuple[Path, ...]) -> tuple[FileDescriptorSet, Catalogue]:
@@ -36,6 +40,16 @@ def check_tls(config: ServeConfig) -> None:
             config.tls.load()
         except TlsError as error:
             raise ServeError(str(error)) from None
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """Raise `ServeError` where one is written as no browser sends it."""
+    for origin in origins:
+        if origin != ANY and not _ORIGIN.fullmatch(origin):
+            raise ServeError(
+                f'"{origin}" is no origin; give scheme, host in lower case and port where it has one, '
+                "such as https://shop.example, or * for all"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,7 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
             raise ServeError(_taken(listen, error)) from None
         port = alone.getsockname()[1]
     holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         holder.bind((numeric, port))

@@ -10,6 +10,7 @@ from pathlib import Path
 from gateway.contract.binder import bind
 from gateway.contract.tokens import TokenSigner
 from gateway.door.door import Door
+from gateway.door.tls import TlsError
 from gateway.door.web import web_protocols
 from gateway.query.plans import query_methods
 from gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
@@ -28,7 +29,7 @@ def worker_main(config: ChildConfig) -> None:
     """Serve until SIGTERM."""
     try:
         asyncio.run(_Worker(config).run())
-    except OSError as error:
+    except (OSError, TlsError) as error:
         _logger.error("the worker cannot serve", extra={"reason": str(error)})
         sys.exit(1)
 

@@ -14,7 +14,7 @@ import pytest
 from gateway.server.app import START_DEATHS_MAX, _Announcer, serve
 from gateway.server.child import FAILED, STORE_OPENED
 from gateway.server.config import ServeConfig, ServeError
-from gateway.server.preflight import Reserved, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.preflight import Reserved, check_origins, load_contracts, lock_data, reserve_address, token_keys
 from gateway.server.supervisor import EXITED
 from tests.support.tables import RATINGS, ROOT, catalogue_of
 
@@ -116,6 +116,15 @@ def test_wrong_contracts_are_refused_in_words(tmp_path: Path) -> None:
     wrong.write_text(RATINGS.read_text().replace('key: "movie_id"', 'key: "nothing"'))
     with pytest.raises(ServeError, match="nothing"):
         load_contracts((wrong,))
+
+
+@pytest.mark.parametrize(
+    "origin", ["shop.example", "https://shop.example/", "", "https://münchen.example", "https://A.b"]
+)
+def test_origins_that_no_browser_sends_are_refused(origin: str) -> None:
+    check_origins(("*", "https://shop.example", "http://localhost:8080", "http://[::1]:8080"))
+    with pytest.raises(ServeError, match="is no origin"):
+        check_origins((origin,))
 
 
 def _refusal(*arguments: str) -> str:

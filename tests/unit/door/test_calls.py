@@ -1,11 +1,12 @@
 import asyncio
 import inspect
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.door.calls import Calls, ServedCall
-from gateway.query.call import UnaryMethod
-from gateway.query.errors import QueryError
+from gateway.query.call import Call, DuplexMethod, UnaryMethod
+from gateway.query.errors import QueryError, ShuttingDown
 
 
 class RecordedCall(ServedCall):
@@ -41,6 +42,28 @@ def test_a_call_whose_client_goes_before_it_begins_leaves_nothing_behind() -> No
 
     assert asyncio.run(run()).ended == []
     assert inspect.getcoroutinestate(answer) == inspect.CORO_CLOSED
+
+
+def test_a_drain_ends_streams_that_wait_for_their_client() -> None:
+    async def echo(messages: AsyncIterator[bytes], _call: Call) -> AsyncIterator[bytes]:
+        async for message in messages:
+            yield message
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.sleep(30)
+        yield b""
+
+    async def run() -> RecordedCall:
+        calls = Calls()
+        call = RecordedCall(calls)
+        calls.duplex(call, "/test.Service/Echo", DuplexMethod(echo), never())
+        await asyncio.sleep(0)
+        calls.drain()
+        await calls.finish(20)
+        return call
+
+    [error] = asyncio.run(run()).ended
+    assert isinstance(error, ShuttingDown)
 
 
 def test_answers_at_once_take_no_task() -> None:

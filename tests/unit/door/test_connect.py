@@ -319,3 +319,19 @@ def test_a_slow_reader_gets_whole_messages_and_the_end() -> None:
 
 def _connected(door: WebDoor) -> socket.socket:
     return socket.create_connection(("127.0.0.1", door.port), timeout=10)
+
+
+def test_grpc_needs_http2(door: WebDoor) -> None:
+    client = client_of(web_clients(door), "http1")
+    answer = client.post(GET_RATING, _envelope(_message("GetRating", movie_id=7)), "application/grpc")
+    assert (answer.status, answer.body) == (505, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
+
+
+def test_json_may_be_as_long_packed_as_plain(door: WebDoor) -> None:
+    client = client_of(web_clients(door), "http1")
+    body = json.dumps({"movieId": 7}).encode() + b" " * (MESSAGE_BYTES_MAX + 1)
+    for sent, coding in ((body, "identity"), (gzip.compress(body), "gzip")):
+        assert client.post(GET_RATING, sent, JSON, content_encoding=coding).status == 200
+    batch = json.dumps({"keys": [{"movieId": 7}]}).encode() + b" " * (MESSAGE_BYTES_MAX + 1)
+    for sent, coding in ((batch, "identity"), (gzip.compress(batch), "gzip")):
+        assert client.post("/v1/ratings:batchGet", sent, JSON, content_encoding=coding).status == 200

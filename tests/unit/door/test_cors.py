@@ -33,7 +33,7 @@ def test_a_preflight_allows_what_was_asked(clients: dict[str, WebClient]) -> Non
     for name, origin in (("one", PAGE), ("any", "*")):
         assert _preflight(clients[name], origin=PAGE) == {
             "access-control-allow-origin": origin,
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
             "access-control-allow-headers": ASKED,
             "access-control-max-age": "7200",
         }
