@@ -189,7 +189,10 @@ def serve(
     ] = None,
     reflection: Annotated[
         bool,
-        typer.Option("--reflection", help="Tell clients the contracts: grpcurl and this command's get, range, scan."),
+        typer.Option(
+            "--reflection",
+            help="Tell clients the contracts: for grpcurl, tablegate get …, /openapi.json and /docs.",
+        ),
     ] = False,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve TLS with this certificate chain (PEM). Replaced files are taken up.")

@@ -148,7 +148,7 @@ def test_sigterm_drains(tmp_path: Path, address: str) -> None:
     store = LmdbStore(tmp_path / "store")
     ratings_table(store).put([rating(1)])
     with _worker(tmp_path / "store", address) as worker:
-        assert _event(worker) == "listening"
+        assert [_event(worker), _event(worker)] == ["listening", "serving"]
         query = catalogue_of().queries[GET]
         request: Any = query.request_class(movie_id=1)
         request.read_options.at_least_source.topics.add(topic="ratings").offsets[0] = 10**9
@@ -156,8 +156,16 @@ def test_sigterm_drains(tmp_path: Path, address: str) -> None:
         with grpc.insecure_channel(address) as channel:
             grpc.channel_ready_future(channel).result(5)
             waiting = channel.unary_unary(GET).future(request.SerializeToString(), timeout=10)
+            watched = channel.unary_stream(
+                "/grpc.health.v1.Health/Watch", response_deserializer=health_pb2.HealthCheckResponse.FromString
+            )(b"")
+            assert next(watched).status == health_pb2.HealthCheckResponse.SERVING
             time.sleep(0.2)
             worker.terminate()
+            assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.RpcError) as told:
+                next(watched)
+            assert told.value.details() == "the gateway is shutting down; connect again"
             assert waiting.exception(5).code() is grpc.StatusCode.UNAVAILABLE
             assert "not fresh enough" in waiting.details()  # it was answered, not cut
         assert worker.wait(10) == 0

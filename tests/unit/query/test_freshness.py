@@ -91,6 +91,18 @@ def test_an_answer_of_several_partitions_is_as_old_as_the_oldest(ratings: Rating
     assert ratings.asker.stream("ScanRatings")[-1].progress.read_info.as_of_time.seconds == 10
 
 
+def test_a_gateway_that_goes_does_not_wait(ratings: Ratings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(_seconds: float) -> None:
+        raise AssertionError("waits")
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    ratings.table.put([rating(1)])
+    behind = make_ratings()
+    token = ratings.ask("GetRating", movie_id=1).read_info.consistency_token
+    with pytest.raises(NotCaughtUp):
+        behind.ask("GetRating", _request(behind, None, at_least=token), LocalCall(draining=True))
+
+
 def test_the_wait_is_half_of_the_time_left(ratings: Ratings) -> None:
     ratings.table.put([rating(1)])
     behind = make_ratings()
