@@ -91,7 +91,7 @@ class Greeting(Receiver):
         if self._since is None:
             self._since = now
         elif now - self._since >= self._limit_s:
-            if self._tls is not None and not self._tls.opened:
+            if self._tls is not None and not self._tls.opened and not self._refused:
                 self._host.note_tls_failure(f"not done within {self._limit_s:g} s", self._peer())
             self.close()
 
@@ -122,6 +122,9 @@ class Greeting(Receiver):
             self._leave(http2=protocol == "h2")
 
     def _fail(self, reason: str) -> None:
+        self._refused = True
+        self._since = None
+        self._limit_s = self._host.refused_s
         self._host.note_tls_failure(reason, self._peer())
 
     def _leave(self, *, http2: bool) -> None:

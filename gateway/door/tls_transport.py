@@ -61,7 +61,8 @@ class TlsTransport(asyncio.Transport, Receiver):
     @override
     def eof_received(self) -> bool | None:
         if not self.opened:
-            self._on_failed("the client went away")
+            if not self._ended:
+                self._on_failed("the client went away")
             return False
         return self._protocol.eof_received()
 
@@ -87,9 +88,10 @@ class TlsTransport(asyncio.Transport, Receiver):
             return False
         except ssl.SSLError as error:
             self._ended = True
-            self._flush()  # the alert
+            self._flush()
+            # Only our half is closed: what the client sent meanwhile would reset the socket, and the alert be lost.
+            self._below.write_eof()
             self._on_failed(reason_of(error))
-            self._below.close()
             return False
         self._flush()
         self.opened = True
