@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 
 from gateway.door.exchange import Exchange
-from gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
+from gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
 from gateway.query.errors import DeadlineExceeded, Internal, Overloaded, QueryError, ShuttingDown
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
@@ -21,14 +21,14 @@ _logger = logging.getLogger("gateway.door")
 class ServedCall(ABC):
     """A call, as its handler sees it (`gateway.query.call.Call`), and the ways to answer it, each protocol's own.
 
-    `timeout_s`: what the client asked for, None where it did not.
+    `timeout_s`: what the client asked for, None where it did not; set by the protocol.
     """
 
     __slots__ = ("_calls", "_started", "exchange", "timeout_s", "trailer")
 
-    def __init__(self, calls: "Calls", exchange: Exchange, timeout_s: float | None) -> None:
+    def __init__(self, calls: "Calls", exchange: Exchange) -> None:
         self.exchange = exchange
-        self.timeout_s = timeout_s
+        self.timeout_s: float | None = None
         self.trailer: Fields = ()
         self._calls = calls
         self._started = time.monotonic()
@@ -87,7 +87,7 @@ class Calls:
         if isinstance(answer, bytes):
             call.answer(answer)
         else:
-            self._start(call, self._wait(call, path, answer)).add_done_callback(lambda _: _close(answer))
+            self._start(call, self._wait(call, path, answer)).add_done_callback(lambda _: close_unawaited(answer))
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
@@ -163,13 +163,6 @@ class Calls:
             raise
         except Exception as error:  # noqa: BLE001  as above
             call.fail(as_query_error(error, path))
-
-
-def _close(answer: object) -> None:
-    """Close a coroutine whose task was cancelled before it began, or Python warns of it; one that has ended is fine."""
-    close = getattr(answer, "close", None)
-    if close is not None:
-        close()
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:

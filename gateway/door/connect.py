@@ -18,9 +18,9 @@ from gateway.door.calls import Calls, ServedCall, as_query_error
 from gateway.door.envelopes import GZIP, MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message, unzipped
 from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
-from gateway.door.grpc import unknown_method
-from gateway.door.heads import Head
-from gateway.door.http_statuses import HTTP_STATUSES
+from gateway.door.grpc import services_of, unknown_method
+from gateway.door.heads import TEXT, Head, Kept
+from gateway.door.http_statuses import HTTP_STATUSES, retry_after
 from gateway.door.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
@@ -37,9 +37,7 @@ _GET_ENCODINGS = {b"json": True, b"proto": False}
 _VERSION = b"1"
 _TIMEOUT_DIGITS_MAX = 10
 _NO_STORE = (b"cache-control", b"no-store")  # what a query answers may be other the next moment
-_HEADS_MAX = 4_096  # heads kept: there is a trailer a partition, and this is only a bound
 _END_STREAM = 2  # the flag of the envelope that ends a stream
-_TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class ConnectUnary(ServedCall):
     __slots__ = ("_as_json", "_protocol", "_route")
 
     def __init__(self, protocol: "ConnectProtocol", exchange: Exchange, route: _Route, *, as_json: bool) -> None:
-        super().__init__(protocol.calls, exchange, None)
+        super().__init__(protocol.calls, exchange)
         self._protocol = protocol
         self._route = route
         self._as_json = as_json
@@ -126,8 +124,8 @@ class ConnectProtocol:
         self.calls = calls
         self.codec = codec
         self._routes = {path.encode("ascii"): _route(path, method, codec) for path, method in methods.items()}
-        self._services = frozenset(path.rpartition("/")[0] for path in methods)
-        self._heads: dict[tuple[Fields, bool, bool], Head] = {}
+        self._services = services_of(methods)
+        self._heads: Kept[tuple[Fields, bool, bool], Head] = Kept(_ok_head)
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange that is of this protocol; return whether it was."""
@@ -144,27 +142,16 @@ class ConnectProtocol:
             self._get(exchange, route, query)
         else:
             allow = b"GET, POST" if route.gettable else b"POST"
-            exchange.respond(Head(405, (_TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
+            exchange.respond(Head(405, (TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
         return True
 
     def ok_head(self, trailer: Fields, *, as_json: bool, get: bool) -> Head:
         """Return the head of a unary answer."""
-        key = (trailer, as_json, get)
-        kept = self._heads.get(key)
-        if kept is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            fields: Fields = ((b"content-type", _JSON if as_json else _PROTO), (b"accept-encoding", GZIP))
-            if get:
-                fields += (_NO_STORE,)
-            kept = self._heads[key] = Head(200, fields + _as_headers(trailer))
-        return kept
+        return self._heads[trailer, as_json, get]
 
     def fail(self, exchange: Exchange, error: QueryError, trailer: Fields = (), http_status: int | None = None) -> None:
         """Answer a unary call with an error."""
-        fields: Fields = ((b"content-type", _JSON), _NO_STORE)
-        if error.retry_after_ms is not None:
-            fields += ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
+        fields: Fields = ((b"content-type", _JSON), _NO_STORE, *retry_after(error))
         head = Head(http_status or HTTP_STATUSES[code_of(error)], fields + _as_headers(trailer))
         exchange.respond(head, compact(error_value(error, self.codec)))
 
@@ -191,7 +178,7 @@ class ConnectProtocol:
         if as_json is None or (as_json and route.types is None):
             accept = _accept_post(unary, with_json=route.types is not None)
             text = b"the method takes %b\n" % accept
-            exchange.respond(Head(415, (_TEXT, (b"accept-post", accept))), text)
+            exchange.respond(Head(415, (TEXT, (b"accept-post", accept))), text)
         elif unary:
             self._unary(exchange, route, exchange.body, exchange.headers.get(b"content-encoding"), as_json=as_json)
         else:
@@ -201,7 +188,7 @@ class ConnectProtocol:
         params = _params(query)
         as_json = _GET_ENCODINGS.get(params.get(b"encoding", b""))
         if as_json is None:
-            exchange.respond(Head(415, (_TEXT,)), b"give encoding=json or encoding=proto\n")
+            exchange.respond(Head(415, (TEXT,)), b"give encoding=json or encoding=proto\n")
             return
         try:
             if params.get(b"connect", b"v1") != b"v1":
@@ -324,8 +311,15 @@ def _end_frame(last: dict[str, Any], trailer: Fields) -> bytes:
         for name, value in trailer:
             metadata.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
         last = {**last, "metadata": metadata}
-    text = compact(last)
-    return b"%c%b%b" % (_END_STREAM, len(text).to_bytes(4, "big"), text)
+    return envelope(compact(last), _END_STREAM)
+
+
+def _ok_head(key: tuple[Fields, bool, bool]) -> Head:
+    trailer, as_json, get = key
+    fields: Fields = ((b"content-type", _JSON if as_json else _PROTO), (b"accept-encoding", GZIP))
+    if get:
+        fields += (_NO_STORE,)
+    return Head(200, fields + _as_headers(trailer))
 
 
 def _as_headers(trailer: Fields) -> Fields:

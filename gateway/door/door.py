@@ -4,22 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.door.calls import Calls, as_query_error
-from gateway.door.envelopes import MESSAGE_BYTES_MAX
 from gateway.door.exchange import Exchange
 from gateway.door.grpc import CONTENT_TYPE, CONTENT_TYPES, GrpcProtocol
-from gateway.door.heads import Head
+from gateway.door.heads import TEXT, Head
+from gateway.door.json_codec import JSON_BYTES_MAX
 from gateway.door.listener import Listener
 from gateway.door.tls import TlsFiles
 from gateway.query.call import DuplexMethod, Methods
 
-BODY_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # a message as JSON or base64 is longer than its bytes
-
 CLOSE_S = 1.0  # for clients to take their last answers
 
-_TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
-_NOT_FOUND = Head(404, _TEXT)
-_BROKEN = Head(500, _TEXT)
-_NEEDS_HTTP2 = Head(505, _TEXT)
+_NOT_FOUND = Head(404, (TEXT,))
+_BROKEN = Head(500, (TEXT,))
+_NEEDS_HTTP2 = Head(505, (TEXT,))
 
 
 class WebProtocol(Protocol):
@@ -36,7 +33,7 @@ class Door:
     beside gRPC; the first that knows an exchange serves it.
     """
 
-    body_bytes_max = BODY_BYTES_MAX
+    body_bytes_max = JSON_BYTES_MAX  # the longest of what protocols take
 
     def __init__(
         self,
@@ -48,9 +45,10 @@ class Door:
         shared_port: bool = False,
     ) -> None:
         self._calls = Calls()
-        paths = {path.encode("ascii"): (path, method) for path, method in methods.items()}
-        self._grpc = GrpcProtocol(paths, self._calls)
-        self._duplex = frozenset(path for path, (_, method) in paths.items() if isinstance(method, DuplexMethod))
+        self._grpc = GrpcProtocol(methods, self._calls)
+        self._duplex = frozenset(
+            path.encode("ascii") for path, method in methods.items() if isinstance(method, DuplexMethod)
+        )
         self._web = tuple(web(methods, self._calls))
         self._listener = Listener(self, address, tls=tls, shared_port=shared_port)
 

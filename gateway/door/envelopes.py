@@ -13,9 +13,9 @@ _PREFIX = 5
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
-def envelope(message: bytes) -> bytes:
+def envelope(message: bytes, flags: int = 0) -> bytes:
     """Return `message` with its prefix."""
-    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
+    return b"%c%b%b" % (flags, len(message).to_bytes(4, "big"), message)
 
 
 def only_message(body: bytes, encoding: bytes | None) -> bytes:

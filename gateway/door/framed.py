@@ -13,7 +13,7 @@ class FramedCall(ServedCall):
     __slots__ = ("_begun", "_head")
 
     def __init__(self, calls: Calls, exchange: Exchange, head: Head) -> None:
-        super().__init__(calls, exchange, None)
+        super().__init__(calls, exchange)
         self._head = head
         self._begun = False
 

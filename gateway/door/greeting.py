@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from typing_extensions import override
 
-from gateway.door.heads import Head
+from gateway.door.heads import TEXT, Head
 from gateway.door.receiving import Receiver
 from gateway.door.tls_transport import TlsTransport
 
@@ -15,7 +15,7 @@ _TLS_HANDSHAKE = 0x16  # the first byte of a record that holds a hello
 _TLS_ALERT = b"\x15\x03\x01\x00\x02\x02\x46"  # fatal, protocol_version
 _USE_TLS = b"this port speaks TLS; use https"
 _USE_TLS_HTTP1 = b"%bcontent-length: %d\r\nconnection: close\r\n\r\n%b\n" % (
-    Head(400, ((b"content-type", b"text/plain; charset=utf-8"),)).h1,
+    Head(400, (TEXT,)).h1,
     len(_USE_TLS) + 1,
     _USE_TLS,
 )

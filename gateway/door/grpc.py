@@ -4,22 +4,22 @@ import base64
 from collections.abc import Mapping, Set
 from urllib.parse import quote
 
+from google.rpc import code_pb2
+
 from gateway.door.calls import Calls, ServedCall
 from gateway.door.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, messages, only_message
 from gateway.door.exchange import Exchange
-from gateway.door.heads import Head, Trailer
-from gateway.query.call import Fields, Method, StreamMethod, UnaryMethod
+from gateway.door.heads import Head, Kept, Trailer
+from gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 
 CONTENT_TYPE = b"application/grpc"
 CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
-UNAVAILABLE = 14
 
-_OK: Fields = ((b"grpc-status", b"0"),)
+OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
 _HEAD = Head(200, _FIELDS)
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
-_TRAILERS_MAX = 4_096  # trailers kept: there is one a partition, and this is only a bound
 _UNIT_S: Mapping[int, float] = {
     ord("H"): 3600.0,
     ord("M"): 60.0,
@@ -32,11 +32,31 @@ _TIMEOUT_DIGITS_MAX = 8
 _MESSAGE_SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable, without the % that escapes
 
 
+def services_of(methods: Methods) -> Set[str]:
+    """Return the services of methods, as in "/package.Service"."""
+    return frozenset(path.rpartition("/")[0] for path in methods)
+
+
 def unknown_method(path: str, services: Set[str]) -> NotServed:
     """Return the error for a path that is no method; services as in "/package.Service"."""
     if path.rpartition("/")[0] in services:
         return NotServed("the service has no such method; list its methods by reflection, or look into its contract")
     return NotServed("no such service is served here; check the address and the name of the service")
+
+
+class MethodTable:
+    """Methods by their path as it comes over the wire."""
+
+    def __init__(self, methods: Methods) -> None:
+        self._methods = {path.encode("ascii"): (path, method) for path, method in methods.items()}
+        self._services = services_of(methods)
+
+    def find(self, target: bytes) -> tuple[str, Method]:
+        """Return path and method; raise `NotServed` where there is none."""
+        known = self._methods.get(target)
+        if known is None:
+            raise unknown_method(target.decode("latin-1"), self._services)
+        return known
 
 
 def timeout_s(text: bytes | None) -> float | None:
@@ -57,7 +77,7 @@ def error_fields(error: QueryError) -> Fields:
         (b"grpc-message", quote(error.text, safe=_MESSAGE_SAFE).encode("ascii")),
         (b"grpc-status-details-bin", base64.b64encode(status_of(error).SerializeToString()).rstrip(b"=")),
     ]
-    if code_of(error) == UNAVAILABLE and error.retry_after_ms is not None:
+    if code_of(error) == code_pb2.UNAVAILABLE and error.retry_after_ms is not None:
         fields.append((b"grpc-retry-pushback-ms", b"%d" % error.retry_after_ms))
     return tuple(fields)
 
@@ -67,24 +87,14 @@ class GrpcCall(ServedCall):
 
     __slots__ = ("_begun", "_trailers")
 
-    def __init__(
-        self, calls: Calls, exchange: Exchange, timeout_s: float | None, trailers: dict[Fields, Trailer]
-    ) -> None:
-        super().__init__(calls, exchange, timeout_s)
+    def __init__(self, calls: Calls, exchange: Exchange, trailers: Kept[Fields, Trailer]) -> None:
+        super().__init__(calls, exchange)
         self._trailers = trailers
         self._begun = False
 
-    def _ok(self) -> Trailer:
-        kept = self._trailers.get(self.trailer)
-        if kept is None:
-            if len(self._trailers) >= _TRAILERS_MAX:
-                self._trailers.clear()
-            kept = self._trailers[self.trailer] = Trailer(_OK + self.trailer)
-        return kept
-
     def answer(self, message: bytes) -> None:
         """Answer a unary call."""
-        self.exchange.respond(_HEAD, b"\0%b%b" % (len(message).to_bytes(4, "big"), message), self._ok())
+        self.exchange.respond(_HEAD, envelope(message), self._trailers[self.trailer])
 
     def fail(self, error: QueryError) -> None:
         """Answer with an error."""
@@ -102,7 +112,7 @@ class GrpcCall(ServedCall):
     def end(self) -> None:
         """End a stream."""
         self._begin()
-        self.exchange.end(self._ok())
+        self.exchange.end(self._trailers[self.trailer])
 
     def _begin(self) -> None:
         if not self._begun:
@@ -111,28 +121,22 @@ class GrpcCall(ServedCall):
 
 
 class GrpcProtocol:
-    """Serves exchanges whose content type is gRPC's. `methods` by path as it comes over the wire."""
+    """Serves exchanges whose content type is gRPC's."""
 
-    def __init__(self, methods: Mapping[bytes, tuple[str, Method]], calls: Calls) -> None:
-        self._methods = methods
-        self._services = frozenset(path.rpartition("/")[0] for path, _ in methods.values())
+    def __init__(self, methods: Methods, calls: Calls) -> None:
+        self._methods = MethodTable(methods)
         self._calls = calls
-        self._trailers: dict[Fields, Trailer] = {}
+        self._trailers: Kept[Fields, Trailer] = Kept(lambda fields: Trailer(OK + fields))
 
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange."""
         headers = exchange.headers
-        call = GrpcCall(self._calls, exchange, None, self._trailers)
+        call = GrpcCall(self._calls, exchange, self._trailers)
         try:
-            timeout = headers.get(b"grpc-timeout")
-            if timeout is not None:
-                call.timeout_s = timeout_s(timeout)
-            known = self._methods.get(exchange.target)
-            if known is None:
-                raise unknown_method(exchange.target.decode("latin-1"), self._services)
+            call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
+            path, method = self._methods.find(exchange.target)
             if exchange.method != b"POST":
                 raise NotServed("gRPC calls come by POST; check the client")
-            path, method = known
             encoding = checked_encoding(headers.get(b"grpc-encoding"))
             if isinstance(method, (UnaryMethod, StreamMethod)):
                 if exchange.oversize:

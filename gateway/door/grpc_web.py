@@ -13,8 +13,8 @@ from gateway.door.calls import Calls
 from gateway.door.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message
 from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
-from gateway.door.grpc import error_fields, timeout_s, unknown_method
-from gateway.door.heads import Head
+from gateway.door.grpc import OK, MethodTable, error_fields, timeout_s
+from gateway.door.heads import TEXT, Head
 from gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
 
@@ -25,11 +25,9 @@ _HEADS = {
     text: Head(200, ((b"content-type", name + b"+proto"), (b"grpc-accept-encoding", b"identity,gzip")))
     for name, text in ((CONTENT_TYPE, False), (_TEXT_TYPE, True))
 }
-_PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
-_WRONG_TYPE = Head(415, (_PLAIN_TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
-_WRONG_METHOD = Head(405, (_PLAIN_TEXT, (b"allow", b"POST")))
+_WRONG_TYPE = Head(415, (TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
+_WRONG_METHOD = Head(405, (TEXT, (b"allow", b"POST")))
 _TRAILER_FRAME = 0x80  # the flag
-_OK: Fields = ((b"grpc-status", b"0"),)
 _BASE64_RUN = re.compile(rb"[^=]*=*")
 
 
@@ -44,7 +42,7 @@ class GrpcWebCall(FramedCall):
 
     @override
     def answer(self, message: bytes) -> None:
-        self.end_with(self._frame(envelope(message) + _trailer_frame(_OK + self.trailer)))
+        self.end_with(self._frame(envelope(message) + _trailer_frame(OK + self.trailer)))
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -56,7 +54,7 @@ class GrpcWebCall(FramedCall):
 
     @override
     def end(self) -> None:
-        self.end_with(self._frame(_trailer_frame(_OK + self.trailer)))
+        self.end_with(self._frame(_trailer_frame(OK + self.trailer)))
 
     def _frame(self, frame: bytes) -> bytes:
         # Frames are padded one by one: a client reads base64 four letters at a time, and padding ends a run.
@@ -67,8 +65,7 @@ class GrpcWebProtocol:
     """Serves exchanges whose content type is gRPC-Web's."""
 
     def __init__(self, methods: Methods, calls: Calls) -> None:
-        self._methods = {path.encode("ascii"): (path, method) for path, method in methods.items()}
-        self._services = frozenset(path.rpartition("/")[0] for path in methods)
+        self._methods = MethodTable(methods)
         self._calls = calls
 
     def serve(self, exchange: Exchange) -> bool:
@@ -90,10 +87,7 @@ class GrpcWebProtocol:
         headers = exchange.headers
         try:
             call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
-            known = self._methods.get(exchange.target)
-            if known is None:
-                raise unknown_method(exchange.target.decode("latin-1"), self._services)
-            path, method = known
+            path, method = self._methods.find(exchange.target)
             if not isinstance(method, (UnaryMethod, StreamMethod)):
                 raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
             if exchange.oversize:
@@ -111,7 +105,7 @@ class GrpcWebProtocol:
 
 def _trailer_frame(fields: Fields) -> bytes:
     block = b"".join([b"%b: %b\r\n" % field for field in fields])
-    return b"%c%b%b" % (_TRAILER_FRAME, len(block).to_bytes(4, "big"), block)
+    return envelope(block, _TRAILER_FRAME)
 
 
 def _from_base64(text: bytes) -> bytes:

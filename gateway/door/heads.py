@@ -3,9 +3,17 @@
 HPACK (RFC 7541) is used without its dynamic table and without Huffman: a block is then the same on every connection.
 """
 
+from collections.abc import Callable, Hashable
 from http import HTTPStatus
+from typing import Generic, TypeVar
 
 from gateway.query.call import Fields
+
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+KEPT_MAX = 4_096  # there is a trailer a partition, and this is only a bound
+
+Key = TypeVar("Key", bound=Hashable)
+Block = TypeVar("Block", bound="Trailer")
 
 # Places of names in HPACK's static table (RFC 7541, appendix A), of those that we send.
 _STATIC_NAMES = {
@@ -49,6 +57,20 @@ class Head(Trailer):
         self.status = status
         self.h2 = _status(status) + self.h2
         self.h1 = b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status)) + self.h1
+
+
+class Kept(dict[Key, Block], Generic[Key, Block]):
+    """Heads or trailers by what they are made of, made once each."""
+
+    def __init__(self, make: Callable[[Key], Block]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Key) -> Block:
+        if len(self) >= KEPT_MAX:
+            self.clear()
+        made = self[key] = self._make(key)
+        return made
 
 
 def _phrase(status: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import cast
 from typing_extensions import override
 
 from gateway.door.exchange import App
-from gateway.door.heads import Head
+from gateway.door.heads import TEXT, Head
 from gateway.door.http1_exchange import CLOSE, Http1Exchange
 from gateway.door.http1_parser import SLICE_BYTES, Refusal, RequestParser
 from gateway.door.receiving import Receiver
@@ -24,7 +24,6 @@ SERVED_MAX = 64  # of them in one turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +302,7 @@ class Http1Connection(Receiver):
             self.close()
 
     def _send_refusal(self, refusal: Refusal) -> None:
-        head, body = Head(refusal.status, _TEXT), refusal.reason.encode("utf-8") + b"\n"
+        head, body = Head(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
         self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (head.h1, len(body), CLOSE, body))
         self._end(linger=True)
 

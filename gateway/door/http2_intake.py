@@ -25,7 +25,7 @@ from gateway.door.frames import (
     StreamFault,
     unpack_head,
 )
-from gateway.door.heads import Head
+from gateway.door.heads import TEXT, Head
 from gateway.door.http2_budget import Budget
 from gateway.door.http2_exchange import Http2Exchange, Outbox
 from gateway.door.http2_heads import HEADER_BYTES_MAX, HeadTooLarge, RequestHeads, content_length
@@ -36,7 +36,7 @@ CONTINUATIONS_MAX = 32  # frames of one header block
 
 _HEAD_MAX = FRAME_BYTES_MAX << 8 | 0xFF
 _NOISE_OF_SETTINGS = 10  # they are looked at for each stream
-_TOO_LARGE = Head(431, ((b"content-type", b"text/plain; charset=utf-8"),))
+_TOO_LARGE = Head(431, (TEXT,))
 
 
 class Http2Intake:

@@ -1,8 +1,11 @@
-"""HTTP statuses of errors, the same in every protocol that uses them."""
+"""What errors are in HTTP, the same in every protocol that uses its statuses."""
 
 from collections.abc import Mapping
 
 from google.rpc import code_pb2
+
+from gateway.query.call import Fields
+from gateway.query.errors import QueryError
 
 HTTP_STATUSES: Mapping[int, int] = {
     code_pb2.CANCELLED: 499,
@@ -23,3 +26,10 @@ HTTP_STATUSES: Mapping[int, int] = {
     code_pb2.DATA_LOSS: 500,
 }
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
+
+
+def retry_after(error: QueryError) -> Fields:
+    """Return the field that says when to try again, in whole seconds; nothing where that would be no use."""
+    if error.retry_after_ms is None:
+        return ()
+    return ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)

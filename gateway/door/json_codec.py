@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from typing_extensions import override
 
+from gateway.contract.http_rules import is_map
 from gateway.door.envelopes import MESSAGE_BYTES_MAX
 from gateway.query.errors import InvalidField, RequestTooLarge
 
@@ -124,9 +125,7 @@ class JsonCodec:
         Raise protobuf's `DecodeError`, or json_format's `SerializeToJsonError` where JSON cannot say it: for example
         a time in the year 10000.
         """
-        return json.dumps(
-            self.to_value(message_class.FromString(data)), ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        return compact(self.to_value(message_class.FromString(data)))
 
     def to_value(self, message: Message) -> Any:
         """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`."""
@@ -176,7 +175,7 @@ class JsonCodec:
         raise InvalidField(here, f"is no field of {message.name}; look into its contract")
 
     def _refuse_field(self, message: Descriptor, field: FieldDescriptor, name: str, value: Any, path: str) -> Never:
-        if _is_map(field):
+        if is_map(field):
             raise InvalidField(path, "is not a map of its types; send an object")
         if field.is_repeated:
             if not isinstance(value, list):
@@ -235,14 +234,10 @@ def _check_names(message: Descriptor, value: Any, path: str) -> None:
         if field.number in seen:
             raise InvalidField(here, "is given by both of its names; give it once")
         seen.add(field.number)
-        if field.message_type is None or _is_map(field):
+        if field.message_type is None or is_map(field):
             continue
         for place, item in enumerate(inner if isinstance(inner, list) else [inner]):
             _check_names(field.message_type, item, f"{here}[{place}]" if field.is_repeated else here)
-
-
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _seal(types: _AnyTypes, message: Message) -> None:
@@ -261,7 +256,7 @@ def _seal(types: _AnyTypes, message: Message) -> None:
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
-        if _is_map(field):
+        if is_map(field):
             inner_messages = list(value.values()) if field.message_type.fields_by_name["value"].message_type else []
         else:
             inner_messages = list(value) if field.is_repeated else [value]

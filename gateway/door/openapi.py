@@ -56,7 +56,7 @@ _ERROR: Schema = {
             "error": {
                 "code": 400,
                 "status": "INVALID_ARGUMENT",
-                "message": 'field "pageSize": is negative; take 0 or more',
+                "message": 'field "page_size": is negative; send 0 for the default, or how many rows you want',
                 "details": [
                     {
                         "@type": "type.googleapis.com/google.rpc.ErrorInfo",

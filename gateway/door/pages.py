@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from gateway.contract.catalogue import Catalogue
 from gateway.door.exchange import Exchange
-from gateway.door.heads import Head
+from gateway.door.heads import TEXT, Head
 from gateway.door.openapi import openapi_document
 from gateway.query.call import Fields
 
@@ -34,7 +34,7 @@ _FIELDS: Fields = (
 _HTML, _STYLE = b"text/html; charset=utf-8", b"text/css; charset=utf-8"
 _SCRIPT, _JSON = b"text/javascript; charset=utf-8", b"application/json"
 _GZIP = (b"content-encoding", b"gzip")
-_METHOD_NOT_ALLOWED = Head(405, ((b"content-type", b"text/plain; charset=utf-8"), (b"allow", b"GET")))
+_METHOD_NOT_ALLOWED = Head(405, (TEXT, (b"allow", b"GET")))
 
 
 class _Page:

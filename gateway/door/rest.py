@@ -3,7 +3,6 @@
 Errors have Google's form, {"error": {...}}. A stream is JSON lines, or server-sent events for who accepts them.
 """
 
-import json
 from collections.abc import Iterable
 
 from google.protobuf import json_format
@@ -15,9 +14,9 @@ from gateway.door.calls import Calls, ServedCall, as_query_error
 from gateway.door.envelopes import GZIP, unzipped
 from gateway.door.exchange import Exchange
 from gateway.door.framed import FramedCall
-from gateway.door.heads import Head
-from gateway.door.http_statuses import HTTP_STATUSES
-from gateway.door.json_codec import JSON_BYTES_MAX, JsonCodec
+from gateway.door.heads import Head, Kept
+from gateway.door.http_statuses import HTTP_STATUSES, retry_after
+from gateway.door.json_codec import JSON_BYTES_MAX, JsonCodec, compact
 from gateway.door.rest_routes import Router, ServedRoute
 from gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
@@ -30,7 +29,6 @@ _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
 _LINES_HEAD = Head(200, ((b"content-type", LINES), _NO_STORE))
 _EVENTS_HEAD = Head(200, ((b"content-type", EVENTS), _NO_STORE))
-_HEADS_MAX = 4_096  # heads kept: there is one a partition, and this is only a bound
 
 
 class RestProtocol:
@@ -38,7 +36,7 @@ class RestProtocol:
 
     def __init__(self, routes: Iterable[HttpRoute], methods: Methods, calls: Calls, codec: JsonCodec) -> None:
         self._calls = calls
-        self._heads: dict[Fields, Head] = {}
+        self._heads: Kept[Fields, Head] = Kept(lambda trailer: Head(200, _JSON + trailer))
         served: dict[str, list[ServedRoute]] = {}
         for route in routes:
             method = methods[route.path]
@@ -83,8 +81,8 @@ class RestUnary(ServedCall):
 
     __slots__ = ("_heads", "_route")
 
-    def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute, heads: dict[Fields, Head]) -> None:
-        super().__init__(calls, exchange, None)
+    def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute, heads: Kept[Fields, Head]) -> None:
+        super().__init__(calls, exchange)
         self._route = route
         self._heads = heads
 
@@ -95,12 +93,7 @@ class RestUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        head = self._heads.get(self.trailer)
-        if head is None:
-            if len(self._heads) >= _HEADS_MAX:
-                self._heads.clear()
-            head = self._heads[self.trailer] = Head(200, _JSON + self.trailer)
-        self.exchange.respond(head, body)
+        self.exchange.respond(self._heads[self.trailer], body)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -150,12 +143,10 @@ def _error_body(error: QueryError, http_status: int) -> bytes:
     status = status_of(error)
     value = {"code": http_status, "message": status.message, "status": code_pb2.Code.Name(status.code)}
     value["details"] = [json_format.MessageToDict(detail) for detail in status.details]
-    return json.dumps({"error": value}, ensure_ascii=False, separators=(",", ":")).encode()
+    return compact({"error": value})
 
 
 def _respond_error(exchange: Exchange, error: QueryError, http_status: int = 0, fields: Fields = ()) -> None:
     """Answer with an error; `http_status` where it is not the one of the error's code."""
     http_status = http_status or _http_status(error)
-    if error.retry_after_ms is not None:
-        fields += ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
-    exchange.respond(Head(http_status, _JSON + fields), _error_body(error, http_status))
+    exchange.respond(Head(http_status, _JSON + fields + retry_after(error)), _error_body(error, http_status))

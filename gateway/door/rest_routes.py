@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gateway.contract.http_rules import ONE, REST, HttpRoute, Template, is_map, parameter_fields
 from gateway.door.envelopes import MESSAGE_BYTES_MAX
-from gateway.door.json_codec import JsonCodec
+from gateway.door.json_codec import JsonCodec, compact
 from gateway.door.rest_fields import FieldSetter, names_of
 from gateway.query.call import StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, RequestTooLarge
@@ -80,7 +80,7 @@ class ServedRoute:
             return text
         empty: Any = [] if field.is_repeated and not is_map(field) else {} if field.message_type else None
         value = json.loads(text).get(field.json_name, empty)
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return compact(value)
 
     def _set_body(self, message: Message, body: bytes) -> None:
         field = self._route.body

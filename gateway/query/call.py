@@ -31,6 +31,13 @@ StreamHandler = Callable[[bytes, Call], AsyncIterator[bytes]]
 DuplexHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[bytes]]
 
 
+def close_unawaited(answer: Awaitable[bytes]) -> None:
+    """Close an answer that nobody will wait for, or Python warns of its coroutine; one that has ended is fine."""
+    close = getattr(answer, "close", None)
+    if close is not None:
+        close()
+
+
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
     """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum."""

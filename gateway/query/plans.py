@@ -9,7 +9,16 @@ from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query
 from gateway.contract.tokens import TokenSigner
 from gateway.query.access import NowMs, TableAccess
 from gateway.query.batch_get import batch_get_handler
-from gateway.query.call import Call, Method, Methods, StreamHandler, StreamMethod, UnaryHandler, UnaryMethod
+from gateway.query.call import (
+    Call,
+    Method,
+    Methods,
+    StreamHandler,
+    StreamMethod,
+    UnaryHandler,
+    UnaryMethod,
+    close_unawaited,
+)
 from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
 from gateway.query.get import get_handler
 from gateway.query.ranges import range_handler
@@ -80,9 +89,7 @@ class _Guarded(Awaitable[bytes]):
             raise _told(error) from error
 
     def close(self) -> None:
-        close = getattr(self._answer, "close", None)
-        if close is not None:
-            close()
+        close_unawaited(self._answer)
 
 
 def _guarded_stream(handler: StreamHandler) -> StreamHandler:

@@ -6,7 +6,6 @@ the Go module beside this file does. Without Go a generator in Python does what 
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 import grpc
 
 from tests.bench.usage import cpu_s
+from tests.support.go_tools import TOOLS, go_tool
 from tests.support.processes import process_tree
 
 SERVICE = "/examples.ratings.v1.RatingsService"
@@ -28,7 +28,6 @@ GET_PATH = f"{SERVICE}/GetRating"
 CONNECTIONS = 8
 IN_FLIGHT = 32
 CONNECTS_IN_FLIGHT = 8
-_TOOLS = Path(".cache/tools").resolve()
 _GO_SOURCES = Path(__file__).parent / "go"
 
 
@@ -69,32 +68,20 @@ class Requests:
         self.file = Path(file.name)
 
 
-def find_ghz() -> str | None:
-    """Return the path of ghz: from PATH, or installed with Go where there is Go; None without both."""
-    if found := shutil.which("ghz"):
-        return found
-    if not (_TOOLS / "ghz").exists():
-        if shutil.which("go") is None:
-            return None
-        say("installing ghz")
-        _run(["go", "install", "github.com/bojand/ghz/cmd/ghz@v0.93.0"], env=os.environ | {"GOBIN": str(_TOOLS)})
-    return str(_TOOLS / "ghz")
-
-
 def build_go() -> Path | None:
     """Return the path of the Go module's binary, built; None without Go."""
     if shutil.which("go") is None:
         return None
     say("building the Go load generator")
-    _run(["go", "build", "-o", str(_TOOLS / "bench-load"), "."], cwd=_GO_SOURCES)
-    return _TOOLS / "bench-load"
+    _run(["go", "build", "-o", str(TOOLS / "bench-load"), "."], cwd=_GO_SOURCES)
+    return TOOLS / "bench-load"
 
 
 class Generators:
     """What makes load on this machine."""
 
     def __init__(self, protoset: Path, directory: Path) -> None:
-        self.ghz = find_ghz()
+        self.ghz = go_tool("github.com/bojand/ghz/cmd/ghz@v0.93.0")
         self.go = build_go()
         self._protoset = protoset
         self._directory = directory

@@ -1,6 +1,5 @@
 """The Connect conformance suite: Connect, gRPC and gRPC-Web over HTTP/1.1 and HTTP/2, plain and with TLS."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
+from tests.support.go_tools import go_tool
 from tests.support.tables import ROOT
 
 VERSION = "v1.0.5"
@@ -37,16 +37,6 @@ KNOWN_FAILING = (
 )
 
 
-def _go_tool() -> Path | None:
-    """Return the path of the suite's program: installed with Go where there is Go; None without both."""
-    tools = Path(".cache/tools").resolve()
-    tool = tools / "connectconformance"
-    if not tool.exists() and shutil.which("go"):
-        package = f"{SUITE}/cmd/connectconformance@{VERSION}"
-        subprocess.run(["go", "install", package], env=os.environ | {"GOBIN": str(tools)}, check=False)
-    return tool if tool.exists() else None
-
-
 def _protos() -> Path | None:
     """Return the directory of the suite's protos; None without Go, which has brought them with the program."""
     if shutil.which("go") is None:
@@ -58,7 +48,7 @@ def _protos() -> Path | None:
 
 @pytest.mark.tools
 def test_the_conformance_suite_passes(tmp_path: Path) -> None:
-    tool, protos = _go_tool(), _protos()
+    tool, protos = go_tool(f"{SUITE}/cmd/connectconformance@{VERSION}"), _protos()
     if tool is None or protos is None:
         pytest.skip("the conformance suite needs Go, and a network to get it")
     descriptors, config = tmp_path / "conformance.binpb", tmp_path / "config.yaml"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.go_tools import go_tool
 from tests.support.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -46,17 +46,6 @@ def _ask(*words: str, address: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def _grpcurl() -> str | None:
-    tools = Path(".cache/tools").resolve()
-    if not (tools / "grpcurl").exists() and shutil.which("go"):
-        subprocess.run(
-            ["go", "install", "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"],
-            env=os.environ | {"GOBIN": str(tools)},
-            check=False,
-        )
-    return shutil.which("grpcurl", path=f"{tools}{os.pathsep}{os.environ['PATH']}")
-
-
 def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -84,7 +73,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
     output, _ = again.communicate(timeout=300)
     assert again.returncode == 0, output
     assert re.search(r"362 +9\.0 +2", output), output
-    if _grpcurl() is None:
+    if go_tool("github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3") is None:
         pytest.skip("all passed but grpcurl, which needs Go")
 
 
@@ -102,7 +91,7 @@ def _check_questions(address: str) -> None:
     assert missing.returncode == 1
     assert "ROW_NOT_FOUND" in missing.stderr
     assert "Traceback" not in missing.stderr
-    grpcurl = _grpcurl()
+    grpcurl = go_tool("github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3")
     if grpcurl is None:
         return
     for path, words in (

@@ -1,33 +1,19 @@
 """The conformance suite of HTTP/2, h2spec, against a connection with a small app."""
 
 import asyncio
-import os
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.support.go_tools import go_tool
 from tests.support.h2 import served
 
 _CASES = 146  # of h2spec 2.2.1, the strict ones among them
 
 
-def _h2spec() -> str | None:
-    tools = Path(".cache/tools").resolve()
-    if not (tools / "h2spec").exists() and shutil.which("go"):
-        subprocess.run(
-            ["go", "install", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"],
-            env=os.environ | {"GOBIN": str(tools)},
-            check=False,
-        )
-    return shutil.which("h2spec", path=f"{tools}{os.pathsep}{os.environ['PATH']}")
-
-
 @pytest.mark.tools
 def test_every_case_passes() -> None:
-    command = _h2spec()
+    command = go_tool("github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible")
     if command is None:
         pytest.skip("h2spec is not here, and there is no Go to install it")
 

@@ -4,7 +4,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, quote_from_bytes
 
@@ -27,17 +27,6 @@ GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"
 JSON, PROTO = "application/json", "application/proto"
 STREAM_JSON, STREAM_PROTO = "application/connect+json", "application/connect+proto"
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[WebDoor]:
-    with WebDoor() as served:
-        yield served
-
-
-@pytest.fixture(params=["http1", "http2"])
-def client(request: pytest.FixtureRequest, door: WebDoor) -> WebClient:
-    return client_of(web_clients(door), request.param)
 
 
 def _message(method: str, **fields: Any) -> bytes:

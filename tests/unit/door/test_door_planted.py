@@ -55,6 +55,17 @@ async def _sent(exchange: Exchange, data: bytes) -> None:
     await exchange.send(data)
 
 
+async def _after_a_cancelled_sender(server: Served) -> Exchange:
+    """Return the only exchange, of whose answer 30 bytes wait for a window, and their sender no more."""
+    [exchange] = server.app.served
+    exchange.begin(HEAD)
+    sender = asyncio.create_task(_sent(exchange, b"a" * 30))
+    await asyncio.sleep(0)
+    sender.cancel()
+    await asyncio.gather(sender, return_exceptions=True)
+    return exchange
+
+
 @over_a_connection
 async def test_stream_keeps_to_its_own_window(server: Served, client: RawClient) -> None:
     client.send(WIDE_CONNECTION, initial_window(10 * len(PIECE)), call(1, b"/stream/100"))
@@ -128,12 +139,7 @@ def test_one_client_has_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -
 async def test_what_a_cancelled_sender_left_comes_before_the_rest(server: Served, client: RawClient) -> None:
     client.send(initial_window(10), call(1, b"/never"))
     await client.settled()
-    [exchange] = server.app.served
-    exchange.begin(HEAD)
-    sender = asyncio.create_task(_sent(exchange, b"a" * 30))
-    await asyncio.sleep(0)
-    sender.cancel()
-    await asyncio.gather(sender, return_exceptions=True)
+    exchange = await _after_a_cancelled_sender(server)
     rest = asyncio.create_task(_sent(exchange, b"b" * 30))
     await asyncio.sleep(0)
     client.send(frames.window_update(1, 100))
@@ -421,12 +427,7 @@ async def test_client_that_said_goodbye_and_cancels_its_last_is_let_go(server: S
 async def test_end_of_a_stream_that_waits_counts_as_held(server: Served, client: RawClient) -> None:
     client.send(initial_window(0), call(1, b"/never"))
     await client.settled()
-    [exchange] = server.app.served
-    exchange.begin(HEAD)
-    sender = asyncio.create_task(_sent(exchange, b"a" * 30))
-    await asyncio.sleep(0)
-    sender.cancel()
-    await asyncio.gather(sender, return_exceptions=True)
+    exchange = await _after_a_cancelled_sender(server)
     exchange.end(TRAILER)
     assert server.connection._outbox.held == 30
     client.send(initial_window(100))

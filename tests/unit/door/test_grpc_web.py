@@ -1,6 +1,5 @@
 import base64
 import gzip
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -9,22 +8,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 from gateway.door.envelopes import MESSAGE_BYTES_MAX
 from tests.support.tables import catalogue_of
-from tests.support.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.support.web_door import SERVICE, Answer, WebClient
 
 GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"
 PROTO, TEXT = "application/grpc-web+proto", "application/grpc-web-text"
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[WebDoor]:
-    with WebDoor() as served:
-        yield served
-
-
-@pytest.fixture(params=["http1", "http2"])
-def client(request: pytest.FixtureRequest, door: WebDoor) -> WebClient:
-    return client_of(web_clients(door), request.param)
 
 
 def _frame(data: bytes, flags: int = 0) -> bytes:
