@@ -175,6 +175,22 @@ def test_sigterm_drains(tmp_path: Path, address: str) -> None:
     store.close()
 
 
+def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str) -> None:
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).write_text("junk")
+    tls = [str(tmp_path / "server.pem"), str(tmp_path / "server.key"), None]
+    settings = json.dumps({**json.loads(_settings(tmp_path / "store", address)), "tls": tls})
+    command = [sys.executable, "-m", "gateway.server.child", WORKER]
+    run = subprocess.run(
+        command, input=settings + "\n", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", "")
+    *_, line = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert line["message"] == "the worker cannot serve"
+    assert "server.pem" in line["reason"]
+    assert "exception" not in line
+
+
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, address: str) -> None:
     code = (
         "import subprocess, sys, time\n"

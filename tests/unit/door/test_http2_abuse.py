@@ -105,6 +105,18 @@ def test_flood_of_frames_that_carry_nothing(sent: bytes, text: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("sent", [data(3, b""), head(3, request(b"/echo"))], ids=["DATA", "HEADERS"])
+def test_flood_of_frames_of_a_reset_stream(sent: bytes) -> None:
+    @over_a_connection
+    async def run(server: Served, client: RawClient) -> None:
+        client.send(head(3, request(b"/echo")), frames.window_update(3, 0))
+        assert (await client.answer(3)).reset == frames.PROTOCOL_ERROR
+        client.send(sent * (NOISE_MAX + 10))
+        assert await _ended(server, client) == "too many frames of streams that are reset"
+
+    run()
+
+
 @over_a_connection
 async def test_pings_without_calls_cost_more(server: Served, client: RawClient) -> None:
     client.send(_PING * 50)

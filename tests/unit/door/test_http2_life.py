@@ -236,3 +236,18 @@ async def test_client_that_sends_its_end(server: Served, client: RawClient) -> N
     client.writer.write_eof()
     await eventually(lambda: not server.connections)
     assert server.app.gone == [b"/never"]
+
+
+@over_a_connection
+async def test_frames_that_wait_for_their_turn_are_not_late(server: Served, client: RawClient) -> None:
+    await client.settled()
+    connection = server.connection
+    connection._rest = b"\0"
+    connection._full = True  # the client takes no answers: it is not the frame that takes too long
+    connection.tick(1)
+    connection.tick(1 + LIMITS.body_s)
+    assert not connection._over
+    connection._full = False
+    connection.tick(2 + LIMITS.body_s)
+    connection.tick(2 + 2 * LIMITS.body_s)
+    assert connection._over
