@@ -24,7 +24,7 @@ from streamjobs.local import LocalError
 from streamjobs.local.jars import jars
 from streamjobs.local.java import find_java
 from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import KNOWN_RATINGS, RatingProducer, create_topic, ratings, record_count
+from streamjobs.local.samples import EventProducer, create_topic, ratings, record_count
 
 CONTRACT = "examples/ratings/v1/ratings.proto"
 TOPIC = "ratings"
@@ -122,7 +122,7 @@ class _Running:
                 broker = stack.enter_context(Broker(data / "kafka", log_file=data / "logs" / "kafka.log"))
                 create_topic(broker.bootstrap, TOPIC, SOURCE_PARTITIONS)
             self._children = [stack.enter_context(child) for child in _children(data, broker.bootstrap, self.address)]
-            self._producer = RatingProducer(broker.bootstrap, TOPIC)
+            self._producer = EventProducer(broker.bootstrap)
             stack.callback(self._producer.flush)
             with steps.step("sample ratings, in Avro") as advance:
                 if record_count(broker.bootstrap, TOPIC) == 0:
@@ -132,9 +132,9 @@ class _Running:
         OUT.print(f"first answer after {time.monotonic() - started:.0f} s; Kafka listens on {broker.bootstrap}\n")
 
     def _send_samples(self, advance: Callable[[int, int], None]) -> None:
-        samples = [*KNOWN_RATINGS, *ratings(SAMPLE_RATINGS)]
-        for sent, (movie_id, rating) in enumerate(samples, start=1):
-            self._producer.send(movie_id, rating)
+        samples = [*ratings.known_events(), *ratings.events(SAMPLE_RATINGS)]
+        for sent, event in enumerate(samples, start=1):
+            self._producer.send(event)
             advance(sent, len(samples))
         self._producer.flush()
 
@@ -154,8 +154,8 @@ class _Running:
     def stay(self) -> None:
         """Send a rating now and then, until Ctrl-C; raise `ChildEnded` where a process ends."""
         OUT.print("\nA new rating comes every half second. Ctrl-C stops everything.")
-        for movie_id, rating in ratings(seed=time.time_ns()):
-            self._producer.send(movie_id, rating)
+        for event in ratings.events(seed=time.time_ns()):
+            self._producer.send(event)
             self._check()
             time.sleep(TRICKLE_S)
 
@@ -164,7 +164,7 @@ def _children(data: Path, bootstrap: str, address: str) -> Sequence[Child]:
     logs = data / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     job = ["job", "run", "ratings", "--bootstrap", bootstrap, "--master", MASTER]
-    job += ["--checkpoint", str(data / "checkpoint"), "--partitions", str(TABLE_PARTITIONS)]
+    job += ["--checkpoints", str(data / "checkpoints"), "--partitions", str(TABLE_PARTITIONS)]
     job += ["--spark-log", str(logs / "spark.log")]
     serve = ["serve", "--contract", str(shipped_proto_directory() / CONTRACT), "--bootstrap", bootstrap]
     serve += ["--data", str(data / "gateway"), "--listen", address, "--reflection"]

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from google.protobuf.message import Message
@@ -13,6 +13,8 @@ from rich.progress import Progress
 
 from gateway.cli import show
 from gateway.cli.ask import AskError, Gateway, Trust
+from gateway.cli.failing import fail
+from gateway.cli.jobs import jobs
 
 if TYPE_CHECKING:
     from gateway.door.tls import TlsFiles
@@ -23,8 +25,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-job = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables.")
-app.add_typer(job, name="job")
+app.add_typer(jobs, name="job")
 
 Address = Annotated[
     str,
@@ -64,16 +65,6 @@ def _gateway(address: str) -> Gateway:
         return Gateway(address, _trust)
     except AskError as error:
         fail(error)
-
-
-def fail(sentence: object) -> NoReturn:
-    """End with exit code 1 and one sentence for the user."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {_plain(str(sentence))}")
-    raise typer.Exit(1)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _print(rows: Iterable[Message], *, as_json: bool) -> None:
@@ -244,54 +235,19 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
     return TlsFiles(certificate, key, client_ca)
 
 
-@job.command("run")
-def job_run(
-    table: Annotated[str, typer.Argument(help="An example table (ratings), or a .py file that defines TABLE.")],
-    bootstrap: Annotated[
-        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
-    ],
-    checkpoint: Annotated[str, typer.Option(help="Directory or URL of Spark's checkpoint, one for each table.")],
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark master, for example local[8] or spark://host:7077. Enough local threads without it."),
-    ] = None,
-    mode: Annotated[str | None, typer.Option(help="realtime or microbatch; the declaration's without it.")] = None,
-    schema_registry: Annotated[
-        str | None, typer.Option(help="Schema registry with the Confluent API.", metavar="URL")
-    ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(help="Partitions of a new changelog; as many as the source's without it.", min=1)
-    ] = None,
-    spark_log: Annotated[
-        Path | None, typer.Option(help="File for what Spark itself writes; stderr without it.")
-    ] = None,
+@app.command()
+def new(
+    directory: Annotated[Path, typer.Argument(help="Directory to make; it may be there and empty.")],
 ) -> None:
-    """Keep a table: [bold]tablegate job run ratings --bootstrap HOST:PORT --checkpoint DIR[/bold]. Ends on SIGTERM."""
-    from streamjobs.runtime.declarations import load_table
-    from streamjobs.runtime.errors import JobError
-    from streamjobs.runtime.options import Options
-    from streamjobs.runtime.runner import run_job
-    from streamjobs.table import Mode
+    """Start a project of your own: a contract, a declaration, a test: [bold]tablegate new shop[/bold]."""
+    from gateway.cli.new import NewError, make_project
 
     try:
-        chosen = None if mode is None else Mode(mode)
-    except ValueError:
-        fail(f'mode "{mode}" is not known: choose realtime or microbatch')
-    try:
-        run_job(
-            load_table(table),
-            Options(
-                bootstrap=bootstrap,
-                checkpoint=checkpoint,
-                master=master,
-                mode=chosen,
-                schema_registry_url=schema_registry,
-                partition_count=partitions,
-                spark_log=spark_log,
-            ),
-        )
-    except JobError as error:
+        steps = make_project(directory)
+    except NewError as error:
         fail(error)
+    for line in steps:
+        print(line)
 
 
 @app.command("produce-sample")
@@ -309,17 +265,15 @@ def produce_sample(
 ) -> None:
     """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays known."""
     from streamjobs.local import LocalError
-    from streamjobs.local.samples import ratings, send_ratings
+    from streamjobs.local.samples import ratings, send
 
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("ratings", total=count)
-            sent = send_ratings(
+            sent = send(
                 bootstrap,
-                topic,
-                ratings(count, movies=movies, seed=seed),
-                registry_url=schema_registry,
-                progress=lambda done, _: progress.update(task, completed=done),
+                ratings.events(count, movies=movies, seed=seed, topic=topic, registry_url=schema_registry),
+                progress=lambda done: progress.update(task, completed=done),
             )
     except LocalError as error:
         fail(error)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.contract.catalogue import Catalogue
+from gateway.contract.columns import is_money
 from gateway.v1 import status_pb2
 
 OUT = Console(highlight=False)
@@ -27,14 +28,23 @@ def rows(messages: Sequence[Message]) -> None:
     if not messages:
         Console(stderr=True).print("no rows")
         return
-    columns = [field.name for field in messages[0].DESCRIPTOR.fields]
+    columns: Sequence[Any] = messages[0].DESCRIPTOR.fields
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for field in messages[0].DESCRIPTOR.fields:
-        table.add_column(field.name, justify="right" if field.cpp_type <= field.CPPTYPE_FLOAT else "left")
+    for field in columns:
+        is_number = field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field)
+        table.add_column(field.name, justify="right" if is_number else "left")
     for message in messages:
         values = to_dict(message)
-        table.add_row(*(str(values.get(column, "")) for column in columns))
+        values |= {field.name: _decimal(value) for field, value in message.ListFields() if is_money(field)}
+        table.add_row(*(str(values.get(field.name, "")) for field in columns))
     OUT.print(table)
+
+
+def _decimal(money: Any) -> str:
+    """Return a google.type.Money as a decimal with two digits after the point, or as many as it needs."""
+    sign = "-" if money.units < 0 or money.nanos < 0 else ""
+    digits = f"{abs(money.nanos):09}"
+    return f"{sign}{abs(money.units)}.{digits[:2]}{digits[2:].rstrip('0')}"
 
 
 def describe_tables(catalogue: Catalogue, status: status_pb2.GetStatusResponse | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 
 from gateway.contract.binding_files import option
 from gateway.contract.catalogue import Op, Param, Table
-from gateway.contract.columns import in_oneof, operator_fits, same_type, type_name
+from gateway.contract.columns import in_oneof, is_money, operator_fits, same_type, type_name
 from gateway.contract.problems import Problems
 from gateway.v1 import options_pb2
 
@@ -126,6 +126,10 @@ def _bind_param(method: Method, bound: FieldDescriptor) -> Param | None:
     if options.op not in options_pb2.Op.values():
         return None  # said where options are checked
     op = Op(options.op or options_pb2.OP_EQ)
+    if is_money(column):
+        text = f'constrains column "{column.name}", and no operator compares a google.type.Money'
+        method.wrong_field(bound, text, "constrain another column, or remove the field")
+        return None
     if not same_type(bound, column):
         text = f'its type is {type_name(bound)}, and that of column "{column.name}" is {type_name(column)}'
         method.wrong_field(bound, text, "give both the same type")

@@ -8,8 +8,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from gateway.contract.binding_files import option
+from gateway.contract.binding_windows import bind_expiry, bind_window
 from gateway.contract.catalogue import Partitioner, Table
-from gateway.contract.columns import in_oneof, is_column_type, key_type, type_name
+from gateway.contract.columns import in_oneof, is_column_type, is_money, key_type, type_name
 from gateway.contract.keys import KeyColumn
 from gateway.contract.problems import Problems
 from gateway.v1 import options_pb2
@@ -49,6 +50,8 @@ def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Pr
     _check_columns(row, problems)
     key = _bind_key(row, options, problems)
     _check_partitioning(row, options, problems)
+    window = bind_window(row, options, key, problems)
+    expiry = bind_expiry(row, options, window, problems)
     if len(problems.found) > before:
         return None
     whole = len(options.partition_by) in (0, len(key))
@@ -60,6 +63,8 @@ def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Pr
         key=key,
         partition_by_count=len(options.partition_by) or len(key),
         partitioner=Partitioner(chosen),
+        window=window,
+        expiry=expiry,
     )
 
 
@@ -69,7 +74,10 @@ def _check_columns(row: Descriptor, problems: Problems) -> None:
             text, hint = "a column that is repeated or a map cannot be kept", "put one value into each column"
         elif not is_column_type(field):
             text = f"a column of type {type_name(field)} cannot be kept"
-            hint = "take scalars, enums and google.protobuf.Timestamp: a column for each part of the message"
+            hint = (
+                "take scalars, enums, google.protobuf.Timestamp and google.type.Money: "
+                "a column for each part of the message"
+            )
         elif in_oneof(field):
             text, hint = "a column in a oneof cannot be kept", "take it out of the oneof"
         else:
@@ -93,7 +101,8 @@ def _bind_key(row: Descriptor, options: options_pb2.TableOptions, problems: Prob
             if type_ is not None:
                 columns.append(KeyColumn(name, type_))
             elif is_column_type(field):
-                text = f"a {type_name(field)} cannot be in the key: equal numbers may differ in their bytes"
+                why = "amounts have no key bytes" if is_money(field) else "equal numbers may differ in their bytes"
+                text = f"a {type_name(field)} cannot be in the key: {why}"
                 problems.of_message(row, text, f"take a {_KEY_TYPES}", field=name)
     return tuple(columns)
 

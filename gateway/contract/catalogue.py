@@ -14,6 +14,7 @@ from gateway.contract.http_rules import HttpRoute
 from gateway.contract.keys import KeyColumn, key_prefix
 from gateway.contract.partitioner import crc32_partition, murmur2_partition
 from gateway.contract.types import Partition
+from gateway.contract.windows import Expiry, Window
 from gateway.v1 import options_pb2
 
 
@@ -26,7 +27,7 @@ class Partitioner(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a contract.
+    """A table of a contract. Without `window` its rows are no windows; without `expiry` they stay.
 
     `row` and `row_class` belong to the catalogue's own descriptor pool: its messages do not mix with those of
     another pool, only their bytes do.
@@ -38,13 +39,27 @@ class Table:
     key: tuple[KeyColumn, ...]
     partition_by_count: int
     partitioner: Partitioner
+    window: Window | None = None
+    expiry: Expiry | None = None
 
     @property
     def fingerprint(self) -> bytes:
-        """SHA-256 of what writer and readers must agree on: key columns and their types, partitioning."""
+        """SHA-256 of what writer and readers must agree on: key columns and their types, partitioning, windows."""
         columns = ",".join(f"{column.name}:{column.type.name}" for column in self.key)
         text = f"{self.name}({columns})/{self.partition_by_count}/{self.partitioner.name}"
+        if self.window is not None:
+            start = self.key[self.window.start_index].name
+            text += f"/{start}:{self.window.size_us}:{self.window.hop_us}"
         return hashlib.sha256(text.encode()).digest()
+
+    @property
+    def retention_us(self) -> int | None:
+        """How long after the end of its window a row is gone; None where rows stay."""
+        return None if self.expiry is None else self.expiry.retention_us
+
+    def expires_at_us(self, key: bytes) -> int | None:
+        """Return from when on the row of `key` is gone, in µs since 1970; None: never. Raise `InvalidKey`."""
+        return None if self.expiry is None else self.expiry.at_us(key)
 
     def partition_of(self, key: bytes, partition_count: int) -> Partition:
         """Return the partition of a whole key's bytes."""

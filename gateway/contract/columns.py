@@ -6,6 +6,7 @@ from gateway.contract.catalogue import Op
 from gateway.contract.keys import KeyType
 
 TIMESTAMP = "google.protobuf.Timestamp"
+MONEY = "google.type.Money"
 
 _INTEGERS = frozenset(
     {
@@ -42,9 +43,14 @@ def is_timestamp(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.full_name == TIMESTAMP
 
 
+def is_money(field: FieldDescriptor) -> bool:
+    """Return whether values of `field` are google.type.Money."""
+    return field.message_type is not None and field.message_type.full_name == MONEY
+
+
 def is_column_type(field: FieldDescriptor) -> bool:
-    """Return whether a value of `field` is a scalar, an enum or a timestamp: what a column holds."""
-    return is_timestamp(field) or field.type in _KEY_TYPES or field.type in _FLOATS
+    """Return whether a value of `field` is a scalar, an enum, a timestamp or an amount: what a column holds."""
+    return is_timestamp(field) or is_money(field) or field.type in _KEY_TYPES or field.type in _FLOATS
 
 
 def key_type(field: FieldDescriptor) -> KeyType | None:

@@ -7,7 +7,7 @@ with Spark SQL (`streamjobs/runtime/keys.py`); golden files and a property test 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -74,6 +74,8 @@ ENCODERS = {
 }
 """Encoder of each type: value to bytes."""
 
+_FIXED_BYTES = {KeyType.INT64: 8, KeyType.TIMESTAMP: 8, KeyType.BOOL: 1}
+
 
 def encode_key(columns: Sequence[KeyColumn], values: Sequence[KeyValue]) -> bytes:
     """Return the bytes of `values`, which belong to the first `len(values)` columns; raise `InvalidKey`."""
@@ -104,6 +106,23 @@ def key_prefix(columns: Sequence[KeyColumn], key: bytes) -> bytes:
     for column in columns:
         _, at = _decode_column(column, key, at)
     return key[:at]
+
+
+def column_place(columns: Sequence[KeyColumn], index: int) -> Callable[[bytes], int]:
+    """Return the function from a key's bytes to where column `index` begins; it may raise `InvalidKey`.
+
+    It looks at the bytes only where columns of no fixed length are on both sides; so the place may be outside of what
+    is no key of these columns.
+    """
+    before, after = ([_FIXED_BYTES.get(column.type) for column in part] for part in (columns[:index], columns[index:]))
+    if None not in before:
+        place = sum(length or 0 for length in before)
+        return lambda _: place
+    if None not in after:
+        rest = sum(length or 0 for length in after)
+        return lambda key: len(key) - rest
+    leading = columns[:index]
+    return lambda key: len(key_prefix(leading, key))
 
 
 def _decode_column(column: KeyColumn, key: bytes, at: int) -> tuple[KeyValue, int]:

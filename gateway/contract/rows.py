@@ -12,11 +12,21 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from gateway.contract.catalogue import Table
-from gateway.contract.transcoder import LONG, TIMESTAMP, AvroField, UndecodableRecord, row_reader
+from gateway.contract.columns import is_money, is_timestamp
+from gateway.contract.transcoder import (
+    DECIMAL,
+    LONG,
+    MONEY_SCALE,
+    TIMESTAMP,
+    AvroField,
+    UndecodableRecord,
+    row_reader,
+)
 
 __all__ = ["RowDecoder", "UndecodableRecord", "UnfitSchema", "UnsupportedColumn", "row_schema"]
 
 VALUE_PREFIX_BYTES = 5  # 00 and the schema id
+MONEY_PRECISION = 28  # digits of a google.type.Money: int64 units (19, not all of them) and nanos
 
 _AVRO_TYPES = {
     FieldDescriptor.CPPTYPE_INT32: LONG,
@@ -31,6 +41,7 @@ _AVRO_TYPES = {
 _READABLE_AS = {LONG: {LONG, "int"}, "double": {"double", "float"}}
 """Avro types that a column takes beside its own, because no value is lost."""
 
+_LOGICAL_TYPES = {TIMESTAMP: LONG, DECIMAL: "bytes"}
 _PLAIN_TYPES = ("int", LONG, "float", "double", "boolean", "string", "bytes")
 
 
@@ -55,28 +66,32 @@ def row_schema(table: Table) -> dict[str, Any]:
 
 def _avro_field(column: FieldDescriptor, *, is_key: bool) -> dict[str, Any]:
     name = _avro_type(column)
-    avro = {"type": LONG, "logicalType": TIMESTAMP} if name == TIMESTAMP else name
+    avro: Any = {"type": _LOGICAL_TYPES[name], "logicalType": name} if name in _LOGICAL_TYPES else name
+    if name == DECIMAL:
+        avro |= {"precision": MONEY_PRECISION, "scale": MONEY_SCALE}
     if is_key:
         return {"name": column.name, "type": avro}
     return {"name": column.name, "type": ["null", avro], "default": None}
 
 
 def _avro_type(column: FieldDescriptor) -> str:
-    """Return the Avro type of a column, or the logical type of a timestamp."""
+    """Return the Avro type of a column, or the logical type of a timestamp or an amount."""
     if not column.is_repeated:
         if column.type == FieldDescriptor.TYPE_STRING:
             return "string"
         if column.type == FieldDescriptor.TYPE_BYTES:
             return "bytes"
-        if column.message_type is not None and column.message_type.full_name == "google.protobuf.Timestamp":
+        if is_timestamp(column):
             return TIMESTAMP
+        if is_money(column):
+            return DECIMAL
         if column.cpp_type in _AVRO_TYPES:
             return _AVRO_TYPES[column.cpp_type]
     row = column.containing_type
     assert row is not None
     raise UnsupportedColumn(
         f'{row.file.name}: message {row.name}, field "{column.name}": a column is a number, bool, string, bytes, '
-        "enum or google.protobuf.Timestamp, and not repeated; change its type or remove it"
+        "enum, google.protobuf.Timestamp or google.type.Money, and not repeated; change its type or remove it"
     )
 
 
@@ -137,6 +152,8 @@ def _fit_field(where: str, name: str, avro: Any, column: FieldDescriptor | None)
         if len(others) == 1 and len(avro) <= 2:
             plain = avro[others[0]]
             branches = (1 - others[0] if len(avro) == 2 else None, others[0])
+    while isinstance(plain, dict) and plain.get("logicalType") is None:
+        plain = plain.get("type")
     found = _plain_type(plain)
     if column is None:
         if found is None:
@@ -146,14 +163,18 @@ def _fit_field(where: str, name: str, avro: Any, column: FieldDescriptor | None)
     if found not in _READABLE_AS.get(wanted, {wanted}):
         raise UnfitSchema(f'{where}: field "{name}" is {json.dumps(avro)}, the contract wants {wanted}')
     assert found is not None
-    return AvroField(found, branches, column)
+    if found != DECIMAL:
+        return AvroField(found, branches, column)
+    scale = plain.get("scale", 0)
+    if type(scale) is not int or not 0 <= scale <= MONEY_SCALE:
+        text = f"a decimal with a scale of 0 to {MONEY_SCALE}, as a google.type.Money has nanos"
+        raise UnfitSchema(f'{where}: field "{name}" is {json.dumps(avro)}, the contract wants {text}')
+    return AvroField(found, branches, column, scale)
 
 
 def _plain_type(avro: Any) -> str | None:
-    """Return the name of an Avro type that a column may have, the logical type of a timestamp; None for others."""
+    """Return the name of an Avro type that a column may have, or its logical type; None for others."""
     if isinstance(avro, dict):
-        logical = avro.get("logicalType")
-        if logical is None:
-            return _plain_type(avro.get("type"))
-        return TIMESTAMP if logical == TIMESTAMP and avro.get("type") == LONG else None
+        found = (avro.get("logicalType"), avro.get("type"))
+        return next((logical for logical, plain in _LOGICAL_TYPES.items() if found == (logical, plain)), None)
     return avro if avro in _PLAIN_TYPES else None

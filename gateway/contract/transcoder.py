@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
-LONG, TIMESTAMP = "long", "timestamp-micros"
+LONG, TIMESTAMP, DECIMAL = "long", "timestamp-micros", "decimal"
+MONEY_SCALE = 9  # digits after the point: units and nanos
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
 _RAW, _CHECKED_RAW, _INTEGER, _NUMBER, _TEXT = range(5)  # how a value is read: see `_read`
@@ -19,6 +20,7 @@ _FAST_INTEGER_MAX = 2**31 - 1  # fits each integer type
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHIFTS = tuple(range(7, 64, 7))  # of the bytes of a varint after the first
 _RAW_BYTES = {"float": 4, "double": 8, "boolean": 1}
+_TEXT_TYPES = ("string", "bytes", DECIMAL)  # a length, then so many bytes
 
 _Field = FieldDescriptor
 _RANGES = {
@@ -54,15 +56,16 @@ class UndecodableRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field of a value schema: its plain type (or the logical type of a timestamp), and the union it stands in.
+    """A field of a value schema: its plain type (or the logical type of a timestamp or decimal), and its union.
 
     `branches`: of a union, the index of null (None: it has none) and of the type; None: no union. `column`: the row's
-    field that takes it, None where there is none.
+    field that takes it, None where there is none. `scale`: of a decimal, how many digits are after the point.
     """
 
     type: str
     branches: tuple[int | None, int] | None
     column: FieldDescriptor | None
+    scale: int = 0
 
 
 class _Step(NamedTuple):
@@ -157,7 +160,7 @@ def _step(field: AvroField) -> _Step:
     if field.branches is not None:
         null, branch = field.branches
         null_byte, value_byte = None if null is None else 2 * null, 2 * branch
-    kind, tag, zero, encode = _skipping(field.type) if field.column is None else _writing(field.type, field.column)
+    kind, tag, zero, encode = _skipping(field.type) if field.column is None else _writing(field, field.column)
     return _Step(null_byte, value_byte, kind, tag, _RAW_BYTES.get(field.type, 0), zero, encode)
 
 
@@ -165,12 +168,15 @@ _Way = tuple[int, bytes, bytes | None, Callable[[Any], bytes]]
 
 
 def _skipping(avro_type: str) -> _Way:
-    kind = _CHECKED_RAW if avro_type in _RAW_BYTES else _TEXT if avro_type in ("string", "bytes") else _NUMBER
+    kind = _CHECKED_RAW if avro_type in _RAW_BYTES else _TEXT if avro_type in _TEXT_TYPES else _NUMBER
     return kind, b"", None, lambda _: b""
 
 
-def _writing(avro_type: str, column: FieldDescriptor) -> _Way:
-    keeps_zero = column.has_presence
+def _writing(field: AvroField, column: FieldDescriptor) -> _Way:
+    avro_type, keeps_zero = field.type, column.has_presence
+    if avro_type == DECIMAL:
+        tag = _tag(column, _LENGTH)
+        return _TEXT, tag, None, _money_encoder(tag, field.scale)
     if avro_type in ("string", "bytes"):
         tag = _tag(column, _LENGTH)
         return _TEXT, tag, None, _text_encoder(tag, keeps_zero, is_string=column.type == column.TYPE_STRING)
@@ -250,3 +256,25 @@ def _timestamp(micros: int) -> bytes:
     if rest_micros:
         body += b"\x10" + varint(rest_micros * 1_000)
     return _VARINTS[len(body)] + body
+
+
+def _money_encoder(tag: bytes, scale: int) -> Callable[[bytes], bytes]:
+    """Return the function from the bytes of a decimal to a google.type.Money: tag, length, units, nanos."""
+    one, nanos_each = 10**scale, 10 ** (MONEY_SCALE - scale)
+
+    def encode(raw: bytes) -> bytes:
+        if not raw:
+            raise UndecodableRecord("value has a decimal without a byte")
+        number = int.from_bytes(raw, "big", signed=True)
+        units, rest = divmod(abs(number), one)
+        nanos = rest * nanos_each
+        if number < 0:
+            units, nanos = -units, -nanos
+        if not _INT64_MIN <= units <= _INT64_MAX:
+            raise UndecodableRecord("value has a decimal that its column cannot hold")
+        body = b"\x10" + varint(units & 0xFFFF_FFFF_FFFF_FFFF) if units else b""
+        if nanos:
+            body += b"\x18" + varint(nanos & 0xFFFF_FFFF_FFFF_FFFF)
+        return tag + _VARINTS[len(body)] + body
+
+    return encode

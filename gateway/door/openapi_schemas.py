@@ -49,6 +49,8 @@ _WELL_KNOWN: Mapping[str, tuple[Schema, Any]] = {
     "Empty": ({"type": "object"}, {}),
 }
 _PREFIX = "google.protobuf."
+_EXAMPLES: Mapping[str, Any] = {"google.type.Money": {"units": "14", "nanos": 750_000_000}}
+"""Examples of messages that are more than one for each of their fields."""
 
 
 class Comments:
@@ -193,6 +195,8 @@ def example_of_field(field: FieldDescriptor) -> Any:
 def _example_of(message: Descriptor, above: tuple[Descriptor, ...], only: Sequence[str] | None) -> Any:
     if message.full_name.startswith(_PREFIX):
         return _well_known(message)[1]
+    if message.full_name in _EXAMPLES:
+        return _EXAMPLES[message.full_name]
     shown = {}
     for field in message.fields:
         oneof = field.containing_oneof

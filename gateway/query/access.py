@@ -9,6 +9,7 @@ from gateway.internal.v1.store_pb2 import TableState
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 from gateway.query.call import Fields
 from gateway.query.errors import PartitionUnavailable
+from gateway.query.expiry import UnexpiredReader
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
 from gateway.v1.query_pb2 import ReadInfo
 
@@ -37,7 +38,7 @@ class TableAccess:
 
     def __init__(self, table: Table, store: StoreReader, signer: TokenSigner, now_ms: NowMs) -> None:
         self.table = table
-        self.store = store
+        self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
         self.signer = signer
         self.now_ms = now_ms
         self._life: Life | None = None

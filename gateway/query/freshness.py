@@ -133,6 +133,7 @@ def _behind_token(token_text: str, access: TableAccess) -> Lack:
                 raise InvalidConsistencyToken(text) from None
             except StaleGeneration as error:
                 if error.token_generation < life.generation:
+                    # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
                     raise TableRebuilt(access.table.name) from None
                 return "the token is of a newer generation of the table"
             opened[life.generation] = token

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from gateway.contract.catalogue import Table
 from gateway.contract.rows import RowDecoder
 from gateway.contract.types import Offset, Partition, StoreId
-from gateway.replication.log import Log, Source, TopicFacts
+from gateway.replication.log import Clock, Log, Source, TopicFacts
 from gateway.replication.replica import Replica, SkippedRecords
 from gateway.stores.base import Phase, Position, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
 
 
 class Following:
-    """The replicas of a table's partitions. They are fetched from the moment this is made, until `stop`."""
+    """The replicas of a table's partitions. They are fetched from the moment this is made, until `stop`.
+
+    `caught_up_ms`: when the store was last known to have the whole changelog. `is_new`: the store id has no rows yet.
+    """
 
     def __init__(
         self,
@@ -24,12 +27,17 @@ class Following:
         store: StoreWriter,
         log: Log,
         skipped: SkippedRecords,
-        started_s: float,
+        clock: Clock,
+        caught_up_ms: int,
+        is_new: bool,
     ) -> None:
         self.manifest = manifest
+        self.caught_up_ms = caught_up_ms
+        self.is_frozen = False
+        self._is_new = is_new
         self.store_id = store_id
         self.facts = facts
-        self.started_s = started_s
+        self.started_s = clock.monotonic_s()
         self.restored_s: float | None = None
         self._table = table
         self._log = log
@@ -45,16 +53,30 @@ class Following:
                 position=stored_position(store, store_id, partition) or first_position(facts, partition),
                 barrier=facts.end_offsets[partition],
                 skipped=skipped,
+                expiry=table.expiry,
+                now_ms=clock.now_ms,
             )
             self.replicas.append(replica)
         self.offsets_at_start = self._offsets_done()
         for replica in self.replicas:
-            log.follow(replica.source, replica.position.next_offset)
+            if not replica.position.is_final:
+                log.follow(replica.source, replica.position.next_offset)
 
     def stop(self) -> None:
         """Fetch no more."""
         for replica in self.replicas:
             self._log.unfollow(replica.source)
+
+    def stop_final(self) -> None:
+        """Fetch no more of the partitions whose last marker was applied: their topic may go."""
+        for replica in self.replicas:
+            if replica.position.is_final:
+                self._log.unfollow(replica.source)
+
+    def freeze(self) -> None:
+        """Fetch no more, for good: the changelog cannot be followed on, and what is stored stays as it is."""
+        self.stop()
+        self.is_frozen = True
 
     def update(self, manifest: Manifest) -> None:
         """Take a manifest of the same changelog, with more schemas perhaps."""
@@ -73,6 +95,16 @@ class Following:
     def is_live(self) -> bool:
         """Return whether every partition may be served."""
         return all(replica.is_live for replica in self.replicas)
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the last marker of every partition was applied: the store has all of the generation."""
+        return all(replica.position.is_final for replica in self.replicas)
+
+    @property
+    def was_answered(self) -> bool:
+        """Return whether clients may have had rows of it, here or before a restart."""
+        return not self._is_new or any(replica.is_live for replica in self.replicas)
 
     @property
     def rows_applied(self) -> int:
@@ -117,3 +149,43 @@ def first_position(facts: TopicFacts, partition: Partition) -> Position:
     """Return where a restore from nothing starts."""
     start: Offset = facts.start_offsets[partition]
     return Position(start, 0, Phase.RESTORING, start)
+
+
+def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> TopicFacts | None:
+    """Return the topic of a generation that is stored up to its last markers; None for one that is not.
+
+    All of it is here, so nothing needs its topic any more, whatever became of that. Where the topic starts is not
+    known: whoever would restore from these facts stays short of the end until it has read the topic itself.
+    """
+    ends = tuple(position.next_offset for position in positions if position is not None and position.is_final)
+    if len(ends) < manifest.partition_count:
+        return None
+    return TopicFacts(manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0)
+
+
+def lack_of(new: Following, old: Following) -> str | None:
+    """Return what `new` lacks to take the place of `old` without going back in time; None when it may.
+
+    The last markers of `old` say which source records its rows were made from. Topics that the job of `new` does not
+    read do not count.
+    """
+    if not new.is_live:
+        return "it is being restored"
+    if old.is_frozen and not old.is_closed:
+        return None
+    for replica in old.replicas:
+        if not replica.position.is_final:
+            return f"partition {replica.partition} of generation {old.manifest.generation} has no last marker yet"
+    wanted: dict[tuple[str, int], int] = {}
+    for replica in old.replicas:
+        for at, next_offset in replica.position.source_offsets.items():
+            wanted[at] = max(next_offset, wanted.get(at, 0))
+    read = {source.topic for source in new.manifest.sources}
+    for (topic, source_partition), next_offset in wanted.items():
+        for replica in new.replicas if topic in read else ():
+            if replica.position.source_offsets.get((topic, source_partition), 0) < next_offset:
+                return (
+                    f"its partition {replica.partition} has no marker yet for offset {next_offset} of partition "
+                    f'{source_partition} of source topic "{topic}"'
+                )
+    return None

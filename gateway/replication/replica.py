@@ -1,13 +1,14 @@
 """A replica: one partition of a changelog, applied to a store. Plain code over records.
 
-    RESTORING ──(next offset has reached the end offset seen when it opened)──► LIVE
+    RESTORING ──(next offset has reached the end offset seen when it opened, or the last marker was applied)──► LIVE
 
-It is served only while LIVE: before, a key that exists may not be there yet.
+It is served only while LIVE: before, a key that exists may not be there yet. What comes after the last marker of its
+generation is not applied: the next generation may lack it.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
@@ -16,12 +17,16 @@ from gateway.contract.keys import KEY_BYTES_MAX
 from gateway.contract.rows import RowDecoder, UndecodableRecord
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES
+from gateway.contract.windows import Expiry
 from gateway.replication.log import Fetched, Record, Source
+from gateway.replication.retention import split_expired
 from gateway.stores.base import Change, Phase, Position, StoreWriter
 from gateway.v1.changelog_pb2 import ProgressMarker
 
 _logger = logging.getLogger("gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
+_LATE = "row comes after the last marker of its generation"
+_FOREIGN_KEY = "key is too short for the table's key columns"
 
 
 class Poison(Exception):
@@ -57,7 +62,13 @@ class _Batch:
 
     changes: list[Change]
     source_offsets: Mapping[tuple[str, int], int]
+    as_of_ms: int
+    is_final: bool
     skipped: list[tuple[str, Offset]] = field(default_factory=list)
+
+
+def _phase(position: Position, barrier: Offset) -> Phase:
+    return Phase.LIVE if position.is_final or position.next_offset >= barrier else Phase.RESTORING
 
 
 class Replica:
@@ -74,6 +85,8 @@ class Replica:
         position: Position,
         barrier: Offset,
         skipped: SkippedRecords,
+        expiry: Expiry | None,
+        now_ms: Callable[[], int],
     ) -> None:
         self.source = source
         self.barrier = barrier
@@ -86,7 +99,9 @@ class Replica:
         self._generation = generation
         self._generation_bytes = generation.to_bytes(4, "big")
         self._skipped = skipped
-        self.position = replace(position, phase=Phase.LIVE if position.next_offset >= barrier else Phase.RESTORING)
+        self._expiry = expiry
+        self._now_ms = now_ms
+        self.position = replace(position, phase=_phase(position, barrier))
         store.apply(store_id, source.partition, [], self.position)
 
     @property
@@ -102,10 +117,12 @@ class Replica:
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
         batch = self._read(fetched.records)
-        as_of_ms = fetched.records[-1].time_ms if fetched.records else self.position.as_of_ms
-        position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), as_of_ms)
-        phase = Phase.LIVE if self.is_live or position.next_offset >= self.barrier else Phase.RESTORING
-        position = replace(position, phase=phase, source_offsets=batch.source_offsets)
+        if self._expiry is not None and batch.changes:
+            batch.changes, foreign = split_expired(batch.changes, self._expiry, now_us=self._now_ms() * 1_000)
+            batch.skipped += [(_FOREIGN_KEY, offset) for offset in foreign]
+        position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
+        position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final)
+        position = replace(position, phase=Phase.LIVE if self.is_live else _phase(position, self.barrier))
         if position != self.position or batch.changes:
             applied, stale = self._store.apply(self._store_id, self.partition, batch.changes, position)
             self.rows_applied += applied
@@ -117,9 +134,10 @@ class Replica:
 
     def _read(self, records: list[Record]) -> _Batch:
         """Turn records into changes. The loop runs for each record of a restore: keep it short."""
-        batch = _Batch([], self.position.source_offsets)
+        batch = _Batch([], self.position.source_offsets, self.position.as_of_ms, self.position.is_final)
         decode, generation_bytes, append = self.decoder.decode, self._generation_bytes, batch.changes.append
-        for record in records:
+        left = iter(records)
+        for record in () if batch.is_final else left:
             offset, key, value, version, time_ms = record
             try:
                 if (
@@ -132,27 +150,33 @@ class Replica:
                     row = None if value is None else decode(value)
                     append(_change(Change, (offset, key, version, row, time_ms)))
                 elif key == b"":
-                    batch.source_offsets = self._read_marker(value, batch.source_offsets)
+                    self._read_marker(value, batch)
+                    if batch.is_final:
+                        batch.as_of_ms = time_ms
+                        break
                 else:
                     raise Poison(self._why_not_a_row(record))
             except (Poison, UndecodableRecord) as error:
                 batch.skipped.append((str(error), offset))
+        if records and not batch.is_final:
+            batch.as_of_ms = records[-1].time_ms
+        batch.skipped += [(_LATE, record.offset) for record in left if record.key != b""]
         return batch
 
-    def _read_marker(self, value: bytes | None, before: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], int]:
-        """Return the source offsets with a progress marker's: none goes back."""
+    def _read_marker(self, value: bytes | None, batch: _Batch) -> None:
+        """Take a progress marker: no source offset goes back, and those of the last marker count alone."""
         try:
             marker = ProgressMarker.FromString(value or b"")
         except DecodeError:
             raise Poison("progress marker does not parse") from None
         if marker.generation != self._generation:
             raise Poison("progress marker of another generation")
-        offsets = dict(before)
+        offsets = {} if marker.final else dict(batch.source_offsets)
         for topic in marker.sources:
             for partition, next_offset in topic.next_offsets.items():
                 at = (topic.topic, partition)
                 offsets[at] = max(next_offset, offsets.get(at, next_offset))
-        return offsets
+        batch.source_offsets, batch.is_final = offsets, marker.final
 
     def _why_not_a_row(self, record: Record) -> str:
         if record.key is None:

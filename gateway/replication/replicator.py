@@ -13,13 +13,14 @@ from gateway.replication.log import Clock, Fetched, Log
 from gateway.replication.manifest_topic import ManifestTopic
 from gateway.replication.replica import Replica
 from gateway.replication.status import gateway_status
+from gateway.replication.sweep import Sweep
 from gateway.stores.base import Phase, StoreFull, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
 from gateway.v1.status_pb2 import GetStatusResponse
 
 RECORDS_MAX = 20_000  # of a fetch: enough that a transaction costs little beside its rows, few enough to stay small
 POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
-BUSY_POLL_S = 0.002  # while rows are dropped beside
+BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
 LOOKING_POLL_S = 0.01  # while an answer is awaited
 STATUS_EVERY_S = 0.5
 FULL_RETRY_S = 1.0
@@ -52,6 +53,7 @@ class Replicator:
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
         self._garbage: list[StoreId] = self._unnamed_store_ids()
+        self._sweep = Sweep(store, clock)
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
@@ -97,7 +99,7 @@ class Replicator:
         self._put_status()
 
     def _timeout_s(self, poll_s: float) -> float:
-        if self._garbage:
+        if self._garbage or self._sweep.is_under_way:
             return min(BUSY_POLL_S, poll_s)
         looks = (self._manifest_topic.is_looking, *(table.is_looking for table in self._tables.values()))
         return min(LOOKING_POLL_S, poll_s) if any(looks) else poll_s
@@ -134,6 +136,7 @@ class Replicator:
         self._note_reachable()
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
+        self._sweep.step(self._tables.values())
         now_s = self._clock.monotonic_s()
         if now_s >= self._tombstones_at_s:
             self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S

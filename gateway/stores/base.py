@@ -7,7 +7,7 @@ the truth.
 What a store keeps for a partition (of one life of a table, its `StoreId`):
   rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
              stale record cannot bring it back; `drop_tombstones` removes old ones.
-  history    the bounded run of latest changes, by offset
+  history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
   position   next offset, as-of time, phase, and the bookmark of the newest progress marker
 """
 
@@ -41,6 +41,7 @@ class Position:
     phase: Phase
     history_start: Offset  # history holds every change at or after this offset
     source_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # next offsets, of the newest marker
+    is_final: bool = False  # that marker was its generation's last: nothing after it belongs to the partition
 
     def moved_to(self, next_offset: Offset, as_of_ms: int) -> "Position":
         """Return this position further on; time does not go back."""
@@ -113,8 +114,14 @@ class Snapshot(Protocol):
         Descending: the highest keys first. Tombstones are left out and do not count.
         """
 
-    def history(self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int) -> list[Change]:
-        """Return at most `limit` changes with offset >= start, in order of offset."""
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[Change]:
+        """Return at most `limit` changes with offset >= start, in order of offset, from `history_start` on.
+
+        Several may have one offset: what expired before the record of that offset came, and then that record's. Whoever
+        has had `skip` of those of `start`, but not the record's, goes on behind them.
+        """
 
     def status(self) -> bytes:
         """Return what `set_status` kept last; b"" before."""
@@ -160,6 +167,13 @@ class StoreWriter(StoreReader, Protocol):
         newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from that
         (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch.
         Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
+        """
+
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        """Remove the rows of `keys`, in one transaction; return how many there were. No tombstone stays.
+
+        While the stored position is LIVE they enter the history, in the order of `keys`: as deletes at the position's
+        next offset, with the versions that they had. The position is the same after it, but for `history_start`.
         """
 
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:

@@ -1,13 +1,14 @@
 """Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
 
   rows         place, key              → version 12, kind 1, time ms 8, row
-  history      place, offset 8         → version 12, kind 1, time ms 8, key length 2, key, row
+  history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, key, row
   tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
-  positions    place                   → next offset, as of, phase, history start and length, source offsets
+  positions    place                   → next offset, as of, phase, final, history start and length, source offsets
   tables       name                    → TableState
   meta         name                    → format, boot id, clean mark, next store id, status
 
 A place is store id (4 bytes) and partition (2 bytes); all numbers are big endian, so that byte order is their order.
+The order of changes of one offset: 0, 1, ... for what expired before its record came, and the highest for the record.
 """
 
 import struct
@@ -19,20 +20,22 @@ from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES, Version
 from gateway.stores.base import Change, Phase, Position, StoreCorrupt, StoredRow
 
-FORMAT_VERSION = b"1"
+FORMAT_VERSION = b"2"
 
 PLACE_BYTES = 6
 KIND_AT = VERSION_BYTES
 ROW_AT = VERSION_BYTES + 9  # after the kind and the time
 IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
+RECORD_ORDER = 2**32 - 1
 
 _PLACE = struct.Struct(">IH")
 _STORE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
+_OFFSET_ORDER = struct.Struct(">QI")
 _KIND_TIME = struct.Struct(">Bq")
 _TIME = struct.Struct(">q")
 _KEY_LENGTH = struct.Struct(">H")
-_POSITION = struct.Struct(">QqBQQ")
+_POSITION = struct.Struct(">QqB?QQ")
 _SOURCE = struct.Struct(">Iq")
 
 
@@ -52,12 +55,23 @@ def store_id_of(key: bytes) -> StoreId:
 
 
 def offset_key(at: bytes, offset: Offset) -> bytes:
-    """Return the key of a change in history and tombstones."""
+    """Return the key of a tombstone, and what the keys of an offset's history begin with."""
     return at + _OFFSET.pack(offset)
 
 
+def history_key(at: bytes, offset: Offset, order: int = RECORD_ORDER) -> bytes:
+    """Return the key of a change in the history."""
+    return at + _OFFSET_ORDER.pack(offset, order)
+
+
+def order_of(key: bytes) -> int:
+    """Return the order of such a key."""
+    order: int = _OFFSET_ORDER.unpack_from(key, PLACE_BYTES)[1]
+    return order
+
+
 def offset_of(key: bytes) -> Offset:
-    """Return the offset of such a key."""
+    """Return the offset of a key of history or tombstones."""
     return Offset(_OFFSET.unpack_from(key, PLACE_BYTES)[0])
 
 
@@ -116,7 +130,12 @@ def unpack_change(offset: Offset, value: bytes) -> Change:
 def pack_position(position: Position, history_count: int) -> bytes:
     """Return the value of a position, and of how many changes the history holds."""
     head = _POSITION.pack(
-        position.next_offset, position.as_of_ms, position.phase, position.history_start, history_count
+        position.next_offset,
+        position.as_of_ms,
+        position.phase,
+        position.is_final,
+        position.history_start,
+        history_count,
     )
     sources = [
         _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
@@ -129,9 +148,9 @@ def pack_position(position: Position, history_count: int) -> bytes:
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def unpack_position(value: bytes) -> tuple[Position, int]:
     """Return what `pack_position` was given."""
-    next_offset, as_of_ms, phase, history_start, history_count = _POSITION.unpack_from(value)
+    next_offset, as_of_ms, phase, is_final, history_start, history_count = _POSITION.unpack_from(value)
     sources = _unpack_sources(value[_POSITION.size :])
-    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources), history_count
+    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources, is_final), history_count
 
 
 @lru_cache(maxsize=4096)  # they change with a marker only

@@ -10,6 +10,7 @@ A process must not open one store twice, and not use one after a fork.
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES, Version
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.stores import environment as environments
-from gateway.stores import layout
+from gateway.stores import layout, lmdb_history
 from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
@@ -124,12 +125,14 @@ class LmdbSnapshot(Snapshot):
         return rows
 
     @override
-    def history(self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int) -> list[Change]:
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[Change]:
         at = layout.place(store_id, partition)
         last = after_prefix(at)
         assert last is not None
         with self._transaction.cursor(self._environment.history) as cursor:
-            run = islice(_run_up(cursor, layout.offset_key(at, start), last), max(limit, 0))
+            run = islice(_run_up(cursor, layout.history_key(at, start, skip), last), max(limit, 0))
             return [layout.unpack_change(layout.offset_of(key), value) for key, value in run]
 
     @override
@@ -266,21 +269,41 @@ class LmdbStore(LmdbReader, StoreWriter):
         stored, count = (None, 0) if value is None else layout.unpack_position(value)
         with transaction.cursor(self._environment.history) as cursor:
             if position.phase is Phase.RESTORING:
-                history_start = position.next_offset
-                _drop_oldest(cursor, at, count)
-                count = 0
+                lmdb_history.drop_oldest(cursor, at, count)
+                new, count = replace(position, history_start=position.next_offset), 0
             else:
-                history_start = position.history_start if stored is None else stored.history_start
-                cursor.putmulti(
-                    [(layout.offset_key(at, change.offset), layout.pack_change(change)) for change in applied]
-                )
-                count += len(applied)
-                excess = count - self._history_changes_max
-                if excess > 0:
-                    history_start = Offset(_drop_oldest(cursor, at, excess) + 1)
-                    count -= excess
-        new = Position(position.next_offset, position.as_of_ms, position.phase, history_start, position.source_offsets)
+                lmdb_history.add_applied(cursor, at, applied)
+                new = position if stored is None else replace(position, history_start=stored.history_start)
+                new, count = self._bound_history(cursor, at, new, count + len(applied))
         transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+
+    def _bound_history(self, cursor: Any, at: bytes, position: Position, count: int) -> tuple[Position, int]:
+        """Remove what is too much of the history's `count`; return position and count after that."""
+        excess = count - self._history_changes_max
+        if excess <= 0:
+            return position, count
+        history_start = Offset(lmdb_history.drop_oldest(cursor, at, excess) + 1)
+        return replace(position, history_start=history_start), count - excess
+
+    @override
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        at = layout.place(store_id, partition)
+        versions: dict[bytes, Version] = {}
+        with Guarded(self._environment.path), self._write() as transaction:
+            for key in keys:
+                value = transaction.get(at + key, db=self._environment.rows)
+                if value is not None and layout.live_row(value) is not None:
+                    transaction.delete(at + key, db=self._environment.rows)
+                    versions[key] = Version(value[:VERSION_BYTES])
+            value = transaction.get(at, db=self._environment.positions)
+            if value is not None and layout.unpack_position(value)[0].phase is Phase.LIVE:
+                position, count = layout.unpack_position(value)
+                deletes = [Change(position.next_offset, key, versions[key], None, time_ms) for key in versions]
+                with transaction.cursor(self._environment.history) as cursor:
+                    lmdb_history.add_expired(cursor, at, deletes)
+                    new, count = self._bound_history(cursor, at, position, count + len(deletes))
+                transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+        return len(versions)
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
@@ -371,14 +394,3 @@ def _split(changes: Sequence[Change], newest: dict[bytes, Version]) -> tuple[lis
         else:
             stale.append(change)
     return applied, stale
-
-
-def _drop_oldest(cursor: Any, at: bytes, count: int) -> Offset:
-    """Remove the first `count` changes of a partition's history; return the offset of the last of them."""
-    offset = Offset(-1)
-    more = count > 0 and cursor.set_range(at)
-    while more and count > 0 and cursor.key().startswith(at):
-        offset = layout.offset_of(cursor.key())
-        count -= 1
-        more = cursor.delete()
-    return offset

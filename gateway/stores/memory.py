@@ -5,6 +5,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from typing_extensions import override
 
@@ -24,6 +25,7 @@ from gateway.stores.base import (
 )
 
 Place = tuple[StoreId, Partition]
+_OFFSET = attrgetter("offset")
 
 
 @dataclass(slots=True)
@@ -108,9 +110,11 @@ class MemorySnapshot(Snapshot):
         return [(key, row) for key, row in rows if row is not None][: max(limit, 0)]
 
     @override
-    def history(self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int) -> list[Change]:
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[Change]:
         changes = self._part(store_id, partition).history
-        return changes[bisect_left(changes, (start,)) :][: max(limit, 0)]
+        return changes[bisect_left(changes, start, key=_OFFSET) + skip :][: max(limit, 0)]
 
     @override
     def status(self) -> bytes:
@@ -197,15 +201,37 @@ class MemoryStore(StoreWriter):
     def _move(self, part: _Part, applied: Sequence[Change], position: Position) -> None:
         if position.phase is Phase.RESTORING:
             part.history.clear()
-            history_start = position.next_offset
+            part.position = replace(position, history_start=position.next_offset)
         else:
             history_start = position.history_start if part.position is None else part.position.history_start
-            part.history.extend(applied)
-            excess = len(part.history) - self._history_changes_max
-            if excess > 0:
-                history_start = Offset(part.history[excess - 1].offset + 1)
-                del part.history[:excess]
-        part.position = replace(position, history_start=history_start)
+            part.position = replace(position, history_start=history_start)
+            self._remember(part, part.position, applied)
+
+    def _remember(self, part: _Part, position: Position, changes: Sequence[Change]) -> None:
+        """Put changes into the history."""
+        part.history.extend(changes)
+        excess = len(part.history) - self._history_changes_max
+        if excess > 0:
+            part.position = replace(position, history_start=Offset(part.history[excess - 1].offset + 1))
+            del part.history[:excess]
+
+    @override
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        with self._write() as content:
+            if (store_id, partition) not in content.parts:
+                return 0
+            part = content.part((store_id, partition))
+            found = [part.rows[key] for key in dict.fromkeys(keys) if key in part.rows]
+            found = [change for change in found if change.row is not None]
+            for change in found:
+                del part.rows[change.key]
+                del part.keys[bisect_left(part.keys, change.key)]
+            position = part.position
+            if position is not None and position.phase is Phase.LIVE:
+                offset = position.next_offset
+                deletes = [Change(offset, change.key, change.version, None, time_ms) for change in found]
+                self._remember(part, position, deletes)
+        return len(found)
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:

@@ -89,16 +89,18 @@ class SourceTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class ProgressMarker(_message.Message):
-    __slots__ = ("generation", "batch_id", "sources", "commit_time")
+    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIME_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     generation: int
     batch_id: int
     sources: _containers.RepeatedCompositeFieldContainer[SourceOffsets]
     commit_time: _timestamp_pb2.Timestamp
-    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    final: bool
+    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class SourceOffsets(_message.Message):
     __slots__ = ("topic", "next_offsets")

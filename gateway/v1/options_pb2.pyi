@@ -55,16 +55,32 @@ PARAM_FIELD_NUMBER: _ClassVar[int]
 param: _descriptor.FieldDescriptor
 
 class TableOptions(_message.Message):
-    __slots__ = ("name", "key", "partition_by", "partitioner")
+    __slots__ = ("name", "key", "partition_by", "partitioner", "window", "retention")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_BY_FIELD_NUMBER: _ClassVar[int]
     PARTITIONER_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     key: _containers.RepeatedScalarFieldContainer[str]
     partition_by: _containers.RepeatedScalarFieldContainer[str]
     partitioner: Partitioner
-    def __init__(self, name: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., partition_by: _Optional[_Iterable[str]] = ..., partitioner: _Optional[_Union[Partitioner, str]] = ...) -> None: ...
+    window: WindowOptions
+    retention: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., partition_by: _Optional[_Iterable[str]] = ..., partitioner: _Optional[_Union[Partitioner, str]] = ..., window: _Optional[_Union[WindowOptions, _Mapping]] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WindowOptions(_message.Message):
+    __slots__ = ("size", "hop", "start_column", "end_column")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    HOP_FIELD_NUMBER: _ClassVar[int]
+    START_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    END_COLUMN_FIELD_NUMBER: _ClassVar[int]
+    size: _duration_pb2.Duration
+    hop: _duration_pb2.Duration
+    start_column: str
+    end_column: str
+    def __init__(self, size: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., hop: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., start_column: _Optional[str] = ..., end_column: _Optional[str] = ...) -> None: ...
 
 class ServingOptions(_message.Message):
     __slots__ = ("default_timeout", "max_timeout")

@@ -1,55 +1,55 @@
-"""Runs a job: `python -m streamjobs.runtime --table ratings …`, or this file under spark-submit.
+"""Runs jobs: `python -m streamjobs.runtime --table ratings …`, or this file under spark-submit.
 
     spark-submit --master spark://host:7077 \\
       --jars "$(python -c 'from streamjobs.local.jars import jars; print(*jars("spark"), sep=",")')" \\
-      streamjobs/runtime/__main__.py --table ratings --bootstrap host:9092 --checkpoint hdfs:///checkpoints/ratings-g1
+      streamjobs/runtime/__main__.py --table ratings --bootstrap host:9092 --checkpoints hdfs:///checkpoints
 
-The package must be installed where the driver runs; executors need nothing of it.
+The package must be installed where the driver runs; executors need nothing of it. `tablegate job run` is the same for
+people.
 """
 
-import argparse
 import sys
-from pathlib import Path
+from typing import Annotated
 
-from streamjobs.runtime.declarations import load_table
+import typer
+
+from streamjobs.arguments import Bootstrap, Checkpoints, Master, OtherMode, Partitions, RegistryUrl, SparkLog
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.options import Options
-from streamjobs.runtime.runner import run_job
-from streamjobs.table import Mode
+from streamjobs.runtime.runner import run_declared
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the job that the command line names; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+def main(
+    table: Annotated[
+        list[str],
+        typer.Option(help="Example table, or a .py file that defines TABLE or TABLES. Repeatable.", metavar="NAME"),
+    ],
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints,
+    master: Master = None,
+    mode: OtherMode = None,
+    partitions: Partitions = None,
+    schema_registry: RegistryUrl = None,
+    spark_log: SparkLog = None,
+) -> None:
+    """Keep declared tables until SIGTERM."""
     options = Options(
-        bootstrap=parsed.bootstrap,
-        checkpoint=parsed.checkpoint,
-        master=parsed.master,
-        mode=Mode(parsed.mode) if parsed.mode else None,
-        schema_registry_url=parsed.schema_registry,
-        partition_count=parsed.partitions,
-        spark_log=parsed.spark_log,
+        bootstrap=bootstrap,
+        checkpoints=checkpoints,
+        master=master,
+        mode=mode,
+        partition_count=partitions,
+        schema_registry_url=schema_registry,
+        spark_log=spark_log,
     )
     try:
-        run_job(load_table(parsed.table), options)
+        run_declared(table, options)
     except JobError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m streamjobs.runtime", description="Keep a declared table.")
-    parser.add_argument("--table", required=True, help="example table, or path of a .py file that defines TABLE")
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT,…", help="Kafka brokers")
-    parser.add_argument("--checkpoint", required=True, metavar="DIRECTORY", help="one for each table and generation")
-    parser.add_argument("--master", help="Spark master; by default enough local threads")
-    parser.add_argument("--mode", choices=[mode.value for mode in Mode], help="instead of the declaration's")
-    parser.add_argument("--partitions", type=int, metavar="N", help="of a new changelog; by default as the source has")
-    parser.add_argument("--schema-registry", metavar="URL", help="where writers' schemas are found by their ids")
-    parser.add_argument("--spark-log", type=Path, metavar="FILE", help="what Spark itself writes; by default stderr")
-    return parser
+        raise typer.Exit(1) from None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app(prog_name="python -m streamjobs.runtime")

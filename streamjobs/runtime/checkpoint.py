@@ -19,8 +19,7 @@ class Identity:
     table: str
     generation: int
     changelog_topic_id: str
-    source_topic: str
-    source_topic_id: str
+    source_topic_ids: dict[str, str]
 
 
 class Checkpoint:
@@ -90,11 +89,15 @@ class Checkpoint:
                 f"{of} generation {owner.generation}, the declaration says {identity.generation}; "
                 "give each generation its own"
             )
-        if owner.source_topic_id != identity.source_topic_id:
-            raise JobError(
-                f'{of} another life of source topic "{owner.source_topic}", which was deleted and made again or is '
-                "another topic now; raise the table's generation and give it a new checkpoint"
-            )
+        for topic in sorted({*owner.source_topic_ids, *identity.source_topic_ids}):
+            before, now = owner.source_topic_ids.get(topic), identity.source_topic_ids.get(topic)
+            if before != now:
+                what = (
+                    f'another life of source topic "{topic}", which was deleted and made again'
+                    if before and now
+                    else f'a table {"with" if before else "without"} the source topic "{topic}"'
+                )
+                raise JobError(f"{of} {what}; build the table anew: tablegate job rebuild {identity.table}")
         if owner.changelog_topic_id != identity.changelog_topic_id:
             raise JobError(
                 f"{of} another life of the changelog topic, which was deleted and made again; "

@@ -11,19 +11,50 @@ from gateway.contract.descriptors import DescriptorError, load_descriptors, ship
 from gateway.contract.problems import ContractError
 from streamjobs import tables
 from streamjobs.runtime.errors import JobError
-from streamjobs.table import DeclarationError, Table
+from streamjobs.table import DeclarationError, Table, Window, is_window_start
+
+
+def load_tables(job: str) -> list[Table]:
+    """Return the declarations that `job` names; raise `JobError`.
+
+    It is the name of an example table, the path of a .py file that defines `TABLE` or `TABLES`, or such a path with the
+    name of one table behind a colon: `shop.py:orders`.
+    """
+    file, separator, wanted = job.rpartition(":") if ".py:" in job else (job, "", "")
+    path = Path(file) if file.endswith(".py") else Path(next(iter(tables.__path__)), f"{file}.py")
+    if not (file.endswith(".py") or file in example_names()):
+        raise JobError(
+            f'no job "{job}"; give one of {", ".join(example_names())}, or the path of a .py file that defines TABLE'
+        )
+    if not path.is_file():
+        raise JobError(f'no job "{job}": there is no file "{path}"; correct the path')
+    found = _declared_in(path)
+    if not separator:
+        return found
+    chosen = [table for table in found if table.name == wanted]
+    if not chosen:
+        raise JobError(f'{path}: no table "{wanted}"; it declares {", ".join(table.name for table in found)}')
+    return chosen
 
 
 def load_table(job: str) -> Table:
-    """Return the declaration `job` names: an example table's name, or the path of a file that defines `TABLE`."""
-    path = Path(job) if job.endswith(".py") else Path(next(iter(tables.__path__)), f"{job}.py")
-    if not path.is_file() or not (job.endswith(".py") or job in example_names()):
-        known = ", ".join(example_names())
-        raise JobError(f'no job "{job}"; give one of {known}, or the path of a .py file that defines TABLE')
-    declared = getattr(_run_file(path), "TABLE", None)
-    if not isinstance(declared, Table):
-        raise JobError(f"{path}: no TABLE; define TABLE = streamjobs.table.Table(…)")
-    return declared
+    """Return the one declaration that `job` names, as `load_tables` has it; raise `JobError` where it names several."""
+    found = load_tables(job)
+    if len(found) > 1:
+        raise JobError(f"{job} declares {len(found)} tables; give one of them, for example {job}:{found[0].name}")
+    return found[0]
+
+
+def load_all(jobs: Iterable[str]) -> list[Table]:
+    """Return the declarations of all jobs; raise `JobError` where two have one name."""
+    found: dict[str, Table] = {}
+    for job in jobs:
+        for table in load_tables(job):
+            other = found.setdefault(table.name, table)
+            if other is not table:
+                same = "is named twice" if other.declared_at == table.declared_at else f"is at {other.declared_at} too"
+                raise JobError(f'{table.declared_at}: table "{table.name}" {same}; a job keeps a table once')
+    return list(found.values())
 
 
 def example_names() -> list[str]:
@@ -32,24 +63,42 @@ def example_names() -> list[str]:
     return sorted(file.stem for file in files)
 
 
+def _declared_in(path: Path) -> list[Table]:
+    module = _run_file(path)
+    one, several = getattr(module, "TABLE", None), getattr(module, "TABLES", None)
+    if one is not None and several is not None:
+        raise JobError(f"{path}: TABLE and TABLES; keep one of them")
+    named = [one] if several is None else list(several) if isinstance(several, Iterable) else [several]
+    found = [table for table in named if isinstance(table, Table)]
+    if not found or len(found) < len(named):
+        raise JobError(
+            f"{path}: no TABLE; define TABLE = streamjobs.table.Table(…), or TABLES = (…, …) for several tables"
+        )
+    return found
+
+
 def _run_file(path: Path) -> object:
+    path = path.resolve()
     spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
     assert spec is not None, "a .py file always has a loader"
     assert spec.loader is not None, "a .py file always has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses of the file look their module up
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # it may import what lies beside it
     try:
         spec.loader.exec_module(module)
     except DeclarationError as error:
         raise JobError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 - the file is the user's: whatever it raises is theirs to read
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the file is the user's: whatever it raises is theirs to read
         line = _line_in(path, error)
-        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {error}") from None
+        said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {said}") from None
     return module
 
 
-def _line_in(path: Path, error: Exception) -> str:
-    if isinstance(error, SyntaxError):
+def _line_in(path: Path, error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
         return f":{error.lineno}"
     at, line = error.__traceback__, ""
     while at is not None:
@@ -72,6 +121,7 @@ def load_contract(table: Table) -> catalogue.Table:
     if bound is None:
         raise JobError(f'{table.declared_at}: contract "{path}" has no table "{table.name}"; give the table its name')
     _check_columns(table, bound)
+    _check_window(table, bound)
     return bound
 
 
@@ -106,6 +156,29 @@ def _check_columns(table: Table, contract: catalogue.Table) -> None:
                 f'{table.declared_at}: table "{table.name}" has a column "{name}" that the contract lacks; '
                 f"remove it, or add the field to message {contract.row.name}"
             )
+
+
+def _check_window(table: Table, contract: catalogue.Table) -> None:
+    """Refuse windows that are not the contract's: gateways expire rows by the contract's."""
+    declared, wanted = table.window, contract.window
+    where = f'{table.declared_at}: table "{table.name}"'
+    if declared is None and wanted is None:
+        return
+    if declared is None or wanted is None:
+        raise JobError(f"{where} has a window {_only_in(declared)}; add it to the other, or remove it there")
+    start = contract.key[wanted.start_index].name
+    if not is_window_start(table.key[start]):
+        raise JobError(f'{where}: key column "{start}" is the start of the window in the contract; write window.start')
+    size_us, hop_us = (round(s * 1_000_000) for s in (declared.size_s, declared.hop_s or declared.size_s))
+    if (size_us, hop_us) != (wanted.size_us, wanted.hop_us):
+        raise JobError(
+            f"{where} has windows of {declared.size_s:g} s each {declared.hop_s or declared.size_s:g} s, the contract "
+            f"of {wanted.size_us / 1e6:g} s each {wanted.hop_us / 1e6:g} s; make them agree"
+        )
+
+
+def _only_in(declared: Window | None) -> str:
+    return "in the contract only" if declared is None else "in the declaration only"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    return lines[0].strip(" ;") if lines else type(error).__name__
 
 
 def error_reason(error: BaseException) -> str:
@@ -27,4 +27,4 @@ def thrown_reason(thrown: Any) -> str:
         thrown = thrown.getCause()
     message = str(thrown.getMessage() or "").strip().splitlines()
     name: str = thrown.getClass().getSimpleName()
-    return f"{name}: {message[0]}" if message else name
+    return f"{name}: {message[0].strip(' ;')}" if message else name

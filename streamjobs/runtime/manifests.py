@@ -1,6 +1,7 @@
 """The manifest of a table: read, made and written in the topic `tables`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from google.protobuf.message import DecodeError
@@ -8,7 +9,7 @@ from google.protobuf.message import DecodeError
 from gateway.contract import catalogue
 from gateway.v1 import changelog_pb2
 from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.topics import BROKER_TIMEOUT_S, MANIFESTS_TOPIC, QUIET_CLIENT, Topic, broker_away
+from streamjobs.runtime.topics import BROKER_TIMEOUT_S, MANIFESTS_TOPIC, QUIET_CLIENT, Topic, Topics, broker_away
 from streamjobs.table import Mode, Table
 
 JOB_MODES = {
@@ -21,15 +22,16 @@ def make_manifest(
     table: Table,
     contract: catalogue.Table,
     *,
+    generation: int,
     changelog: Topic,
-    source: Topic,
+    sources: Iterable[Topic],
     mode: Mode,
     value_schemas: Mapping[int, str],
 ) -> changelog_pb2.Manifest:
     """Return the manifest of a job that starts now."""
     manifest = changelog_pb2.Manifest(
         table=table.name,
-        generation=table.generation,
+        generation=generation,
         contract_fingerprint=contract.fingerprint,
         changelog_topic=changelog.name,
         changelog_topic_id=changelog.topic_id,
@@ -38,37 +40,43 @@ def make_manifest(
         key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in contract.key],
         partition_by_count=contract.partition_by_count,
         value_schemas=value_schemas,
-        sources=[changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count)],
+        sources=[
+            changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count) for source in sources
+        ],
         mode=JOB_MODES[mode],
     )
     manifest.publish_time.GetCurrentTime()
     return manifest
 
 
-def check_succession(table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None) -> None:
+def check_succession(
+    table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
+) -> None:
     """Raise `JobError` where a job of this declaration must not follow the one that wrote `old`."""
-    if old is None:
-        return
-    if old.generation > table.generation:
+    if old is not None and old.generation == generation and old.contract_fingerprint != contract.fingerprint:
         raise JobError(
-            f'{table.declared_at}: table "{table.name}" is already at generation {old.generation}, '
-            f"this declaration says {table.generation}; raise it to {old.generation} or more"
-        )
-    if old.generation == table.generation and old.contract_fingerprint != contract.fingerprint:
-        raise JobError(
-            f'{table.declared_at}: the key or partitioning of table "{table.name}" has changed since generation '
-            f"{old.generation} was built; raise generation to {old.generation + 1}"
+            f'{table.declared_at}: the key, windows or partitioning of table "{table.name}" have changed since '
+            f"generation {old.generation} was built; build the next: tablegate job rebuild {table.name}"
         )
 
 
 def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
     """Write the manifest, and return when Kafka has it; raise `JobError`."""
+    _write(bootstrap, manifest.table, manifest.SerializeToString())
+
+
+def remove_manifest(bootstrap: str, table: str) -> None:
+    """Write that the table has no manifest, and return when Kafka has it; raise `JobError`."""
+    _write(bootstrap, table, None)
+
+
+def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", **QUIET_CLIENT})
     producer.produce(
         MANIFESTS_TOPIC,
-        key=manifest.table.encode(),
-        value=manifest.SerializeToString(),
+        key=table.encode(),
+        value=value,
         on_delivery=lambda error, _: errors.append(error) if error is not None else None,
     )
     if producer.flush(BROKER_TIMEOUT_S) > 0:
@@ -79,6 +87,37 @@ def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
     """Return the newest manifest of the table; None where it has none; raise `JobError`."""
+    found = _newest_records(bootstrap).get(table)
+    if found is None:
+        return None
+    offset, value = found
+    try:
+        return changelog_pb2.Manifest.FromString(value)
+    except DecodeError:
+        raise JobError(
+            f'topic "{MANIFESTS_TOPIC}" offset {offset}: the manifest of table "{table}" is damaged; '
+            "write a tombstone for its key, then start the job again"
+        ) from None
+
+
+def read_manifests(bootstrap: str) -> dict[str, changelog_pb2.Manifest]:
+    """Return the newest manifests by table; damaged ones are left out; raise `JobError`."""
+    manifests = {}
+    for table, (_, value) in _newest_records(bootstrap).items():
+        with suppress(DecodeError):
+            manifests[table] = changelog_pb2.Manifest.FromString(value)
+    return manifests
+
+
+def has_manifest(bootstrap: str, table: str) -> bool:
+    """Return whether the table has a manifest, even a damaged one; raise `JobError`."""
+    return table in _newest_records(bootstrap)
+
+
+def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
+    """Return offset and value of each table's newest manifest that is no tombstone; nothing before the first job."""
+    if Topics(bootstrap).find(MANIFESTS_TOPIC) is None:
+        return {}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -88,31 +127,21 @@ def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
             **QUIET_CLIENT,
         }
     )
+    newest: dict[str, tuple[int, bytes]] = {}
     try:
         consumer.assign([TopicPartition(MANIFESTS_TOPIC, 0, 0)])
-        return _newest(consumer, bootstrap, table)
+        while True:
+            record = consumer.poll(BROKER_TIMEOUT_S)
+            if record is None:
+                raise broker_away(bootstrap)
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return newest
+            if error is not None:
+                raise JobError(f'topic "{MANIFESTS_TOPIC}" at {bootstrap} cannot be read: {KafkaException(error)}')
+            table, value = (record.key() or b"").decode(errors="replace"), record.value()
+            newest.pop(table, None)
+            if value is not None:
+                newest[table] = record.offset() or 0, value
     finally:
         consumer.close()
-
-
-def _newest(consumer: Consumer, bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
-    newest: changelog_pb2.Manifest | None = None
-    while True:
-        record = consumer.poll(BROKER_TIMEOUT_S)
-        if record is None:
-            raise broker_away(bootstrap)
-        error = record.error()
-        if error is not None and error.code() == KafkaError._PARTITION_EOF:
-            return newest
-        if error is not None:
-            raise JobError(f'topic "{MANIFESTS_TOPIC}" at {bootstrap} cannot be read: {KafkaException(error)}')
-        if record.key() != table.encode():
-            continue
-        try:
-            value = record.value()
-            newest = None if value is None else changelog_pb2.Manifest.FromString(value)
-        except DecodeError:
-            raise JobError(
-                f'topic "{MANIFESTS_TOPIC}" offset {record.offset()}: the manifest of table "{table}" is damaged; '
-                "write a tombstone for its key, then start the job again"
-            ) from None

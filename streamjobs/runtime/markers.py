@@ -4,17 +4,21 @@ A reader that has come to a marker has everything that the batch changed, knows 
 knows that a silent partition is current.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from gateway.v1 import changelog_pb2
+from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.log import log
-from streamjobs.runtime.topics import QUIET_CLIENT, Topic
+from streamjobs.runtime.topics import QUIET_CLIENT, Topic, broker_away
 
 MARKER_KEY = b""  # no row's key is empty
 FLUSH_TIMEOUT_S = 5.0  # of the last markers, when the job ends
+SourceOffsets = Mapping[str, Mapping[int, int]]
+"""Next offsets of source topics, by topic and partition."""
+
 DELIVERY_TIMEOUT_MS = 10_000  # an older marker is worth nothing beside a newer one
 
 
@@ -22,6 +26,7 @@ class Markers:
     """Writes the markers of one changelog. One thread calls it; `publish` does not wait for Kafka."""
 
     def __init__(self, bootstrap: str, changelog: Topic, generation: int) -> None:
+        self._bootstrap = bootstrap
         self._changelog = changelog
         self._generation = generation
         self._producer = Producer(
@@ -35,29 +40,61 @@ class Markers:
             }
         )
 
-    def publish(self, progress: Mapping[str, Any]) -> None:
-        """Write the marker of a committed batch, by Spark's progress report of it."""
-        marker = marker_of(progress, self._generation)
+    def publish(self, progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+        """Write the marker of a committed batch, by Spark's progress report of it; return its source offsets."""
+        offsets = source_offsets(progress)
+        marker = _marker(offsets, self._generation, batch_id=progress["batchId"])
+        try:
+            self._write(marker, None)
+        except (BufferError, KafkaException) as error:
+            log("marker_lost", batch=marker.batch_id, error=str(error))
+        return offsets
+
+    def publish_final(self, offsets: SourceOffsets) -> None:
+        """Write that nothing comes after: all rows are made from records before `offsets`; wait until Kafka has it."""
+        marker = _marker(offsets, self._generation, batch_id=-1)
+        marker.final = True
+        errors: list[str] = []
+        try:
+            self._write(marker, lambda error, _: errors.append(error.str()) if error is not None else None)
+        except (BufferError, KafkaException) as error:
+            errors.append(str(error))
+        if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0:
+            raise broker_away(self._bootstrap)
+        if errors:
+            topic = self._changelog.name
+            raise JobError(f'topic "{topic}" at {self._bootstrap} takes no last marker: {errors[0]}')
+
+    def _write(
+        self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None] | None
+    ) -> None:
         marker.commit_time.GetCurrentTime()
         value = marker.SerializeToString()
         self._producer.poll(0)
-        try:
-            for partition in range(self._changelog.partition_count):
-                self._producer.produce(self._changelog.name, key=MARKER_KEY, value=value, partition=partition)
-        except (BufferError, KafkaException) as error:
-            log("marker_lost", batch=marker.batch_id, error=str(error))
+        for partition in range(self._changelog.partition_count):
+            self._producer.produce(
+                self._changelog.name, key=MARKER_KEY, value=value, partition=partition, on_delivery=on_delivery
+            )
 
     def close(self) -> None:
         """Wait a little for the last markers."""
         self._producer.flush(FLUSH_TIMEOUT_S)
 
 
-def marker_of(progress: Mapping[str, Any], generation: int) -> changelog_pb2.ProgressMarker:
-    """Return the marker of a batch, without its time."""
-    marker = changelog_pb2.ProgressMarker(generation=generation, batch_id=progress["batchId"])
+def source_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Return how far a batch has read the sources. Of a topic that several sides read, how far all of them did."""
+    found: dict[str, dict[int, int]] = {}
     for source in progress["sources"]:
         for topic, next_offsets in (source["endOffset"] or {}).items():
-            offsets = marker.sources.add(topic=topic)
-            for partition, next_offset in next_offsets.items():
-                offsets.next_offsets[int(partition)] = next_offset
+            offsets = found.setdefault(topic, {})
+            for text, next_offset in next_offsets.items():
+                partition = int(text)
+                offsets[partition] = min(next_offset, offsets.get(partition, next_offset))
+    return found
+
+
+def _marker(offsets: SourceOffsets, generation: int, *, batch_id: int) -> changelog_pb2.ProgressMarker:
+    marker = changelog_pb2.ProgressMarker(generation=generation, batch_id=batch_id)
+    for topic, next_offsets in offsets.items():
+        marker.sources.add(topic=topic).next_offsets.update(next_offsets)
     return marker

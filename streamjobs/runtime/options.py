@@ -1,5 +1,6 @@
-"""Where and how a job runs: what a declaration leaves open."""
+"""Where and how jobs run: what declarations leave open."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,17 +9,25 @@ from streamjobs.table import Mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Settings of one run.
+    """Settings of one Spark application.
 
-    `checkpoint`: directory or URL that Spark can write, one for each table and generation. `master`: None is enough
-    local threads. `mode`: None is the declaration's. `partition_count`: of a changelog that is yet to be made; None is
-    as many as the source has. `spark_log`: file for what Spark itself writes; None is stderr.
+    `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
+    local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
+    as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr.
     """
 
     bootstrap: str
-    checkpoint: str
+    checkpoints: str
     master: str | None = None
     mode: Mode | None = None
     schema_registry_url: str | None = None
     partition_count: int | None = None
     spark_log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a new generation begins to read: at a time, at offsets by topic and partition, or at the topics' start."""
+
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] | None = None

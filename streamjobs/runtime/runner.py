@@ -1,104 +1,224 @@
-"""Runs the job of one table, from its checks to its clean end."""
+"""Runs the jobs of tables in one Spark application, from their checks to their clean end."""
 
+import json
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from streamjobs.runtime.checkpoint import Checkpoint, Identity
+from streamjobs.runtime.declarations import load_all
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.java import error_reason
 from streamjobs.runtime.log import log
-from streamjobs.runtime.manifests import publish_manifest
-from streamjobs.runtime.markers import Markers
-from streamjobs.runtime.options import Options
-from streamjobs.runtime.plan import Plan, check_rebuild, make_plan
-from streamjobs.runtime.queries import Queries
-from streamjobs.runtime.session import check_slots, is_submitted, realtime_slots, spark_session
-from streamjobs.runtime.watch import Watch
+from streamjobs.runtime.manifests import read_manifest
+from streamjobs.runtime.markers import SourceOffsets
+from streamjobs.runtime.options import Options, Start
+from streamjobs.runtime.plan import Plan, make_plan
+from streamjobs.runtime.running import RunningTable
+from streamjobs.runtime.session import MICROBATCH_SLOTS, check_slots, is_submitted, spark_session
+from streamjobs.runtime.succession import OLD_CHANGELOG_KEPT_S, Phase
+from streamjobs.runtime.topics import Topics
 from streamjobs.table import Mode, Table
 
+POLL_S = 0.1  # how late a marker may be; asking takes Spark a millisecond
 
-def run_job(table: Table, options: Options) -> None:
-    """Keep the table until SIGTERM or SIGINT, then return; raise `JobError` where that is not possible.
 
-    Runs in the main thread, which signals come to. The table goes on from its checkpoint where there is one.
+def run_declared(jobs: Sequence[str], options: Options) -> None:
+    """Keep the tables that jobs name, as `run_jobs` does: examples by their names, others by their files."""
+    run_jobs(load_all(jobs), options, declared=partial(load_all, jobs))
+
+
+def run_jobs(
+    tables: Sequence[Table], options: Options, *, declared: Callable[[], Sequence[Table]] | None = None
+) -> None:
+    """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be kept.
+
+    Runs in the main thread, which signals come to. A table goes on from its checkpoint where there is one. `declared`
+    gives the declarations as they are later, when a table goes on with a generation that was built from a newer one.
     """
     with _stop_on_signals() as stop:
-        plan = make_plan(table, options)
-        master = _master(plan, options)
+        plans = [make_plan(table, options) for table in tables]
+        with _application(plans, options, stop) as spark:
+            _keep(spark, plans, options, stop, declared or (lambda: tables))
+    for table in tables:
+        log("stopped", table=table.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildProgress:
+    """How far a rebuild is: records read of those that there were when it began."""
+
+    generation: int
+    phase: Phase
+    records: int
+    records_total: int
+
+
+def rebuild_job(
+    table: Table,
+    options: Options,
+    start: Start | None = None,
+    *,
+    on_progress: Callable[[RebuildProgress], None] = lambda _: None,
+    old_kept_s: float = OLD_CHANGELOG_KEPT_S,
+) -> Phase:
+    """Build the table's next generation; return how far it came: in place, unless a signal ended it; raise `JobError`.
+
+    A job that keeps the table goes on with the new generation by itself. SIGTERM and SIGINT end it before that; begun
+    again without a `start`, it goes on from where it was. The changelogs of older generations go after `old_kept_s`.
+    """
+    # Nobody waits for single rows, and in micro-batches a backlog is worked off faster, and seen to be. The job that
+    # goes on with the table does so in the table's own mode.
+    options = replace(options, mode=options.mode or Mode.MICROBATCH)
+    with _stop_on_signals() as stop:
+        plan = make_plan(table, options, generation=_next_generation(table, options, start), start=start)
+        count = _RecordCount(plan)
+        with _application([plan], options, stop) as spark, _java_errors(plan, stop):
+            running = RunningTable(spark, plan, options, is_rebuild=True, start=start)
+            try:
+                while running.phase is not Phase.IN_PLACE and not stop.wait(POLL_S):
+                    running.poll()
+                    on_progress(count.progress(running.phase, running.next_offsets))
+            finally:
+                _close(spark, [running])
+        if running.phase is Phase.IN_PLACE:
+            log("in_place", table=table.name, generation=plan.generation, old_dropped_in_s=old_kept_s)
+            if not stop.wait(old_kept_s):
+                running.drop_old()
+        return running.phase
+
+
+class _RecordCount:
+    """Counts the records that a rebuild has read, of those that there are when this is made."""
+
+    def __init__(self, plan: Plan) -> None:
+        cluster = Topics(plan.bootstrap)
+        self._generation = plan.generation
+        self._records = 0
+        self._ranges: dict[tuple[str, int], tuple[int, int]] = {}
+        for side in plan.streamed.values():
+            first = cluster.first_offsets(side.topic)
+            if side.starting_offsets != "earliest":
+                first |= {int(text): at for text, at in json.loads(side.starting_offsets)[side.topic.name].items()}
+            for partition, end in cluster.end_offsets(side.topic).items():
+                self._ranges[side.topic.name, partition] = first[partition], end
+
+    def progress(self, phase: Phase, next_offsets: SourceOffsets) -> RebuildProgress:
+        """Return the progress; it never goes down, though queries that start anew have read nothing for a while."""
+        read = sum(
+            max(min(next_offsets.get(topic, {}).get(partition, first), end) - first, 0)
+            for (topic, partition), (first, end) in self._ranges.items()
+        )
+        self._records = max(self._records, read)
+        total = sum(end - first for first, end in self._ranges.values())
+        return RebuildProgress(self._generation, phase, self._records, total)
+
+
+def _next_generation(table: Table, options: Options, start: Start | None) -> int:
+    """Return the generation to build: the next one, or one that was begun; another, if that began somewhere else."""
+    old = read_manifest(options.bootstrap, table.name)
+    if old is None:
+        raise JobError(
+            f'table "{table.name}" was never built at {options.bootstrap}; start it: tablegate job run {table.name}'
+        )
+    generation = max(old.generation + 1, table.generation)
+    begun = Topics(options.bootstrap).changelogs(table.name)
+    while start is not None and generation in begun:
+        generation += 1
+    return generation
+
+
+@contextmanager
+def _application(plans: Sequence[Plan], options: Options, stop: threading.Event) -> Iterator[SparkSession]:
+    master = _master(plans, options)
+    for plan in plans:
         log(
             "starting",
-            table=table.name,
-            generation=table.generation,
+            table=plan.table.name,
+            generation=plan.generation,
             mode=plan.mode.value,
-            source=plan.source.name,
+            sources=[side.topic.name for side in plan.sides.values()],
             changelog=plan.changelog.name,
             partitions=plan.changelog.partition_count,
             master=master or "as submitted",
         )
-        with spark_session(
-            f"tablegate {table.name}",
-            master=master,
-            shuffle_partitions=plan.changelog.partition_count,
-            checkpoint=options.checkpoint,
-            spark_log=options.spark_log,
-        ) as spark:
-            _take_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
-            _keep(spark, plan, options, stop)
-    log("stopped", table=table.name)
+    names = " ".join(plan.table.name for plan in plans)
+    with spark_session(
+        f"tablegate {names}", master=master, checkpoints=options.checkpoints, spark_log=options.spark_log
+    ) as spark:
+        _take_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
+        yield spark
 
 
-def _master(plan: Plan, options: Options) -> str | None:
+def _master(plans: Sequence[Plan], options: Options) -> str | None:
     """Return the master to ask for, None for that of spark-submit; raise `JobError` where it has too few slots."""
     if options.master is None and is_submitted():
         return None
-    if plan.mode is Mode.MICROBATCH:
+    slots = sum(plan.realtime_slots for plan in plans)
+    if slots == 0:
         return options.master or "local[*]"
-    source_partitions, shuffle_partitions = plan.source.partition_count, plan.changelog.partition_count
-    master = options.master or f"local[{realtime_slots(source_partitions, shuffle_partitions)}]"
-    check_slots(master, source_partitions=source_partitions, shuffle_partitions=shuffle_partitions)
+    master = options.master or f"local[{slots + MICROBATCH_SLOTS}]"
+    check_slots(master, slots + MICROBATCH_SLOTS)
     return master
 
 
-def _keep(spark: SparkSession, plan: Plan, options: Options, stop: threading.Event) -> None:
+def _keep(
+    spark: SparkSession,
+    plans: Sequence[Plan],
+    options: Options,
+    stop: threading.Event,
+    declared: Callable[[], Sequence[Table]],
+) -> None:
+    tables: list[RunningTable] = []
     try:
-        checkpoint = Checkpoint(spark, options.checkpoint)
-        if checkpoint.owner() is None:
-            check_rebuild(plan)
-        queries = Queries(spark, plan, checkpoint)
-        checkpoint.claim(_identity(plan))
-        publish_manifest(plan.bootstrap, plan.manifest)
-        if stop.is_set():
-            return
-        started = queries.start()
-        log("running", table=plan.table.name)
-        markers = Markers(plan.bootstrap, plan.changelog, plan.table.generation)
-        Watch(plan, *started, markers).run(stop)
+        for plan in plans:
+            if stop.is_set():
+                return
+            now_declared = partial(_declared_now, plan.table, declared)
+            with _java_errors(plan, stop):
+                tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
+        while not stop.wait(POLL_S):
+            for plan, table in zip(plans, tables, strict=False):  # a signal may have left some unstarted
+                with _java_errors(plan, stop):
+                    table.poll()
+    finally:
+        _close(spark, tables)
+
+
+def _declared_now(table: Table, declared: Callable[[], Sequence[Table]]) -> Table:
+    for found in declared():
+        if found.name == table.name:
+            return found
+    raise JobError(
+        f'{table.declared_at.file}: table "{table.name}" is not declared any more; stop the job, or declare it again'
+    )
+
+
+def _close(spark: SparkSession, tables: Sequence[RunningTable]) -> None:
+    with suppress(Py4JError, ConnectionError):  # Java is gone already: there is nothing left to stop
         spark.sparkContext.setLogLevel("OFF")  # what is cut off on purpose would log its stack traces
-        for query in started:
-            query.stop()
-        markers.close()
+    for table in tables:
+        with suppress(Py4JError, ConnectionError):
+            table.close()
+
+
+@contextmanager
+def _java_errors(plan: Plan, stop: threading.Event) -> Iterator[None]:
+    """Say in a sentence what Java said; nothing, where it was cut off on purpose."""
+    try:
+        yield
     except (Py4JError, ConnectionError) as error:
         if stop.is_set():
             return  # a signal to the whole process group ends Java as well, before we have asked it to stop
         if isinstance(error, Py4JJavaError):
             raise JobError(f'table "{plan.table.name}" has stopped: {error_reason(error)}') from None
         raise JobError("Spark's Java process has ended; its log says why") from None
-
-
-def _identity(plan: Plan) -> Identity:
-    return Identity(
-        table=plan.table.name,
-        generation=plan.table.generation,
-        changelog_topic_id=plan.changelog.topic_id,
-        source_topic=plan.source.name,
-        source_topic_id=plan.source.topic_id,
-    )
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """The Spark session of a job."""
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +53,8 @@ LOCAL_CHECKPOINT_SETTINGS = {
     ),
 }
 
+MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
+
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _SUBMIT_JARS = '--jars "$(python -c \'from streamjobs.local.jars import jars; print(*jars("spark"), sep=",")\')"'
@@ -65,19 +69,14 @@ def local_slots(master: str) -> int | None:
     return os.cpu_count() or 1 if threads == "*" else int(threads)
 
 
-def check_slots(master: str, *, source_partitions: int, shuffle_partitions: int) -> None:
-    """Raise `JobError` where Spark would refuse a Real-time Mode job: its tasks run all at once, for a whole batch."""
-    slots, needed = local_slots(master), realtime_slots(source_partitions, shuffle_partitions)
+def check_slots(master: str, needed: int) -> None:
+    """Raise `JobError` where Spark would refuse Real-time Mode: its tasks run all at once, for a whole batch."""
+    slots = local_slots(master)
     if slots is not None and slots < needed:
         raise JobError(
-            f"Real-time Mode needs {needed} slots ({source_partitions} source partitions, {shuffle_partitions} shuffle "
-            f'partitions, 1 for dead letters), master "{master}" has {slots}; use local[{needed}]'
+            f"Real-time Mode needs {needed} slots (one for each partition of sources and of tables, and "
+            f'{MICROBATCH_SLOTS} for micro-batches beside them), master "{master}" has {slots}; use local[{needed}]'
         )
-
-
-def realtime_slots(source_partitions: int, shuffle_partitions: int) -> int:
-    """Return how many tasks of a Real-time Mode job run at once."""
-    return source_partitions + shuffle_partitions + 1
 
 
 def is_submitted() -> bool:
@@ -85,36 +84,50 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def table_session(spark: SparkSession, *, shuffle_partitions: int) -> SparkSession:
+    """Return a session of the same application, for the queries of one table."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+    return session
+
+
+# PySpark writes each error of an expression to stderr, with two stack traces; it is raised all the same.
+logging.getLogger("SQLQueryContextLogger").disabled = True
+
+
 @contextmanager
 def spark_session(
-    name: str, *, master: str | None, shuffle_partitions: int, checkpoint: str, spark_log: Path | None
+    name: str, *, master: str | None, checkpoints: str, spark_log: Path | None, java_options: Sequence[str] = ()
 ) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given."""
-    builder = SparkSession.builder.appName(name).config("spark.sql.shuffle.partitions", shuffle_partitions)
-    local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoint) else {}
+    builder = SparkSession.builder.appName(name)
+    local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoints) else {}
     for setting, value in {**SETTINGS, **local_settings}.items():
         builder = builder.config(setting, value)
     if master is not None:
         builder = builder.master(master)
         if local_slots(master) is not None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
             builder = builder.config("spark.driver.host", "127.0.0.1")
     if not is_submitted():
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
+        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]
+        builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
         spark = _started(builder)
     try:
         if is_submitted():
             spark.sparkContext.setLogLevel("WARN")
-        _require_connector(spark)
+        if not has_connectors(spark):
+            raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")
         yield spark
     finally:
         _stop(spark)
 
 
-def _is_local(checkpoint: str) -> bool:
-    scheme, separator, _ = checkpoint.partition(":")
+def _is_local(checkpoints: str) -> bool:
+    scheme, separator, _ = checkpoints.partition(":")
     return not separator or scheme == "file"
 
 
@@ -143,12 +156,14 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
         raise JobError(f"Spark does not start: {first_line(error)}; its log says more") from None
 
 
-def _require_connector(spark: SparkSession) -> None:
+def has_connectors(spark: SparkSession) -> bool:
+    """Return whether Spark has the jars that jobs need."""
     jvm = spark.sparkContext._jvm
     try:
         jvm.java.lang.Class.forName(_KAFKA_SOURCE, False, jvm.Thread.currentThread().getContextClassLoader())
     except Exception:  # noqa: BLE001 - as above
-        raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}") from None
+        return False
+    return True
 
 
 @contextmanager

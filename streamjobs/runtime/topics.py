@@ -1,7 +1,8 @@
 """Topics of a job: found, made with the right settings, or refused."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -30,6 +31,13 @@ MANIFESTS_TOPIC = "tables"
 MANIFESTS_SETTINGS = {"cleanup.policy": "compact"}
 DEAD_LETTERS_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(14 * 24 * HOUR_MS)}
 
+_GROUPS_COMING = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+)
+"""What a cluster says of its groups until it has made their topic: when it is asked for the first time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -40,14 +48,22 @@ class Topic:
     partition_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client in a consumer group: the host it runs on, and the name it has given itself."""
+
+    host: str
+    client_id: str
+
+
 def changelog_name(table: str, generation: int) -> str:
     """Return the name of a table's changelog topic."""
     return f"{table}-g{generation}-changelog"
 
 
-def dead_letters_name(source_topic: str) -> str:
-    """Return the name of the topic that takes a source's malformed records."""
-    return f"{source_topic}-dead-letters"
+def dead_letters_name(table: str) -> str:
+    """Return the name of the topic that takes the malformed records of a table's sources."""
+    return f"{table}-dead-letters"
 
 
 class Topics:
@@ -111,8 +127,56 @@ class Topics:
 
     def first_offsets(self, topic: Topic) -> dict[int, int]:
         """Return the offset of the first record that Kafka still has, by partition."""
+        return self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def end_offsets(self, topic: Topic) -> dict[int, int]:
+        """Return the offset that the next record will have, by partition."""
+        return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def offsets_at(self, topic: Topic, time_ms: int) -> dict[int, int]:
+        """Return the offset of the first record of that time or later, by partition; the end where there is none."""
+        found = self._offsets(topic, OffsetSpec.for_timestamp(time_ms))
+        ends = self.end_offsets(topic)
+        return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete topics; one that is not there is deleted already."""
+        for name, future in self._admin.delete_topics(list(names), request_timeout=BROKER_TIMEOUT_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._failure(f'topic "{name}" cannot be deleted', error) from None
+
+    def members(self, group: str) -> list[Member]:
+        """Return the clients that are in a consumer group now."""
+        end_s = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
+                members = futures[group].result().members
+                return [Member(str(member.host).lstrip("/"), str(member.client_id)) for member in members]
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                if code not in _GROUPS_COMING or time.monotonic() >= end_s:
+                    raise self._failure(f'consumer group "{group}" cannot be described', error) from None
+            time.sleep(0.05)
+
+    def changelogs(self, table: str) -> dict[int, str]:
+        """Return the names of a table's changelog topics, by generation, the oldest first."""
+        try:
+            names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise self._failure("the topics cannot be listed", error) from None
+        pattern = re.compile(re.escape(table) + r"-g([1-9][0-9]*)-changelog")
+        found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
+        return dict(sorted(found))
+
+    def _offsets(self, topic: Topic, spec: OffsetSpec) -> dict[int, int]:
         partitions = [TopicPartition(topic.name, partition) for partition in range(topic.partition_count)]
-        wanted = {partition: OffsetSpec.earliest() for partition in partitions}  # type: ignore[no-untyped-call]
+        wanted = dict.fromkeys(partitions, spec)
         try:
             futures = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
             return {partition.partition: future.result().offset for partition, future in futures.items()}

@@ -1,20 +1,20 @@
-"""Watches running queries: markers after batches, a log line now and then, the reason when one fails."""
+"""Watches the running queries of a table: markers after batches, a log line now and then, the reason when one fails."""
 
 import json
-import threading
 import time
+from collections import Counter
 from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from streamjobs.runtime.dead_letters import count_by_kind
-from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.dead_letters import counts
+from streamjobs.runtime.errors import JobError, UnknownSchema
 from streamjobs.runtime.java import thrown_reason
 from streamjobs.runtime.log import log
 from streamjobs.runtime.markers import Markers
 from streamjobs.runtime.plan import Plan
+from streamjobs.runtime.queries import Started
 
-POLL_S = 0.1  # how late a marker may be; asking takes Spark a millisecond
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
 
@@ -41,11 +41,14 @@ class _Progress:
         return report
 
     def check(self, plan: Plan) -> None:
-        """Raise `JobError` where the query has ended by itself."""
+        """Raise `JobError` or `UnknownSchema` where the query has ended by itself."""
         if self._query.isActive():
             return
         failure = self._query.exception()
         reason = thrown_reason(failure.get()) if failure.isDefined() else "it was stopped from outside"
+        unknown = UnknownSchema.found_in(reason)
+        if unknown is not None:
+            raise unknown
         if reason.startswith(_KAFKA_ERRORS):
             raise JobError(
                 f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "
@@ -55,48 +58,58 @@ class _Progress:
 
 
 class Watch:
-    """Follows the two queries of a job until told to stop. One thread uses it."""
+    """Follows the queries of a table. One thread uses it."""
 
-    def __init__(self, plan: Plan, table: StreamingQuery, dead_letters: StreamingQuery, markers: Markers) -> None:
+    def __init__(self, plan: Plan, started: Started, markers: Markers) -> None:
         self._plan = plan
-        self._table = _Progress(table)
-        self._dead_letters = _Progress(dead_letters)
+        self._all = [_Progress(query) for query in started.all]
+        self._table = _Progress(started.table)
+        self._dead_letters = _Progress(started.dead_letters)
         self._markers = markers
         self._logged_at = time.monotonic()
-        self._records = self._changes = 0
+        self._records = self._changes = self._late = 0
         self._batch_id = -1
-
-    def run(self, stop: threading.Event) -> None:
-        """Return when `stop` is set; raise `JobError` when a query fails."""
-        while not stop.wait(POLL_S):
-            self.poll()
+        self.next_offsets: dict[str, dict[int, int]] = {}
+        """How far the sources were read when the newest batch was done, by topic and partition."""
 
     def poll(self) -> None:
-        """Look once at both queries."""
-        self._table.check(self._plan)
-        self._dead_letters.check(self._plan)
+        """Look once at the queries; raise `JobError` when one has failed, `UnknownSchema` when one asks for schemas."""
+        for query in self._all:
+            query.check(self._plan)
         report = self._table.newest()
         if report is not None:
-            self._markers.publish(report)
+            self.next_offsets = self._markers.publish(report)
             self._batch_id = report["batchId"]
             self._records += report["numInputRows"]
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
+            self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
         self._log_batches()
         report = self._dead_letters.newest()
-        counts = count_by_kind(report) if report is not None else {}
-        if counts:
-            log("dead_letters", topic=self._plan.dead_letters.name, records=sum(counts.values()), reasons=counts)
+        if report is not None:
+            self._log_counts(report)
+
+    def _log_counts(self, report: dict[str, Any]) -> None:
+        malformed, ignored = counts(report)
+        name = self._plan.table.name
+        if malformed:
+            topic = self._plan.dead_letters.name
+            log("dead_letters", table=name, topic=topic, records=Counter(malformed).total(), reasons=malformed)
+        if ignored:
+            log("ignored", table=name, records=Counter(ignored).total(), types=ignored)
 
     def _log_batches(self) -> None:
         elapsed_s = time.monotonic() - self._logged_at
         if elapsed_s < (LOG_EVERY_S if self._records else LOG_IDLE_EVERY_S):
             return
+        late = {"late": self._late} if self._late else {}
         log(
             "batch",
+            table=self._plan.table.name,
             batch=self._batch_id,
             records=self._records,
             records_per_s=round(self._records / elapsed_s, 1),
             changes=self._changes,
+            **late,
         )
         self._logged_at = time.monotonic()
-        self._records = self._changes = 0
+        self._records = self._changes = self._late = 0

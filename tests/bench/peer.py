@@ -56,6 +56,10 @@ class Peer:
                 raise RuntimeError(f"the peer did not start: see {self._log_path}")
             time.sleep(0.1)
 
+    def poll(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        return self._process.poll()
+
     def log(self) -> str:
         """Return what the peer printed."""
         return self._log_path.read_text()

@@ -244,7 +244,7 @@ class Stack:
         with self._child(
             self.directory / "job.log",
             *("job", "run", "ratings", "--bootstrap", self.bootstrap, "--master", "local[8]"),
-            *("--checkpoint", str(self.directory / "checkpoint"), "--mode", mode, "--partitions", str(PARTITIONS)),
+            *("--checkpoints", str(self.directory / "checkpoints"), "--mode", mode, "--partitions", str(PARTITIONS)),
         ):
             yield
 

@@ -75,7 +75,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "store").close()
     with lmdb.open(str(tmp_path / "store"), max_dbs=8) as env, env.begin(write=True) as transaction:
         transaction.put(b"format", b"99", db=env.open_db(b"meta", transaction))
-    with pytest.raises(StoreCorrupt, match="has format 99, this version writes 1"):
+    with pytest.raises(StoreCorrupt, match="has format 99, this version writes 2"):
         LmdbStore(tmp_path / "store")
     with pytest.raises(StoreUnavailable, match="not ready"):
         LmdbReader(tmp_path / "store")
@@ -208,3 +208,19 @@ def check_prefix(path: Path) -> int:
         assert kept == offsets
     abandon(store)
     return batches
+
+
+def test_what_expires_makes_room_for_what_comes(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "store", history_changes_max=1_000, boot_id="boot")
+    sizes = []
+    for number in range(30):
+        keys = [struct.pack(">II", number, i) for i in range(2_000)]
+        offset = number * len(keys)
+        changes = [change(offset + i, key, 1, b"x" * 100) for i, key in enumerate(keys)]
+        store.apply(ID, P0, changes, position(offset + len(keys)))
+        if number >= 3:
+            expired = [struct.pack(">II", number - 3, i) for i in range(2_000)]
+            assert store.expire(ID, P0, expired, time_ms=0) == 2_000
+        sizes.append((tmp_path / "store" / DATA_FILE).stat().st_size)
+    store.close()
+    assert sizes[-1] < sizes[9] * 1.1

@@ -1,11 +1,13 @@
 """What every store does."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import make_version
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
+from gateway.stores.base import Change, Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
 from tests.conformance.conftest import HISTORY_CHANGES_MAX, OpenStore
 from tests.support.changes import change, position
 
@@ -195,6 +197,8 @@ def test_a_position_is_kept_whole(store: StoreWriter) -> None:
     store.apply(ID, P0, [], kept)
     assert stored_position(store) == kept
     assert stored_position(store, P1) is None
+    store.apply(ID, P0, [], replace(kept, is_final=True))
+    assert stored_position(store) == replace(kept, is_final=True)
 
 
 def test_history_is_bounded_and_says_where_it_starts(store: StoreWriter) -> None:
@@ -251,6 +255,72 @@ def test_old_tombstones_are_dropped(store: StoreWriter) -> None:
     assert left == [1, 2, 5]
     assert store.drop_tombstones(ID, P0, before_ms=100, limit=9) == 2
     assert get(store, b"\x01") == b"back"
+
+
+def history(store: StoreWriter, start: int = 0, limit: int = 99, skip: int = 0) -> list[Change]:
+    with store.snapshot() as snapshot:
+        return snapshot.history(ID, P0, start=Offset(start), limit=limit, skip=skip)
+
+
+def test_what_expires_is_gone_and_in_the_history_as_deletes(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 4, b"a"), change(1, b"b", 5, b"b"), change(2, b"c", 6, None)], position(7))
+    store.apply(ID, P1, [change(0, b"a", 1, b"other")], position(1))
+    assert store.expire(ID, P0, [b"b", b"c", b"x", b"a", b"a"], time_ms=90) == 2
+    with store.snapshot() as snapshot:
+        assert snapshot.get_stored(ID, P0, b"a") is None  # no tombstone stays
+        assert snapshot.get_stored(ID, P0, b"b") is None
+        assert snapshot.get_stored(ID, P0, b"c") == StoredRow(make_version(1, 6), None)
+    assert keys(store) == []
+    assert get(store, b"a", P1) == b"other"
+    assert history(store, 3) == [change(7, b"b", 5, None, time_ms=90), change(7, b"a", 4, None, time_ms=90)]
+    assert history_offsets(store) == [0, 1, 2, 7, 7]
+    assert stored_position(store) == position(7)
+    assert store.expire(ID, P0, [b"a", b"b"], time_ms=91) == 0
+    assert history_offsets(store) == [0, 1, 2, 7, 7]
+
+
+def test_what_expired_comes_before_the_record_of_its_offset(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(i, bytes([i]), 1, b"x") for i in range(3)], position(5))
+    store.expire(ID, P0, [b"\x01"], time_ms=1)
+    store.expire(ID, P0, [b"\x00", b"\x02"], time_ms=2)
+    store.apply(ID, P0, [change(5, b"\x01", 1, b"again"), change(6, b"a", 1, b"a")], position(7))
+    assert [(c.offset, c.key, c.row) for c in history(store, 5)] == [
+        *[(5, b"\x01", None), (5, b"\x00", None), (5, b"\x02", None)],
+        *[(5, b"\x01", b"again"), (6, b"a", b"a")],
+    ]
+    assert get(store, b"\x01") == b"again"
+
+
+def test_a_reader_of_the_history_gets_on_within_an_offset(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"a"), change(1, b"b", 1, b"b"), change(2, b"c", 1, b"c")], position(3))
+    store.expire(ID, P0, [b"a"], time_ms=1)
+    assert [c.key for c in history(store, 3, limit=1)] == [b"a"]
+    assert history(store, 3, skip=1) == []
+    store.expire(ID, P0, [b"b"], time_ms=1)
+    assert [c.key for c in history(store, 3, limit=1, skip=1)] == [b"b"]
+    store.apply(ID, P0, [change(3, b"d", 1, b"d")], position(4))
+    assert [c.key for c in history(store, 3, skip=2)] == [b"d"]
+    assert [c.key for c in history(store, 4)] == []
+
+
+def test_what_expires_bounds_the_history(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(i, bytes([i]), 1, b"x") for i in range(4)], position(4))
+    store.expire(ID, P0, [bytes([i]) for i in range(3)], time_ms=1)
+    found = stored_position(store)
+    assert found is not None
+    assert (found.next_offset, found.history_start) == (4, 2)
+    assert history_offsets(store) == [2, 3, 4, 4, 4]
+
+
+def test_what_expires_while_restoring_is_in_no_history(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"a")], position(1, phase=Phase.RESTORING))
+    before = stored_position(store)
+    assert store.expire(ID, P0, [b"a"], time_ms=1) == 1
+    assert get(store, b"a") is None
+    assert history_offsets(store) == []
+    assert stored_position(store) == before
+    assert store.expire(StoreId(9), P1, [b"a"], time_ms=1) == 0
+    assert store.store_ids() == {ID}
 
 
 def test_drop_removes_one_store_id_in_steps(store: StoreWriter) -> None:

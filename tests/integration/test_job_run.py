@@ -4,12 +4,14 @@ import io
 import json
 import random
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyspark
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from gateway.contract.rows import row_schema
 from gateway.v1 import changelog_pb2
@@ -25,7 +27,6 @@ from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import Changelog, JobProcess, Row, wait_until
 from tests.support.kafka import NewRecord, consume, new_topic, produce
-from tests.unit.streamjobs.registry import FakeRegistry
 
 pytestmark = pytest.mark.jvm
 
@@ -34,13 +35,13 @@ RATINGS = 20_000
 MOVIES = 500
 PARTITIONS = 2
 _AVRO = fastavro.parse_schema(json.loads(RATING_SCHEMA))
-JOB = """from streamjobs.table import Source, Table
+JOB = """from streamjobs.table import Avro, Source, Table
 from streamjobs.tables import ratings
 
 TABLE = Table(
     name="{name}",
     contract="contract.proto",
-    source=Source("{topic}", ratings.RATING_SCHEMA),
+    source=Source("{topic}", Avro(ratings.RATING_SCHEMA)),
     key=ratings.TABLE.key,
     columns=ratings.TABLE.columns,
     generation={generation},
@@ -101,7 +102,7 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
     job = write_job(tmp_path, name, source)
     contract = load_contract(load_table(job))
     schemas = {1: json.dumps(row_schema(contract))}
-    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "checkpoint")]
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoint")]
     arguments += ["--mode", mode, "--partitions", str(PARTITIONS + 1)]
     malformed = [
         NewRecord(b"a", None),
@@ -140,7 +141,7 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
     assert sum(row.count for row in changelog.rows(schemas).values()) == RATINGS
     assert len(changelog.rows(schemas)) == MOVIES
     changelog.close()
-    _check_dead_letters(broker, source, malformed)
+    _check_dead_letters(broker, name, source, malformed)
     manifest = read_manifest(broker.bootstrap, name)
     assert manifest is not None
     assert (manifest.changelog_topic, manifest.partition_count) == (f"{name}-g1-changelog", PARTITIONS + 1)
@@ -148,8 +149,8 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
     assert manifest.mode == changelog_pb2.JobMode.Value(f"JOB_MODE_{mode.upper()}")
 
 
-def _check_dead_letters(broker: Broker, source: str, malformed: list[NewRecord]) -> None:
-    letters = consume(broker.bootstrap, f"{source}-dead-letters")
+def _check_dead_letters(broker: Broker, name: str, source: str, malformed: list[NewRecord]) -> None:
+    letters = consume(broker.bootstrap, f"{name}-dead-letters")
     found = {(letter.key, letter.value): dict(letter.headers) for letter in letters}
     assert set(found) == {(record.key, record.value) for record in malformed}
     reasons = [found[record.key, record.value]["reason"].decode() for record in malformed]
@@ -164,32 +165,35 @@ def _check_dead_letters(broker: Broker, source: str, malformed: list[NewRecord])
         assert (original.key, original.value, headers["topic"]) == (key, value, source.encode())
 
 
-def test_spark_submit_and_schema_registry(broker: Broker, tmp_path: Path) -> None:
+def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, tmp_path: Path) -> None:
+    name = f"submitted_{uuid.uuid4().hex[:12]}"
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
-    job = write_job(tmp_path, "submitted", source)
+    job = write_job(tmp_path, name, source)
     contract = load_contract(load_table(job))
     script = Path(sys.modules["streamjobs.runtime"].__path__[0], "__main__.py")
     submit = Path(pyspark.__path__[0], "bin", "spark-submit")
     command = [str(submit), "--master", "local[2]", "--jars", ",".join(map(str, jars("spark")))]
     command += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}", str(script)]
-    with FakeRegistry() as registry:
-        registry.register("unrelated", '"string"')
-        writer = registry.register(f"{source}-value", RATING_SCHEMA)
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoint")]
+    arguments += ["--mode", "microbatch", "--schema-registry", schema_registry]
+    with SchemaRegistryClient({"url": schema_registry}) as registry:
+        writer = registry.register_schema(f"{source}-value", Schema(RATING_SCHEMA, "AVRO"))
+        unknown = writer + 1_000_000
         produce(broker.bootstrap, source, [rating_record(362, 10.0, writer), rating_record(362, 8.0, writer)])
-        produce(broker.bootstrap, source, [rating_record(362, 1.0, writer + 7)])
-        arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "checkpoint")]
-        arguments += ["--mode", "microbatch", "--schema-registry", registry.url]
+        produce(broker.bootstrap, source, [rating_record(362, 1.0, unknown)])
         with JobProcess(tmp_path / "logs", *arguments, command=command) as running:
             running.wait_for("running")
-            value_schema = registry.subjects["submitted-g1-changelog-value"][0]
-            schemas = {value_schema: registry.schemas[value_schema - 1]}
-            changelog = Changelog(broker.bootstrap, "submitted-g1-changelog", contract, PARTITIONS)
+            value_schema = registry.get_latest_version(f"{name}-g1-changelog-value")
+            schemas = {value_schema.schema_id or 0: value_schema.schema.schema_str or ""}
+            changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS)
             wait_until("row of movie 362", lambda: changelog.rows(schemas).get(362, (0, 0))[:2] == (9.0, 2), running)
             changelog.close()
-            wait_until("dead letter", lambda: bool(consume(broker.bootstrap, f"{source}-dead-letters")), running)
+            wait_until("dead letter", lambda: bool(consume(broker.bootstrap, f"{name}-dead-letters")), running)
             running.stop()
-    (letter,) = consume(broker.bootstrap, f"{source}-dead-letters")
-    assert dict(letter.headers)["reason"].startswith(f"schema id {writer + 7} was not in".encode())
+    (letter,) = consume(broker.bootstrap, f"{name}-dead-letters")
+    assert dict(letter.headers)["reason"].startswith(
+        f"schema id {unknown} cannot be read as the declared one: the schema registry does not know it".encode()
+    )
 
 
 # Errors that need no Spark.
@@ -197,12 +201,12 @@ def test_spark_submit_and_schema_registry(broker: Broker, tmp_path: Path) -> Non
 
 @pytest.fixture
 def options(broker: Broker, tmp_path: Path) -> Options:
-    return Options(bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "checkpoint"))
+    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoint"))
 
 
 def test_source_topic_that_does_not_exist(broker: Broker, tmp_path: Path) -> None:
     job = write_job(tmp_path, "sourceless", "no-such-topic")
-    with JobProcess(tmp_path, "--table", job, "--bootstrap", broker.bootstrap, "--checkpoint", "unused") as running:
+    with JobProcess(tmp_path, "--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", "unused") as running:
         assert running.process.wait(30) == 1
         assert running.errors() == (
             f'error: source topic "no-such-topic" does not exist at {broker.bootstrap}; '
@@ -212,7 +216,7 @@ def test_source_topic_that_does_not_exist(broker: Broker, tmp_path: Path) -> Non
 
 def test_broker_away_at_the_start(tmp_path: Path) -> None:
     job = write_job(tmp_path, "away", "ratings")
-    with JobProcess(tmp_path, "--table", job, "--bootstrap", "127.0.0.1:9", "--checkpoint", "unused") as running:
+    with JobProcess(tmp_path, "--table", job, "--bootstrap", "127.0.0.1:9", "--checkpoints", "unused") as running:
         assert running.process.wait(30) == 1
         assert running.errors() == (
             "error: no Kafka broker answers at 127.0.0.1:9 within 10 s; start it, or correct --bootstrap\n"
@@ -232,7 +236,7 @@ def test_restart_keeps_topics_and_schema_ids(broker: Broker, tmp_path: Path, opt
 def test_other_partition_count(broker: Broker, tmp_path: Path, options: Options) -> None:
     table = load_table(write_job(tmp_path, "counted", new_topic(broker.bootstrap, 3)))
     make_plan(table, options)
-    other = Options(bootstrap=options.bootstrap, checkpoint=options.checkpoint, partition_count=4)
+    other = Options(bootstrap=options.bootstrap, checkpoints=options.checkpoints, partition_count=4)
     with pytest.raises(JobError, match='"counted-g1-changelog" has 3 partitions, not 4; start the job with 3'):
         make_plan(table, other)
 

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
@@ -18,14 +20,18 @@ from gateway.contract.catalogue import Table as ContractTable
 from gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
 from gateway.contract.rows import RowDecoder, row_schema
 from gateway.contract.versions import make_version
-from streamjobs.runtime.changelog import aggregate, changelog_records, check_types
+from streamjobs.formats import Avro
+from streamjobs.runtime.changelog import changelog_records
 from streamjobs.runtime.checkpoint import IDENTITY_FILE, Checkpoint, Identity
 from streamjobs.runtime.dead_letters import dead_letters
 from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.errors import JobError, UnknownSchema
 from streamjobs.runtime.keys import key_bytes_sql, partition_sql
+from streamjobs.runtime.rows import group_records, make_rows
+from streamjobs.runtime.schemas import WriterSchemas
 from streamjobs.runtime.session import spark_session
-from streamjobs.runtime.sources import decode_fields, with_key
+from streamjobs.runtime.sources import KAFKA_SCHEMA, Records, SourceSchemas, decode_source, with_key
+from streamjobs.table import Source, Table
 from streamjobs.tables.ratings import RATING_SCHEMA, TABLE
 from tests.unit.streamjobs.test_declarations import COLUMNS, write_job
 
@@ -63,8 +69,9 @@ LATEST_MICROS = 253_402_300_799_999_999  # of the year 9999
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     checkpoint = tmp_path_factory.mktemp("spark")
     with spark_session(
-        "tests", master="local[2]", shuffle_partitions=2, checkpoint=str(checkpoint), spark_log=checkpoint / "log"
+        "tests", master="local[2]", checkpoints=str(checkpoint), spark_log=checkpoint / "log"
     ) as session:
+        session.conf.set("spark.sql.shuffle.partitions", 2)
         yield session
 
 
@@ -127,8 +134,6 @@ def test_murmur2_is_left_to_the_producer() -> None:
 
 # Records as a source has them, without Kafka.
 
-RECORDS_SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
-
 
 def avro(schema: str, record: dict[str, Any], schema_id: int = 1) -> bytes:
     out = io.BytesIO()
@@ -138,24 +143,34 @@ def avro(schema: str, record: dict[str, Any], schema_id: int = 1) -> bytes:
 
 def records_of(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
     rows = [
-        {"key": b"k", "value": value, "topic": "ratings", "partition": 0, "offset": offset, "timestamp": None}
+        {"key": b"k", "value": value, "topic": "ratings", "partition": 0, "offset": offset}
         for offset, value in enumerate(values)
     ]
-    records = spark.createDataFrame(rows, RECORDS_SCHEMA)
+    records = spark.createDataFrame(rows, KAFKA_SCHEMA)
     return records.withColumn("timestamp", sql.expr("timestamp_millis(1700000000000 + offset)"))
+
+
+def keyed_records(
+    spark: SparkSession,
+    values: list[bytes | None],
+    *,
+    table: Table = TABLE,
+    contract: ContractTable | None = None,
+    writers: WriterSchemas | None = None,
+) -> Records:
+    source = table.source_of("")
+    records = decode_source(records_of(spark, values), source, SourceSchemas(writers), deletes=False)
+    return with_key(records, source, table, contract or load_contract(table))
 
 
 def reasons_of(spark: SparkSession, values: list[bytes | None], **change: Any) -> dict[int, str]:
     """Return the reasons in the dead letters' headers, by offset."""
-    table, contract = change.get("table", TABLE), change.get("contract", load_contract(TABLE))
-    writers = change.get("writers")
-    fields = decode_fields(records_of(spark, values), table.source, writers)
-    letters = dead_letters(with_key(fields, table, contract, writers), contract, writers).collect()
+    letters = dead_letters([keyed_records(spark, values, **change)], "letters", ignored=[]).collect()
     found = {}
     for letter in letters:
         headers = {header["key"]: bytes(header["value"]).decode() for header in letter["headers"]}
         assert set(headers) == {"reason", "topic", "partition", "offset"}
-        assert letter["key"] == b"k"
+        assert (letter["topic"], letter["key"]) == ("letters", b"k")
         value = values[int(headers["offset"])]
         assert letter["value"] == (None if value is None else bytearray(value))
         found[int(headers["offset"])] = headers["reason"]
@@ -174,28 +189,40 @@ def test_reasons_of_malformed_records(spark: SparkSession) -> None:
 def test_writers_schemas_are_found_by_id(spark: SparkSession) -> None:
     newer = json.loads(RATING_SCHEMA)
     newer["fields"].insert(0, {"name": "comment", "type": "string"})
-    writers = {7: RATING_SCHEMA, 4_000_000_000: json.dumps(newer)}
+    writers = WriterSchemas(
+        decoded={7: RATING_SCHEMA, 4_000_000_000: json.dumps(newer)}, ignored={8: "other.Type"}, incompatible={6: "no"}
+    )
     values: list[bytes | None] = [
         avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 7),
         avro(json.dumps(newer), {"movie_id": 2, "rating": 3.0, "comment": "good"}, 4_000_000_000),
         avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 9),
+        b"\0\0\0\0\x08whatever",
+        b"\0\0\0\0\x06whatever",
     ]
-    expected = {2: "schema id 9 was not in the schema registry when the job started"}
-    assert reasons_of(spark, values, writers=writers) == expected
-    fields = decode_fields(records_of(spark, values[:2]), TABLE.source, writers)
-    assert [(row["movie_id"], row["rating"]) for row in fields.collect()] == [(1, 2.0), (2, 3.0)]
+    assert reasons_of(spark, values, writers=writers) == {
+        2: "schema id 9 is not that of a schema of this topic",
+        4: "schema 6 cannot be read as the declared one: no",
+    }
+    fields = keyed_records(spark, values, writers=writers).frame
+    found = [(row["movie_id"], row["rating"], row["__ignored"]) for row in fields.collect()]
+    assert found[:2] == [(1, 2.0, None), (2, 3.0, None)]
+    assert found[3] == (None, None, "other.Type")
 
 
-def test_keys_that_no_table_can_hold(spark: SparkSession, tmp_path: Path) -> None:
-    table = load_table(write_job(tmp_path))
+def test_a_schema_that_the_registry_may_know_ends_the_query(spark: SparkSession) -> None:
+    schemas = SourceSchemas(WriterSchemas(decoded={7: RATING_SCHEMA}, ignored={}, incompatible={}), can_learn=True)
+    value = avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 9)
+    records = decode_source(records_of(spark, [value]), TABLE.source_of(""), schemas, deletes=False)
+    with pytest.raises(SparkRuntimeException) as caught:
+        records.frame.collect()
+    unknown = UnknownSchema.found_in(str(caught.value))
+    assert unknown is not None
+    assert (unknown.topic, unknown.schema_id) == ("ratings", 9)
+
+
+def test_keys_that_no_table_can_hold(spark: SparkSession) -> None:
     by_text = '{"type": "record", "name": "R", "fields": [{"name": "name", "type": ["null", "string"]}]}'
-    table = type(table)(
-        name="ratings",
-        contract=table.contract,
-        source=type(table.source)("ratings", by_text),
-        key={"name": "name"},
-        columns=COLUMNS,
-    )
+    table = replace(TABLE, source=Source("ratings", Avro(by_text)), key={"name": "name"}, columns=COLUMNS)
     contract = ContractTable(
         name="ratings",
         row=None,  # type: ignore[arg-type] # not asked
@@ -228,12 +255,21 @@ def test_rows_as_changelog_records(spark: SparkSession) -> None:
     ]
     contract = load_contract(TABLE)
     schema = row_schema(contract)
-    fields = decode_fields(records_of(spark, [*values, b"junk"]), TABLE.source, None)
-    check_types(fields, TABLE, schema)
-    rows = aggregate(with_key(fields, TABLE, contract, None), TABLE)
+    keyed = keyed_records(spark, [*values, b"junk"])
     records = changelog_records(
-        rows, contract, generation=3, value_schema=schema, schema_id=258, partition_count=4
+        make_rows(group_records({"": keyed.frame}, {}, TABLE), TABLE, schema),
+        TABLE,
+        contract,
+        topic="changelog",
+        generation=3,
+        value_schema=schema,
+        schema_id=258,
+        partition_count=4,
+        row_outputs=True,
     ).collect()
+    averages = {bytes(one["key"]): bytes(one["value"]) for one in records if one["topic"] == "rating-averages"}
+    assert averages == {struct.pack(">q", 362): struct.pack(">d", 9.0), struct.pack(">q", -1): struct.pack(">d", 2.0)}
+    records = [one for one in records if one["topic"] == "changelog"]
     decoder = RowDecoder(contract, {258: json.dumps(schema)})
     found = {bytes(record["key"]): record for record in records}
     assert set(found) == {encode_key(contract.key, [362]), encode_key(contract.key, [-1])}
@@ -242,6 +278,11 @@ def test_rows_as_changelog_records(spark: SparkSession) -> None:
     assert (row.movie_id, row.average_rating, row.rating_count) == (362, 9.0, 2)
     assert row.update_time.ToMilliseconds() == 1_700_000_000_002
     assert [(header["key"], bytes(header["value"])) for header in record["headers"]] == [("v", make_version(3, 2))]
+
+
+def analyze(spark: SparkSession, table: Table) -> None:
+    keyed = keyed_records(spark, [None], table=table)
+    make_rows(group_records({"": keyed.frame}, {}, table), table, row_schema(load_contract(table)))
 
 
 @pytest.mark.parametrize(
@@ -260,15 +301,14 @@ def test_wrong_expression_is_refused(
     spark: SparkSession, tmp_path: Path, change: dict[str, dict[str, str]], words: str
 ) -> None:
     table = load_table(write_job(tmp_path, **change))  # type: ignore[arg-type]
-    fields = decode_fields(records_of(spark, [None]), table.source, None)
     with pytest.raises(JobError) as caught:
-        check_types(fields, table, row_schema(load_contract(table)))
+        analyze(spark, table)
     assert words in str(caught.value)
-    assert str(caught.value).startswith(f"{tmp_path}/job.py:4: ")
+    assert str(caught.value).startswith(f"{tmp_path}/job.py:")
     assert "\n" not in str(caught.value)
 
 
-IDENTITY = Identity(table="ratings", generation=2, changelog_topic_id="c", source_topic="ratings", source_topic_id="s")
+IDENTITY = Identity(table="ratings", generation=2, changelog_topic_id="c", source_topic_ids={"ratings": "s"})
 
 
 def test_checkpoint_is_claimed_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -284,7 +324,9 @@ def test_checkpoint_is_claimed_once(spark: SparkSession, tmp_path: Path) -> None
     [
         ({"table": "other"}, 'belongs to table "other", not "ratings"; give each table its own'),
         ({"generation": 1}, "belongs to generation 1, the declaration says 2"),
-        ({"source_topic_id": "x"}, 'belongs to another life of source topic "ratings"'),
+        ({"source_topic_ids": {"ratings": "x"}}, 'belongs to another life of source topic "ratings"'),
+        ({"source_topic_ids": {}}, 'belongs to a table without the source topic "ratings"'),
+        ({"source_topic_ids": {"ratings": "s", "b": "t"}}, 'belongs to a table with the source topic "b"'),
         ({"changelog_topic_id": "x"}, "belongs to another life of the changelog topic"),
     ],
 )

@@ -1,39 +1,23 @@
 """What the embedded parts do on a machine: Java is looked for, jars are checked, Kafka lives, dies and comes back."""
 
 import hashlib
-import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections import Counter
-from io import BytesIO
-from itertools import islice
 from pathlib import Path
 
-import fastavro
 import pytest
 
-from gateway.contract.partitioner import murmur2_partition
-from streamjobs.local import LocalError, jars, samples
+from streamjobs.local import LocalError, jars
 from streamjobs.local.java import find_java
 from streamjobs.local.kafka import HOST, Broker
-from streamjobs.local.samples import (
-    KNOWN_MOVIE,
-    KNOWN_RATINGS,
-    create_topic,
-    ratings,
-    record_count,
-    send_ratings,
-)
-from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.support.kafka import NewRecord, consume, new_topic, produce
 from tests.support.processes import alive
 
-SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
 RECORDS = [NewRecord(f"key-{number}".encode(), b"\x00value" if number % 3 else None) for number in range(200)]
 
 
@@ -240,71 +224,3 @@ class TestBroker:
             time.sleep(0.1)
         with Broker(tmp_path / "kafka") as again:
             assert again.running
-
-
-class TestRatings:
-    def test_same_arguments_same_ratings_and_never_the_known_movie(self) -> None:
-        some = list(ratings(20_000, movies=500, seed=7))
-        assert some == list(islice(ratings(movies=500, seed=7), 20_000))
-        assert some != list(ratings(20_000, movies=500, seed=8))
-        assert {movie for movie, _ in some} == set(range(1, 501)) - {KNOWN_MOVIE}
-        assert all(1.0 <= rating <= 10.0 and rating * 2 == int(rating * 2) for _, rating in some)
-
-    def test_known_answers(self) -> None:
-        values = [rating for movie, rating in KNOWN_RATINGS if movie == 362]
-        assert (sum(values) / len(values), len(values)) == (9.0, 2)
-
-
-@pytest.mark.jvm
-class TestSamples:
-    def test_records_are_what_other_languages_read(self, broker: Broker) -> None:
-        topic = new_topic(broker.bootstrap, partitions=3)
-        events = [*KNOWN_RATINGS, *ratings(300)]
-        seen: list[tuple[int, int]] = []
-        assert send_ratings(broker.bootstrap, topic, events, progress=lambda *at: seen.append(at)) == 302
-        assert seen[-1] == (302, 302)
-        assert record_count(broker.bootstrap, topic) == 302
-        found = []
-        for record in consume(broker.bootstrap, topic):
-            assert record.key is not None
-            assert record.value is not None
-            assert record.value[:5] == b"\x00\x00\x00\x00\x01"
-            assert record.partition == murmur2_partition(record.key, 3)
-            row = fastavro.schemaless_reader(BytesIO(record.value[5:]), SCHEMA, None)
-            assert isinstance(row, dict)
-            assert struct.unpack(">q", record.key) == (row["movie_id"],)
-            found.append((row["movie_id"], row["rating"]))
-        assert Counter(found) == Counter(tuple(event) for event in events)
-
-    def test_topic_is_created_once(self, broker: Broker) -> None:
-        config = {"cleanup.policy": "compact"}
-        assert create_topic(broker.bootstrap, "once", 2, config) is True
-        assert create_topic(broker.bootstrap, "once", 2, config) is False
-        with pytest.raises(LocalError, match=r'^topic "once" has 2 partitions, not 3: '):
-            create_topic(broker.bootstrap, "once", 3)
-
-    @pytest.mark.parametrize(("name", "config"), [("no good", {}), ("odd", {"cleanup.policy": "hope"})])
-    def test_topic_that_kafka_refuses(self, broker: Broker, name: str, config: dict[str, str]) -> None:
-        with pytest.raises(LocalError, match=f'^topic "{name}" cannot be created at {broker.bootstrap} '):
-            create_topic(broker.bootstrap, name, 1, config)
-
-    def test_topic_that_is_missing(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(samples, "DELIVERY_TIMEOUT_S", 3.0)
-        with pytest.raises(LocalError, match=r'^2 ratings did not get into topic "misspelt"'):
-            send_ratings(broker.bootstrap, "misspelt", KNOWN_RATINGS)
-
-    def test_kafka_that_is_away(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setattr(samples, "ANSWER_TIMEOUT_S", 1.0)
-        monkeypatch.setattr(samples, "DELIVERY_TIMEOUT_S", 1.0)
-        away = f"{HOST}:1"
-        with pytest.raises(LocalError, match=away):
-            create_topic(away, "ratings", 1)
-        with pytest.raises(LocalError, match=away):
-            record_count(away, "ratings")
-        with pytest.raises(LocalError, match=away):
-            send_ratings(away, "ratings", KNOWN_RATINGS)
-        assert capfd.readouterr() == ("", "")
-
-    def test_registry_that_is_away(self, broker: Broker) -> None:
-        with pytest.raises(LocalError, match=rf'^schema registry "http://{HOST}:1" did not take the schema'):
-            send_ratings(broker.bootstrap, new_topic(broker.bootstrap), KNOWN_RATINGS, registry_url=f"http://{HOST}:1")

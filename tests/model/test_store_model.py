@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ class Model:
     def __init__(self) -> None:
         self.rows: dict[bytes, Change] = {}
         self.history: list[Change] = []
+        self.recorded: list[Change] = []  # of the history: what records changed
         self.position: Position | None = None
 
     def apply(self, changes: Sequence[Change], moved_to: Position) -> tuple[int, list[Change]]:
@@ -48,17 +50,29 @@ class Model:
             else:
                 self.rows[each.key] = each
                 applied.append(each)
+        self.recorded += applied
         start = moved_to.history_start if self.position is None else self.position.history_start
         if moved_to.phase is Phase.RESTORING:
             self.history, start = [], moved_to.next_offset
-        else:
-            self.history += applied
-            while len(self.history) > HISTORY_CHANGES_MAX:
-                start = Offset(self.history.pop(0).offset + 1)
-        self.position = Position(
-            moved_to.next_offset, moved_to.as_of_ms, moved_to.phase, start, moved_to.source_offsets
-        )
+        self.position = replace(moved_to, history_start=start)
+        if moved_to.phase is Phase.LIVE:
+            self.remember(self.position, applied)
         return len(applied), stale
+
+    def remember(self, position: Position, changes: Sequence[Change]) -> None:
+        self.history += changes
+        while len(self.history) > HISTORY_CHANGES_MAX:
+            position = replace(position, history_start=Offset(self.history.pop(0).offset + 1))
+        self.position = position
+
+    def expire(self, names: Sequence[bytes], time_ms: int) -> int:
+        found = [
+            self.rows.pop(key) for key in dict.fromkeys(names) if key in self.rows and self.rows[key].row is not None
+        ]
+        if self.position is not None and self.position.phase is Phase.LIVE:
+            offset = self.position.next_offset
+            self.remember(self.position, [Change(offset, each.key, each.version, None, time_ms) for each in found])
+        return len(found)
 
     def live(self) -> list[tuple[bytes, bytes]]:
         return sorted((key, each.row) for key, each in self.rows.items() if each.row is not None)
@@ -108,11 +122,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places)
     def apply_again(self, place: tuple[StoreId, Partition]) -> None:
-        """A repeat of what is in the history is stale, but for keys whose tombstones were dropped."""
+        """A repeat of what is in the history is stale, but for keys whose tombstones were dropped, or which expired."""
         model = self.models[place]
         if model.position is not None:
-            again = [each for each in model.history if each.key in model.rows]
+            versions = {key: each.version for key, each in model.rows.items()}
+            again = [each for each in model.history if each.key in versions and each.version <= versions[each.key]]
             assert self.store.apply(*place, again, model.position) == model.apply(again, model.position) == (0, again)
+
+    @rule(place=places, names=st.lists(keys, max_size=4), everything=st.booleans())
+    def expire(self, place: tuple[StoreId, Partition], names: list[bytes], everything: bool) -> None:
+        model = self.models[place]
+        names = [*names, *sorted(model.rows)] if everything else names
+        time_ms = -1  # of no record
+        assert self.store.expire(*place, names, time_ms=time_ms) == model.expire(names, time_ms)
 
     @rule(place=places, before_ms=st.integers(0, 60), limit=st.integers(0, 3))
     def drop_tombstones(self, place: tuple[StoreId, Partition], before_ms: int, limit: int) -> None:
@@ -146,6 +168,25 @@ class StoreMachine(RuleBasedStateMachine):
         with self.store.snapshot() as snapshot:
             found = snapshot.range(*place, start=start, end=end, limit=limit, descending=descending)
         assert found == expected[:limit]
+
+    @rule(place=places, limit=st.integers(1, 3))
+    def walk_history(self, place: tuple[StoreId, Partition], limit: int) -> None:
+        """A reader gets all of the history in small parts, though many changes may have one offset."""
+        model = self.models[place]
+        start, skip = Offset(0) if model.position is None else model.position.history_start, 0
+        expected = [each for each in model.history if each.offset >= start]
+        walked: list[Change] = []
+        while True:
+            with self.store.snapshot() as snapshot:
+                found = snapshot.history(*place, start=start, limit=limit, skip=skip)
+            if not found:
+                break
+            walked += found
+            start = walked[-1].offset
+            skip = sum(1 for each in walked if each.offset == start)
+            if walked[-1] in model.recorded:
+                start, skip = Offset(start + 1), 0
+        assert walked == expected
 
     @rule(place=places, start=st.integers(0, 60), limit=st.integers(0, 5))
     def history(self, place: tuple[StoreId, Partition], start: int, limit: int) -> None:

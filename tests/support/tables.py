@@ -23,6 +23,7 @@ from gateway.v1.changelog_pb2 import SourceTopic
 
 ROOT = Path(__file__).parents[2]
 RATINGS = ROOT / "proto/examples/ratings/v1/ratings.proto"
+ACTIONS = ROOT / "proto/examples/actions/v1/actions.proto"
 SIGNER = TokenSigner([b"k" * 32])
 SOURCES = (("ratings", 2),)
 
@@ -64,8 +65,11 @@ class FilledTable:
             self.move(partition, phase=phase)
 
     def key_of(self, row: Message) -> bytes:
-        """Return the key bytes of a row without timestamps in its key."""
-        return encode_key(self.table.key, [getattr(row, column.name) for column in self.table.key])
+        """Return the key bytes of a row."""
+        values = [getattr(row, column.name) for column in self.table.key]
+        return encode_key(
+            self.table.key, [value.ToMicroseconds() if isinstance(value, Message) else value for value in values]
+        )
 
     def put(self, rows: Iterable[Message]) -> None:
         """Apply rows."""

@@ -60,7 +60,7 @@ NEWER_OPTIONS = (
     .read_text("utf-8")
     .replace(
         "  Partitioner partitioner = 4;\n",
-        "  Partitioner partitioner = 4;\n  google.protobuf.Duration retention = 9;\n",
+        "  Partitioner partitioner = 4;\n  google.protobuf.Duration shelf_life = 9;\n",
     )
     .replace("  OP_PREFIX = 6;\n", "  OP_PREFIX = 6;\n  OP_IN = 7;\n")
     .replace("    SubscribeQuery subscribe = 5;\n", "    SubscribeQuery subscribe = 5;\n    CountQuery count = 6;\n")
@@ -81,7 +81,7 @@ WRONG_OPTIONS = [
     edit(
         "table option of a newer version",
         _TABLE,
-        f"{_TABLE}    retention: {{seconds: 5}}\n",
+        f"{_TABLE}    shelf_life: {{seconds: 5}}\n",
         "message Rating",
         "(gateway.v1.table)",
         "number 9",

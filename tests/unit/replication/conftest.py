@@ -21,7 +21,7 @@ from gateway.replication.memory_log import MemoryBroker, MemoryLog
 from gateway.replication.replicator import Replicator
 from gateway.stores.base import Position
 from gateway.stores.memory import MemoryStore
-from gateway.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
+from gateway.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
 from gateway.v1.status_pb2 import GetStatusResponse, TableStatus
 from tests.support.tables import catalogue_of
 
@@ -92,6 +92,7 @@ class Job:
             key=[KeyColumn(name=column.name, type=column.type.value) for column in ratings().key],  # type: ignore[arg-type]
             partition_by_count=1,
             value_schemas={1: json.dumps(row_schema(ratings()))},
+            sources=[SourceTopic(topic="ratings", partition_count=2)],
         )
         manifest.MergeFrom(Manifest(**changes))
         return manifest
@@ -112,10 +113,22 @@ class Job:
                 version=make_version(self.generation, sequence),
             )
 
-    def mark(self, partition: int, offsets: dict[int, int], *, generation: int | None = None) -> None:
-        marker = ProgressMarker(generation=generation or self.generation)
-        marker.sources.add(topic="ratings", next_offsets=offsets)
+    def mark(
+        self,
+        partition: int,
+        offsets: dict[int, int],
+        *,
+        generation: int | None = None,
+        topic: str = "ratings",
+        final: bool = False,
+    ) -> None:
+        marker = ProgressMarker(generation=generation or self.generation, final=final)
+        marker.sources.add(topic=topic, next_offsets=offsets)
         self.broker.append(self.source(partition), b"", marker.SerializeToString())
+
+    def mark_all(self, offsets: dict[int, int], *, topic: str = "ratings", final: bool = False) -> None:
+        for partition in range(PARTITIONS):
+            self.mark(partition, offsets, topic=topic, final=final)
 
 
 @dataclass

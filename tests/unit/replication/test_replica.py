@@ -35,6 +35,8 @@ class Setup:
             position=Position(start, 0, phase, start),
             barrier=Offset(barrier),
             skipped=self.skipped,
+            expiry=None,
+            now_ms=lambda: 0,
         )
 
     def _free_bytes(self) -> int:
@@ -61,8 +63,10 @@ def row(offset: int, movie_id: int, sequence: int, *, time_ms: int = 0) -> Recor
     return Record(Offset(offset), key_of(movie_id), value_of(movie_id, sequence), make_version(1, sequence), time_ms)
 
 
-def marker(offset: int, next_offsets: dict[int, int], *, generation: int = 1, time_ms: int = 0) -> Record:
-    value = ProgressMarker(generation=generation)
+def marker(
+    offset: int, next_offsets: dict[int, int], *, generation: int = 1, time_ms: int = 0, final: bool = False
+) -> Record:
+    value = ProgressMarker(generation=generation, final=final)
     value.sources.add(topic="ratings", next_offsets=next_offsets)
     return Record(Offset(offset), b"", value.SerializeToString(), None, time_ms)
 
@@ -131,6 +135,36 @@ def test_a_marker_moves_time_and_source_offsets() -> None:
     assert setup.stored().source_offsets == {("ratings", 0): 7, ("ratings", 1): 12}
     setup.apply(row(3, 2, 1))
     assert setup.stored().source_offsets == {("ratings", 0): 7, ("ratings", 1): 12}
+
+
+def test_nothing_is_applied_after_the_last_marker() -> None:
+    setup = Setup(barrier=9)
+    setup.apply(row(0, 1, 1), marker(1, {0: 7, 1: 9}))
+    assert not setup.stored().is_final
+    setup.apply(row(2, 1, 2, time_ms=10), marker(3, {0: 8}, time_ms=20, final=True), row(4, 1, 3, time_ms=99))
+    setup.apply(row(5, 2, 1, time_ms=99), marker(6, {0: 50}, time_ms=99), marker(7, {0: 60}, time_ms=99, final=True))
+    position = setup.stored()
+    assert (position.is_final, position.phase, position.as_of_ms) == (True, Phase.LIVE, 20)
+    assert position.source_offsets == {("ratings", 0): 8}
+    assert setup.row(1) is not None
+    assert setup.row(2) is None
+    assert setup.replica.rows_applied == 2
+    assert setup.skipped.reasons == {"row comes after the last marker of its generation": 2}
+
+
+def test_a_last_marker_of_another_generation_is_none() -> None:
+    setup = Setup()
+    setup.apply(marker(0, {0: 8}, generation=2, final=True), row(1, 1, 1))
+    assert not setup.stored().is_final
+    assert setup.row(1) is not None
+
+
+def test_a_last_marker_and_what_it_ends_are_one_write() -> None:
+    setup = Setup()
+    setup.writes_left = 1
+    setup.apply(row(0, 1, 1), marker(1, {0: 7}, final=True))
+    assert setup.row(1) is not None
+    assert setup.stored().is_final
 
 
 GOOD = row(0, 1, 1)

@@ -182,6 +182,7 @@ def test_a_new_generation_is_built_beside_and_switched_to(
     newer = Job(broker, generation=2, sequence=1000).create()
     newer.put(range(50))
     newer.publish()
+    job.mark_all({}, final=True)
     seen = []
     for _ in range(40):
         gateway.steps(1)
@@ -215,6 +216,7 @@ def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: p
     newer = Job(broker, generation=2, sequence=1000).create()
     newer.put(range(200))
     newer.publish()
+    job.mark_all({}, final=True)
     gateway.steps(8)
     return newer
 
@@ -477,6 +479,7 @@ def test_the_topic_of_manifests_may_be_made_anew(gateway: Gateway, job: Job, bro
     newer = Job(broker, generation=2).create()
     newer.put([1, 2])
     newer.publish()
+    job.mark_all({}, final=True)
     gateway.seconds(12)
     assert gateway.is_served()
     assert gateway.state().manifest.generation == 2

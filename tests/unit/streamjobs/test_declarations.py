@@ -8,13 +8,13 @@ from streamjobs.runtime.declarations import load_contract, load_table
 from streamjobs.runtime.errors import JobError
 from streamjobs.tables.ratings import TABLE
 
-JOB = """from streamjobs.table import Source, Table
+JOB = """from streamjobs.table import Avro, Source, Table
 from streamjobs.tables.ratings import RATING_SCHEMA
 
 TABLE = Table(
     name="{name}",
     contract="{contract}",
-    source=Source("ratings", RATING_SCHEMA),
+    source=Source("ratings", Avro(RATING_SCHEMA)),
     key={key},
     columns={columns},
 )
@@ -55,7 +55,7 @@ def test_contract_beside_the_declaration_comes_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("job", ["nothing", "nothing.py", "../tables/ratings"])
 def test_unknown_job(job: str) -> None:
-    with pytest.raises(JobError, match="give one of ratings"):
+    with pytest.raises(JobError, match=r"give one of action_counts, .*ratings|correct the path"):
         load_table(job)
 
 

@@ -1,0 +1,152 @@
+"""Who keeps a table: a job is a member of the table's consumer group while it runs, wherever it runs.
+
+The same consumer reads the topic of manifests, so that a job hears of a newer generation of its table.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from google.protobuf.message import DecodeError
+
+from gateway.v1 import changelog_pb2
+from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.topics import MANIFESTS_TOPIC, QUIET_CLIENT, Member, Topics
+
+SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
+GONE_WITHIN_S = 10.0  # a session timeout and what the broker takes beside it
+JOINED_WITHIN_S = 20.0  # a first member waits for others, as brokers are set; a hundred times what it takes here
+POLL_S = 0.1
+_CLIENT_ID = "tablegate-generation-"
+"""What a member's own name begins with; the generation that it started with follows."""
+
+
+def job_group(table: str) -> str:
+    """Return the group of the job that keeps a table."""
+    return f"tablegate-job-{table}"
+
+
+def rebuild_group(table: str) -> str:
+    """Return the group of the job that builds a table's next generation."""
+    return f"tablegate-rebuild-{table}"
+
+
+def is_rebuilding(cluster: Topics, table: str, generation: int) -> bool:
+    """Return whether a job builds this generation now, or waits for its place."""
+    return any(member.client_id == _client_id(generation) for member in cluster.members(rebuild_group(table)))
+
+
+def is_keeping(cluster: Topics, table: str, generation: int) -> bool:
+    """Return whether the job that keeps the table has started with this generation."""
+    return any(member.client_id == _client_id(generation) for member in cluster.members(job_group(table)))
+
+
+def rebuilt_generation(members: Sequence[Member]) -> int | None:
+    """Return which generation the member of a rebuild group builds; None where it has none."""
+    for member in members:
+        number = member.client_id.removeprefix(_CLIENT_ID)
+        if number.isdigit():
+            return int(number)
+    return None
+
+
+def _client_id(generation: int) -> str:
+    return f"{_CLIENT_ID}{generation}"
+
+
+class Presence:
+    """Membership in one of a table's groups. One thread uses it."""
+
+    def __init__(self, bootstrap: str, table: str, group: str, generation: int) -> None:
+        self._table = table
+        self._group = group
+        self._cluster = Topics(bootstrap)
+        self._has_assignment: bool | None = None  # None while the group is changing
+        self._read_generation = 0
+        self._newest_generation = 0
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "client.id": _client_id(generation),
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                **QUIET_CLIENT,
+            }
+        )
+
+    @classmethod
+    def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
+        """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
+        cluster = Topics(bootstrap)
+        end_s = time.monotonic() + GONE_WITHIN_S
+        while members := cluster.members(group):
+            if time.monotonic() >= end_s:
+                raise _taken(table, group, members)
+            time.sleep(POLL_S)
+        presence = cls(bootstrap, table, group, generation)
+        try:
+            presence._await_assignment()
+        except BaseException:
+            presence.leave()
+            raise
+        return presence
+
+    def _await_assignment(self) -> None:
+        self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        end_s = time.monotonic() + JOINED_WITHIN_S
+        while not self._has_assignment:
+            self.poll()
+            if time.monotonic() >= end_s:
+                raise JobError(
+                    f'consumer group "{self._group}" takes no member within {JOINED_WITHIN_S:g} s; look at the log of '
+                    "the brokers, then start the job again"
+                )
+            time.sleep(POLL_S)
+
+    def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._has_assignment = bool(partitions)
+
+    def _on_revoke(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._has_assignment = None
+
+    def poll(self) -> int:
+        """Stay a member; return the newest generation that the table's manifests have told of.
+
+        Raise `JobError` where another job has the table too: the topic's one partition says which of them goes on.
+        """
+        for record in self._consumer.consume(100, timeout=0):
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                # Not before the end: the manifests before it may be of a life of the table that was reset.
+                self._newest_generation = self._read_generation
+            if error is None and record.key() == self._table.encode():
+                self._read(record.value())
+        if self._has_assignment is False:
+            members = self._cluster.members(self._group)
+            if len(members) > 1:
+                raise _taken(self._table, self._group, members)
+        return self._newest_generation
+
+    def _read(self, value: bytes | None) -> None:
+        if value is None:
+            self._read_generation = 0
+            return
+        with suppress(DecodeError):
+            generation = changelog_pb2.Manifest.FromString(value).generation
+            self._read_generation = max(self._read_generation, generation)
+
+    def leave(self) -> None:
+        """Leave the group at once."""
+        self._consumer.close()
+
+
+def _taken(table: str, group: str, members: Sequence[Member]) -> JobError:
+    hosts = ", ".join(sorted({member.host for member in members}))
+    doing = "kept" if group == job_group(table) else "being rebuilt"
+    return JobError(f'table "{table}" is {doing} by another job, on {hosts}; stop that one first')

@@ -1,0 +1,165 @@
+"""Whether records of one Avro schema can be read with another: Avro's schema resolution, as Spark does it.
+
+Avro decides that for each record as it comes, and in the JVM. A job wants to know before it starts, and of a schema as
+a whole: it is readable where its records are in general, though some may not be (a null, a branch of a union or a
+symbol of an enum that the reader does not know). Two changes that Avro lets through are refused here, as they would
+read as other values without an error: another scale of a decimal, and another unit of a time.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fastavro
+
+PROMOTIONS: Mapping[str, tuple[str, ...]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_PARTS = {"array": "items", "map": "values"}
+_TIMES = ("date", "time-", "timestamp-", "local-timestamp-")
+
+
+def why_unreadable(writer: str, reader: str) -> str | None:
+    """Return why records of the schema `writer` cannot be read with `reader`, both JSON texts; None where they can.
+
+    Names of records need not be the same. The reason is a clause such as `field "price" is string, not double`.
+    """
+    names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    sides = []
+    for text, known, whose in ((writer, names[0], "it"), (reader, names[1], "the declared schema")):
+        try:
+            sides.append(fastavro.parse_schema(json.loads(text), known))
+        except Exception as error:  # noqa: BLE001 - fastavro lets KeyError and others through
+            return f"{whose} is no Avro schema ({type(error).__name__}: {error})"
+    return _Resolution(*names).why(sides[0], sides[1], "")
+
+
+def record_names(schema: str) -> tuple[str, ...]:
+    """Return the full name of a record, then its aliases' full names; empty for what is no record."""
+    try:
+        record = json.loads(schema)
+        if record["type"] not in ("record", "error"):
+            return ()
+        return tuple(_full_names(record, str(record.get("namespace") or "")))
+    except (ValueError, TypeError, KeyError):
+        return ()
+
+
+def _full_names(schema: Mapping[str, Any], namespace: str) -> Iterator[str]:
+    name = str(schema["name"])
+    space = name.rpartition(".")[0] or namespace
+    for one in (name, *schema.get("aliases", ())):
+        yield one if "." in one or not space else f"{space}.{one}"
+
+
+class _Resolution:
+    """Compares parts of two schemas, parsed by fastavro: all names are full, and defined in `writers` and `readers`."""
+
+    def __init__(self, writers: Mapping[str, Any], readers: Mapping[str, Any]) -> None:
+        self._writers = writers
+        self._readers = readers
+        self._open: set[tuple[str, str]] = set()  # records being compared: recursive ones end here
+
+    def why(self, writer: Any, reader: Any, path: str) -> str | None:
+        """Return why the part at `path` is unreadable."""
+        if isinstance(writer, str):
+            writer = self._writers.get(writer, {"type": writer})
+        if isinstance(reader, str):
+            reader = self._readers.get(reader, {"type": reader})
+        if isinstance(writer, list):
+            return _first_reason(self.why(branch, reader, path) for branch in _without_null(writer))
+        if isinstance(reader, list):
+            reasons = [self.why(writer, branch, path) for branch in reader]
+            if None in reasons:
+                return None
+            telling = [reason for reason, branch in zip(reasons, reader, strict=True) if branch != "null"]
+            return telling[0] if len(telling) == 1 else _differs(path, writer, reader)
+        if _meaning(writer) != _meaning(reader) and _meaning(writer) and _meaning(reader):
+            return _differs(path, writer, reader)
+        kinds = writer["type"], reader["type"]
+        if kinds[0] != kinds[1]:
+            return None if kinds[1] in PROMOTIONS.get(kinds[0], ()) else _differs(path, writer, reader)
+        if kinds[0] in _PARTS:
+            part = _PARTS[kinds[0]]
+            return self.why(writer[part], reader[part], f"{path}[]")
+        if kinds[0] in ("record", "error"):
+            return self._why_record(writer, reader, path)
+        return _why_named(writer, reader, path) if kinds[0] in ("enum", "fixed") else None
+
+    def _why_record(self, writer: Any, reader: Any, path: str) -> str | None:
+        pair = writer["name"], reader["name"]
+        if pair in self._open:
+            return None
+        self._open.add(pair)
+        try:
+            return next((reason for reason in self._field_reasons(writer, reader, path) if reason is not None), None)
+        finally:
+            self._open.discard(pair)
+
+    def _field_reasons(self, writer: Any, reader: Any, path: str) -> Iterator[str | None]:
+        written = {field["name"]: field for field in writer["fields"]}
+        # Avro knows a field's aliases by the record's name.
+        is_same_record = writer["name"] in _full_names(reader, "")
+        for field in reader["fields"]:
+            names = [field["name"], *(field.get("aliases", ()) if is_same_record else ())]
+            place = f"{path}.{field['name']}" if path else field["name"]
+            found = next((written[name] for name in names if name in written), None)
+            if found is not None:
+                yield self.why(found["type"], field["type"], place)
+            elif "default" not in field:
+                yield f'field "{place}" is missing, and the declared schema has no default for it'
+
+
+def _why_named(writer: Any, reader: Any, path: str) -> str | None:
+    if not _is_named_alike(writer, reader):
+        return f'{_place(path)} is {writer["type"]} "{writer["name"]}", not "{reader["name"]}"'
+    if writer["type"] == "fixed":
+        return None if writer["size"] == reader["size"] else _differs(path, writer, reader)
+    if "default" in reader or set(writer["symbols"]) & set(reader["symbols"]):
+        return None
+    return f"{_place(path)} has no symbol that the declared schema has"
+
+
+def _is_named_alike(writer: Any, reader: Any) -> bool:
+    # Avro compares aliases with their namespaces, names without.
+    simple = [str(schema["name"]).rpartition(".")[2] for schema in (writer, reader)]
+    return simple[0] == simple[1] or writer["name"] in _full_names(reader, "")
+
+
+def _without_null(branches: list[Any]) -> list[Any]:
+    return [branch for branch in branches if branch != "null"] or branches
+
+
+def _first_reason(reasons: Iterator[str | None]) -> str | None:
+    """Return the first reason, or None where one branch has none."""
+    found = list(reasons)
+    return None if None in found else next(iter(found), None)
+
+
+def _meaning(schema: Any) -> str:
+    """Return what the type's bytes mean beyond their type, where another meaning would read as another value."""
+    logical = schema.get("logicalType", "")
+    if logical == "decimal":
+        return f"decimal of scale {schema.get('scale', 0)}"
+    return str(logical) if str(logical).startswith(_TIMES) else ""
+
+
+def _differs(path: str, writer: Any, reader: Any) -> str:
+    return f"{_place(path)} is {_kind(writer)}, not {_kind(reader)}"
+
+
+def _place(path: str) -> str:
+    return f'field "{path}"' if path else "it"
+
+
+def _kind(schema: Any) -> str:
+    if isinstance(schema, list):
+        return " or ".join(_kind(branch) for branch in schema)
+    if isinstance(schema, str):
+        return schema
+    kind = f"fixed of {schema['size']} bytes" if schema["type"] == "fixed" else str(schema["type"])
+    return f"{kind} ({_meaning(schema)})" if _meaning(schema) else kind

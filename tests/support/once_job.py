@@ -1,0 +1,52 @@
+"""A job of its own that counts invoices and writes each once, for tests that kill it: source, output, directory."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from streamjobs.processor import Processor
+from streamjobs.runtime.checkpoint import Checkpoint
+from streamjobs.runtime.once import write_once
+from streamjobs.runtime.processors import apply_processor
+from streamjobs.runtime.session import spark_session, table_session
+
+
+class Count(Processor):
+    """Counts a customer's invoices; slow enough to be killed in the middle of a batch."""
+
+    state = "count BIGINT"
+    emits = "invoice STRING, count BIGINT"
+
+    def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
+        state.count += 1
+        time.sleep(0.001)
+        yield {"invoice": record.invoice, "count": state.count}
+
+
+def main(bootstrap: str, source: str, output: str, directory: str) -> None:
+    """Work off what the source has, then end."""
+    checkpoint = f"{directory}/checkpoint"
+    with spark_session("once", master="local[2]", checkpoints=checkpoint, spark_log=Path(directory, "log")) as session:
+        spark = table_session(session, shuffle_partitions=2)
+        records = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .load()
+            .selectExpr(
+                "CAST(key AS STRING) AS customer",
+                "struct(CAST(value AS STRING) AS invoice, struct(topic, partition, offset, timestamp) AS kafka) record",
+            )
+        )
+        counted = apply_processor(records, Count(), ("customer",), owner='output "counts"')
+        written = counted.selectExpr("invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value")
+        writer = written.writeStream.outputMode("update").trigger(availableNow=True)
+        writer = write_once(writer, bootstrap, output, Checkpoint(spark, checkpoint))
+        writer.option("checkpointLocation", f"{checkpoint}/counts").start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
