@@ -47,11 +47,11 @@ def state_to_dict(state: "TableState") -> dict[str, Any]:
 
 
 def states(found: "Sequence[TableState]") -> None:
-    """Print the states of tables' jobs as a table."""
+    """Print the states of tables' jobs as a table: `behind` in records, `marker` the age of the newest one."""
     shown = Shown(box=None, pad_edge=False, header_style="bold")
-    for name in ("table", "job", "generation", "mode", "partitions", "records behind", "newest marker", "sources"):
-        is_number = name in ("generation", "partitions", "records behind", "newest marker")
-        shown.add_column(name, justify="right" if is_number else "left")
+    for name in ("table", "job", "generation", "mode", "parts", "behind", "marker", "sources"):
+        is_number = name in ("generation", "parts", "behind", "marker")
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=name != "sources")
     for state in found:
         age_s = _age_s(state.marker_time)
         shown.add_row(
@@ -61,7 +61,7 @@ def states(found: "Sequence[TableState]") -> None:
             state.mode.value if state.mode is not None else "",
             _text(state.partition_count),
             _text(state.records_behind),
-            "" if age_s is None else f"{age_s:.0f} s ago",
+            "" if age_s is None else f"{age_s:,.0f} s ago",
             ", ".join(state.sources),
         )
     Console(highlight=False).print(shown)
@@ -71,7 +71,7 @@ def _job(state: "TableState") -> str:
     if state.generation is None and not state.is_running:
         return "never ran"
     text = "[green]running[/green]" if state.is_running else "[yellow]stopped[/yellow]"
-    return text if state.rebuilding is None else f"{text}, building generation {state.rebuilding}"
+    return text if state.rebuilding is None else f"{text}, builds {state.rebuilding}"
 
 
 def _text(number: int | None) -> str:

@@ -83,12 +83,7 @@ class Presence:
     @classmethod
     def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
         """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
-        cluster = Topics(bootstrap)
-        end_s = time.monotonic() + GONE_WITHIN_S
-        while members := cluster.members(group):
-            if time.monotonic() >= end_s:
-                raise _taken(table, group, members)
-            time.sleep(POLL_S)
+        await_gone(bootstrap, table, group)
         presence = cls(bootstrap, table, group, generation)
         try:
             presence._await_assignment()
@@ -144,6 +139,16 @@ class Presence:
     def leave(self) -> None:
         """Leave the group at once."""
         self._consumer.close()
+
+
+def await_gone(bootstrap: str, table: str, group: str) -> None:
+    """Return when a group has no member; raise `JobError` where one stays longer than one that was killed would."""
+    cluster = Topics(bootstrap)
+    end_s = time.monotonic() + GONE_WITHIN_S
+    while members := cluster.members(group):
+        if time.monotonic() >= end_s:
+            raise _taken(table, group, members)
+        time.sleep(POLL_S)
 
 
 def _taken(table: str, group: str, members: Sequence[Member]) -> JobError:

@@ -20,6 +20,7 @@ from streamjobs.runtime.manifests import read_manifest
 from streamjobs.runtime.markers import SourceOffsets
 from streamjobs.runtime.options import Options, Start
 from streamjobs.runtime.plan import Plan, make_plan
+from streamjobs.runtime.presence import await_gone, job_group, rebuild_group
 from streamjobs.runtime.running import RunningTable
 from streamjobs.runtime.session import MICROBATCH_SLOTS, check_slots, is_submitted, spark_session
 from streamjobs.runtime.succession import OLD_CHANGELOG_KEPT_S, Phase
@@ -44,6 +45,8 @@ def run_jobs(
     """
     with _stop_on_signals() as stop:
         plans = [make_plan(table, options) for table in tables]
+        for table in tables:  # before Spark takes its seconds; a table is joined when it starts
+            await_gone(options.bootstrap, table.name, job_group(table.name))
         with _application(plans, options, stop) as spark:
             _keep(spark, plans, options, stop, declared or (lambda: tables))
     for table in tables:
@@ -78,6 +81,7 @@ def rebuild_job(
     options = replace(options, mode=options.mode or Mode.MICROBATCH)
     with _stop_on_signals() as stop:
         plan = make_plan(table, options, generation=_next_generation(table, options, start), start=start)
+        await_gone(options.bootstrap, table.name, rebuild_group(table.name))
         count = _RecordCount(plan)
         with _application([plan], options, stop) as spark, _java_errors(plan, stop):
             running = RunningTable(spark, plan, options, is_rebuild=True, start=start)

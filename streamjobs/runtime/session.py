@@ -1,6 +1,5 @@
 """The Spark session of a job."""
 
-import logging
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from streamjobs.local import LocalError
@@ -92,7 +92,7 @@ def table_session(spark: SparkSession, *, shuffle_partitions: int) -> SparkSessi
 
 
 # PySpark writes each error of an expression to stderr, with two stack traces; it is raised all the same.
-logging.getLogger("SQLQueryContextLogger").disabled = True
+PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
 
 @contextmanager

@@ -24,15 +24,17 @@ from streamjobs.testing.results import Batch, Result, make_result
 from streamjobs.testing.session import process_session
 from streamjobs.testing.stepping import Clock, MemoryTopics, SteppedQuery, milliseconds
 
+BATCH_MS = 2  # one for a batch, one for the batch without records that may follow
+
 
 def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0) -> Result:
     """Return what a job would make of the events; raise `JobError` or `UnfitEvent`.
 
     Each list of events is one batch of the table's own streaming queries. So the events of a key in one batch make one
-    change of its row, a window is over only for events of later batches, and a global side has the events of the batch
-    and of those before. A processor's timers go by the events: a batch runs at the time of its newest event, or a
-    millisecond after the batch before it, whichever is later. `then_wait_s`: run one more batch, without events, so
-    much later.
+    change of its row, an event is late only for a window that a batch before it has ended, and a global side has the
+    events of the batch and of those before. A processor's timers go by the events: a batch runs at the time of its
+    newest event, or right after the batch before it, whichever is later. `then_wait_s`: run one more batch, without
+    events, so much later.
 
     Declarations for Real-time Mode run in micro-batches, too, and come to the same rows. Whether Spark takes them in
     Real-time Mode only `tablegate job check` can say. A row whose retention is over is still there.
@@ -59,7 +61,7 @@ def _times_ms(batches: Sequence[Sequence[Record]]) -> list[int]:
     """Return the time of each batch: that of its newest record, and later than that of the batch before."""
     times_ms: list[int] = []
     for batch in batches:
-        earliest_ms = times_ms[-1] + 1 if times_ms else None
+        earliest_ms = times_ms[-1] + BATCH_MS if times_ms else None
         newest_ms = max((milliseconds(record.timestamp) for record in batch), default=None)
         given_ms = [time_ms for time_ms in (earliest_ms, newest_ms) if time_ms is not None]
         times_ms.append(max(given_ms, default=milliseconds(START_TIME)))
@@ -93,7 +95,14 @@ def _run(
             if number == 0:
                 for name, frame in enumerate(frames):
                     queries.append(SteppedQuery(frame, plan.table, clock=clock, checkpoint=f"{plan.checkpoint}/{name}"))
-            yield _finished(queries)
+            batch = _finished(queries)
+            if plan.table.window is not None:
+                # Spark takes an event for late by the watermark before the last: a job that has nothing to do runs one
+                # batch more for it, and so do we.
+                topics.add(())
+                clock.set(time_ms + 1)
+                batch = Batch(batch.records, batch.ignored, batch.late + _finished(queries).late)
+            yield batch
     finally:
         for query in queries:
             query.stop()

@@ -5,18 +5,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from gateway.v1.changelog_pb2 import ProgressMarker
 from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.gateway import GatewayProcess, soon
 
 pytestmark = pytest.mark.jvm
-
-
-def _mark(changelog: RatingsChangelog, next_offset: int, *, final: bool = False) -> None:
-    marker = ProgressMarker(generation=changelog.generation, final=final)
-    marker.sources.add(topic="ratings").next_offsets[0] = next_offset
-    changelog.put_raw(b"", marker.SerializeToString(), [])
 
 
 def _told(gateway: GatewayProcess, words: str) -> bool:
@@ -33,12 +26,12 @@ def test_nothing_goes_back_by_a_new_generation(tmp_path: Path, broker: Broker) -
     with gateway:
         gateway.wait_until_serving()
         new.put(dict(many(400, average=2.0)))
-        _mark(new, 4)
+        new.mark(4)
         new.publish()
         soon(lambda: _told(gateway, "partition 0 of generation 1 has no last marker yet"), "generation 2 is restored")
         old.put({7: (9.0, 9)})
         soon(lambda: gateway.rows() == old.rows, "generation 1 is followed on")
-        _mark(old, 5, final=True)
+        old.mark(5, final=True)
         soon(lambda: _told(gateway, "has no marker yet for offset 5"), "the last marker is applied")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.delete_topics([old.topic])[old.topic].result(20)
@@ -48,6 +41,6 @@ def test_nothing_goes_back_by_a_new_generation(tmp_path: Path, broker: Broker) -
         assert gateway.rows() == old.rows
         new.put({7: (9.5, 10)})
         assert gateway.rows() == old.rows
-        _mark(new, 5)
+        new.mark(5)
         soon(lambda: gateway.rows() == new.rows, "generation 2 is served")
     assert not [line for line in gateway.log() if line["level"] == "warning"]

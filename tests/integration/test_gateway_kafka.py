@@ -210,9 +210,11 @@ def test_a_new_generation_replaces_the_old_one_whole(gateway: GatewayProcess, ch
     changelog.publish()
     gateway.wait_until_serving()
     page = gateway.ask("ListRatings", page_size=10)
+    changelog.mark(final=True)
     changelog.generation = 2
     changelog.new_topic()
     changelog.put(dict(many(50, average=2.0)))
+    changelog.mark()
     changelog.publish()
     soon(lambda: gateway.rows() == changelog.rows, "the new generation is served")
     with pytest.raises(grpc.RpcError) as refused:

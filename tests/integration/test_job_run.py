@@ -192,7 +192,7 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
             running.stop()
     (letter,) = consume(broker.bootstrap, f"{name}-dead-letters")
     assert dict(letter.headers)["reason"].startswith(
-        f"schema id {unknown} cannot be read as the declared one: the schema registry does not know it".encode()
+        f"schema {unknown} cannot be read as the declared one: the schema registry does not know it".encode()
     )
 
 

@@ -53,6 +53,7 @@ def test_each_invoice_once_after_a_kill(broker: Broker, tmp_path: Path) -> None:
         while not (written := consume(broker.bootstrap, output)):
             assert job.poll() is None, "the job has ended"
             assert time.monotonic() < end_s, "nothing is written"
+            time.sleep(0.1)
     finally:
         kill_all(job)
     written = consume(broker.bootstrap, output)

@@ -101,9 +101,9 @@ class RatingsChangelog:
             self.rows.pop(movie_id, None)
         self.flush()
 
-    def mark(self, source_next_offset: int = 0, batch_id: int = 1) -> None:
-        """Write a progress marker to every partition."""
-        marker = ProgressMarker(generation=self.generation, batch_id=batch_id)
+    def mark(self, source_next_offset: int = 0, batch_id: int = 1, *, final: bool = False) -> None:
+        """Write a progress marker to every partition; a final one is the last record of the generation."""
+        marker = ProgressMarker(generation=self.generation, batch_id=batch_id, final=final)
         marker.sources.add(topic="ratings").next_offsets[0] = source_next_offset
         marker.commit_time.GetCurrentTime()
         for partition in range(self.partition_count):
