@@ -296,6 +296,7 @@ def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts
         subscribe_options=request.parts[Part.SUBSCRIBE_OPTIONS],
         progress=response.parts[Part.SUBSCRIBE_PROGRESS],
         scatter=options.scatter,
+        disconnects_slow=options.slow == options_pb2.SLOW_SUBSCRIBER_DISCONNECT,
     )
 
 

@@ -186,6 +186,7 @@ class SubscribeQuery(Query):
     subscribe_options: FieldDescriptor
     progress: FieldDescriptor
     scatter: bool
+    disconnects_slow: bool  # otherwise a slow subscriber misses values between
 
 
 @dataclass(frozen=True, slots=True)

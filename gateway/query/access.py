@@ -11,6 +11,7 @@ from gateway.query.call import Fields
 from gateway.query.errors import PartitionUnavailable
 from gateway.query.expiry import UnexpiredReader
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
+from gateway.subscription.bell import Bell
 from gateway.v1.query_pb2 import ReadInfo
 
 NowMs = Callable[[], int]
@@ -36,10 +37,11 @@ class Life:
 class TableAccess:
     """A table as its queries see it. One thread."""
 
-    def __init__(self, table: Table, store: StoreReader, signer: TokenSigner, now_ms: NowMs) -> None:
+    def __init__(self, table: Table, store: StoreReader, signer: TokenSigner, bell: Bell, now_ms: NowMs) -> None:
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
         self.signer = signer
+        self.bell = bell
         self.now_ms = now_ms
         self._life: Life | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}

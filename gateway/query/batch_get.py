@@ -52,7 +52,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         wish = read_wish(request)
         if wish is None:
             return answer(request, keys, None, call)
-        return when_fresh(lambda: answer(request, keys, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: answer(request, keys, wish, call), wish, call)
 
     return handle
 

@@ -34,6 +34,8 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_INTERNAL: code_pb2.INTERNAL,
     errors_pb2.ERROR_REASON_STORE_UNAVAILABLE: code_pb2.UNAVAILABLE,
     errors_pb2.ERROR_REASON_REQUEST_TOO_LARGE: code_pb2.RESOURCE_EXHAUSTED,
+    errors_pb2.ERROR_REASON_STREAM_EXPIRED: code_pb2.UNAVAILABLE,
+    errors_pb2.ERROR_REASON_SLOW_SUBSCRIBER: code_pb2.RESOURCE_EXHAUSTED,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -195,6 +197,28 @@ class ShuttingDown(QueryError):
 
     def __init__(self) -> None:
         super().__init__("the gateway is shutting down; connect again")
+
+
+class StreamExpired(QueryError):
+    """The stream has been open for as long as it may be: subscribe again with its newest token."""
+
+    reason = errors_pb2.ERROR_REASON_STREAM_EXPIRED
+    retry_after_ms = 50
+
+    def __init__(self) -> None:
+        super().__init__("the stream was open for as long as one may be; subscribe again with its newest resume token")
+
+
+class SlowSubscription(QueryError):
+    """The subscriber reads more slowly than its rows change: read faster, or subscribe to less."""
+
+    reason = errors_pb2.ERROR_REASON_SLOW_SUBSCRIBER
+    retry_after_ms = 1_000
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f'table "{table}" changes faster than this subscriber reads; read faster, or subscribe to less', table=table
+        )
 
 
 class DeadlineExceeded(QueryError):

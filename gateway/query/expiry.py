@@ -9,7 +9,7 @@ from gateway.contract.keys import InvalidKey
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.windows import Expiry
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Change, Position, Snapshot, StoredRow, StoreReader
+from gateway.stores.base import PastChange, Position, Snapshot, StoredRow, StoreReader
 
 
 class UnexpiredReader(StoreReader):
@@ -110,7 +110,7 @@ class UnexpiredSnapshot(Snapshot):
     @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
-    ) -> list[Change]:
+    ) -> list[PastChange]:
         return self._snapshot.history(store_id, partition, start=start, limit=limit, skip=skip)
 
     @override

@@ -1,6 +1,5 @@
 """How fresh a read must be: the check of a snapshot, and the wait until one passes."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from gateway.query.errors import (
     UntrackedSource,
 )
 from gateway.stores.base import Position
+from gateway.subscription.bell import Bell
 
-POLL_S = 0.002  # how soon a waiting read sees a change; a look costs some 10 µs
-POLL_MAX_S = 0.02  # of a read that waits long
+LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings
 
 Answer = TypeVar("Answer")
 Lack = Callable[[Life, Partition, Position], str | None]
@@ -35,10 +34,15 @@ Lack = Callable[[Life, Partition, Position], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A freshness that a request asks for, and how long it would wait (None: half of the time left)."""
+    """A freshness that a request asks for, and how long it would wait (None: half of the time left).
+
+    `default_timeout_s` is the time of a call without a deadline; `bell` rings when there may be something fresher.
+    """
 
     lack: Lack
     max_wait_s: float | None
+    default_timeout_s: float
+    bell: Bell
 
     def check(self, access: TableAccess, life: Life, partition: Partition, position: Position) -> None:
         """Raise `NotCaughtUp` where the partition is not fresh enough."""
@@ -61,14 +65,12 @@ def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Wish |
         max_wait_s = None
         if options.HasField("max_wait"):
             max_wait_s = _seconds(f"{name}.max_wait", options.max_wait)
-        return None if lack is None else Wish(lack, max_wait_s)
+        return None if lack is None else Wish(lack, max_wait_s, query.default_timeout_s, access.bell)
 
     return read
 
 
-def when_fresh(
-    attempt: Callable[[], Answer], wish: Wish, call: Call, default_timeout_s: float
-) -> Answer | Awaitable[Answer]:
+def when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call) -> Answer | Awaitable[Answer]:
     """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `wish` allows.
 
     A replica that is fresh enough answers at once; an awaitable is returned only where there is something to wait for.
@@ -76,16 +78,15 @@ def when_fresh(
     try:
         return attempt()
     except NotCaughtUp:
-        return _when_fresh(attempt, wish, call, default_timeout_s)
+        return _when_fresh(attempt, wish, call)
 
 
-async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call, default_timeout_s: float) -> Answer:
+async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call) -> Answer:
     started = time.monotonic()
     left_s = call.time_left_s()
     wait_s = wish.max_wait_s
     if wait_s is None:
-        wait_s = (default_timeout_s if left_s is None else left_s) / 2
-    poll_s = POLL_S
+        wait_s = (wish.default_timeout_s if left_s is None else left_s) / 2
     while True:
         try:
             return attempt()
@@ -96,8 +97,7 @@ async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call, def
             if waited_s >= wait_s or call.draining:
                 raise
         remaining_s = wait_s - waited_s if left_s is None else min(wait_s, left_s) - waited_s
-        await asyncio.sleep(max(0.0, min(poll_s, remaining_s)))
-        poll_s = min(poll_s * 1.2, POLL_MAX_S)
+        await wish.bell.wait(max(0.0, min(LOOK_S, remaining_s)))
 
 
 def _lack_of(name: str, options: Any, access: TableAccess) -> Lack | None:

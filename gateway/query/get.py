@@ -40,6 +40,6 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         wish = read_wish(request)
         if wish is None:
             return answer(key, None, call)
-        return when_fresh(lambda: answer(key, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: answer(key, wish, call), wish, call)
 
     return handle

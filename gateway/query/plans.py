@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Generator
 from typing import Any
 
-from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery
+from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery, SubscribeQuery
 from gateway.contract.tokens import TokenSigner
 from gateway.query.access import NowMs, TableAccess
 from gateway.query.batch_get import batch_get_handler
@@ -21,9 +21,12 @@ from gateway.query.call import (
 )
 from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
 from gateway.query.get import get_handler
+from gateway.query.live_table import LiveTable
 from gateway.query.ranges import range_handler
 from gateway.query.scan import scan_handler
+from gateway.query.subscribe import subscribe_handler
 from gateway.stores.base import StoreCorrupt, StoreReader, StoreUnavailable
+from gateway.subscription.bell import Bell
 
 OTHER_METHOD_TIMEOUT_S = 5.0
 
@@ -36,12 +39,14 @@ def wall_clock_ms() -> int:
 
 
 def query_methods(
-    catalogue: Catalogue, store: StoreReader, signer: TokenSigner, now_ms: NowMs = wall_clock_ms
+    catalogue: Catalogue, store: StoreReader, signer: TokenSigner, bell: Bell, now_ms: NowMs = wall_clock_ms
 ) -> Methods:
-    """Return the methods of the contracts' services, by path."""
-    accesses = {name: TableAccess(table, store, signer, now_ms) for name, table in catalogue.tables.items()}
+    """Return the methods of the contracts' services, by path; `bell` rings when the store has changed."""
+    accesses = {name: TableAccess(table, store, signer, bell, now_ms) for name, table in catalogue.tables.items()}
+    live = {name: LiveTable(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
-        path: _method(query, accesses[query.table.name]) for path, query in catalogue.queries.items()
+        path: _method(query, accesses[query.table.name], live[query.table.name])
+        for path, query in catalogue.queries.items()
     }
     for path, streams in catalogue.other_methods.items():
         text = f'method "{path}" is no query: its contract has no (gateway.v1.query) option on it'
@@ -49,7 +54,7 @@ def query_methods(
     return methods
 
 
-def _method(query: Query, access: TableAccess) -> UnaryMethod | StreamMethod:
+def _method(query: Query, access: TableAccess, live: LiveTable) -> UnaryMethod | StreamMethod:
     handler: UnaryHandler
     match query:
         case GetQuery():
@@ -60,8 +65,10 @@ def _method(query: Query, access: TableAccess) -> UnaryMethod | StreamMethod:
             handler = range_handler(query, access)
         case ScanQuery():
             return StreamMethod(_guarded_stream(scan_handler(query, access)))
+        case SubscribeQuery():
+            return StreamMethod(_guarded_stream(subscribe_handler(query, access, live)))
         case _:
-            return StreamMethod(_refuse_stream(f'method "{query.path}" is not yet served; poll with a Get or a Range'))
+            raise TypeError(query)
     return UnaryMethod(_guarded_unary(handler), query.default_timeout_s, query.max_timeout_s)
 
 

@@ -37,7 +37,7 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
         wish = plan.read_wish(request)
         if wish is None:
             return plan.answer(request, page, None, call)
-        return when_fresh(lambda: plan.answer(request, page, wish, call), wish, call, query.default_timeout_s)
+        return when_fresh(lambda: plan.answer(request, page, wish, call), wish, call)
 
     return handle
 

@@ -48,7 +48,7 @@ def scan_handler(query: ScanQuery, access: TableAccess) -> StreamHandler:
         if wish is None:
             life = plan.open(None)
         else:
-            opened = when_fresh(lambda: plan.open(wish), wish, call, query.default_timeout_s)
+            opened = when_fresh(lambda: plan.open(wish), wish, call)
             life = opened if isinstance(opened, Life) else await opened
         run = _ScanRun(plan, life, tests, plan.resumed(request, life))
         async for message in run.messages(call):

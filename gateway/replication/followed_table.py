@@ -12,6 +12,7 @@ store id.
 """
 
 import logging
+import secrets
 from collections.abc import Mapping
 
 from gateway.contract.catalogue import Table
@@ -110,7 +111,9 @@ class FollowedTable:
         self._lines.say(logging.WARNING, problem)
         self._stop()
         state = self._stored(self.table.name) or TableState()
-        kept = TableState(store_id=state.store_id, problem=problem, retention_us=state.retention_us)
+        kept = TableState(
+            store_id=state.store_id, life_id=state.life_id, problem=problem, retention_us=state.retention_us
+        )
         if state.HasField("manifest"):
             kept.manifest.CopyFrom(state.manifest)
         self._store.put_table(self.table.name, kept)
@@ -289,7 +292,7 @@ class FollowedTable:
         if facts is not None and state is not None and why is None:
             why = self._fault_of_stored(state, facts)
             if why is None:
-                self.serving = self._follow(manifest, facts, StoreId(state.store_id))
+                self.serving = self._follow(manifest, facts, state)
                 self._keep(self.serving, self.table.name)
                 self._resuming, self.problem = None, ""
                 return
@@ -317,31 +320,32 @@ class FollowedTable:
         self.garbage += [StoreId(number) for number in sorted(unused)]
         self.problem = ""
 
-    def _follow(self, manifest: Manifest, facts: TopicFacts, store_id: StoreId | None) -> Following:
+    def _follow(self, manifest: Manifest, facts: TopicFacts, stored: TableState | None) -> Following:
         """Follow a manifest into what is stored, or from the start into a new store id."""
         following = Following(
             table=self.table,
             manifest=manifest,
-            store_id=self._store.new_store_id() if store_id is None else store_id,
+            store_id=self._store.new_store_id() if stored is None else StoreId(stored.store_id),
+            life_id=secrets.randbits(64) if stored is None else stored.life_id,
             facts=facts,
             store=self._store,
             log=self._log,
             skipped=self.skipped,
             clock=self._clock,
             # Where nothing is stored yet, nothing can be too old.
-            caught_up_ms=self._clock.now_ms() if store_id is None else self.caught_up_ms,
-            is_new=store_id is None,
+            caught_up_ms=self._clock.now_ms() if stored is None else self.caught_up_ms,
+            is_new=stored is None,
         )
-        self._lines.started(following, is_new=store_id is None)
+        self._lines.started(following, is_new=stored is None)
         return following
 
-    def _usable(self, manifest: Manifest, facts: TopicFacts, states: Mapping[str, TableState]) -> StoreId | None:
-        """Return the store id that has rows of this changelog and can be followed on from; None if there is none."""
+    def _usable(self, manifest: Manifest, facts: TopicFacts, states: Mapping[str, TableState]) -> TableState | None:
+        """Return the state whose store id has rows of this changelog, to be followed on from; None if there is none."""
         for state in states.values():
             if state.HasField("manifest") and follows_on(state.manifest, manifest):
                 why = self._fault_of_stored(state, facts)
                 if why is None:
-                    return StoreId(state.store_id)
+                    return state
                 self._lines.say(logging.WARNING, f"{why}: restoring from the start")
         return None
 
@@ -399,7 +403,12 @@ class FollowedTable:
 
     def _keep(self, following: Following, name: str) -> None:
         retention_us = self.table.retention_us or 0
-        state = TableState(store_id=following.store_id, manifest=following.manifest, retention_us=retention_us)
+        state = TableState(
+            store_id=following.store_id,
+            life_id=following.life_id,
+            manifest=following.manifest,
+            retention_us=retention_us,
+        )
         self._store.put_table(name, state)
 
 

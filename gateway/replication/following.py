@@ -23,6 +23,7 @@ class Following:
         table: Table,
         manifest: Manifest,
         store_id: StoreId,
+        life_id: int,
         facts: TopicFacts,
         store: StoreWriter,
         log: Log,
@@ -36,6 +37,7 @@ class Following:
         self.is_frozen = False
         self._is_new = is_new
         self.store_id = store_id
+        self.life_id = life_id
         self.facts = facts
         self.started_s = clock.monotonic_s()
         self.restored_s: float | None = None

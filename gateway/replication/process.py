@@ -41,11 +41,13 @@ def run_replicator(
     *,
     stop: threading.Event | None = None,
     on_open: Callable[[], None] = lambda: None,
+    ring: Callable[[], None] = lambda: None,
 ) -> None:
     """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
 
     Without `stop` the main thread must call this, as it takes the two signals. `on_open` is called when the store can
-    be opened for reading and nothing of before is served any more. A store that is corrupt is wiped and restored.
+    be opened for reading and nothing of before is served any more, `ring` when it has changed. A store that is corrupt
+    is wiped and restored.
     Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
     """
     if stop is None:
@@ -60,7 +62,7 @@ def run_replicator(
         if store is None:
             return
         try:
-            _follow(config, catalogue, store, stop, on_open)
+            _follow(config, catalogue, store, stop, on_open, ring)
             store.close()
         except StoreCorrupt as error:
             _logger.error("%s; it is wiped and restored", error)
@@ -94,10 +96,13 @@ def _follow(
     store: LmdbStore,
     stop: threading.Event,
     on_open: Callable[[], None],
+    ring: Callable[[], None],
 ) -> None:
     log = KafkaLog(config.bootstrap, config.kafka_options)
     try:
-        replicator = Replicator(catalogue, log=log, store=store, clock=SystemClock(), tables_topic=config.tables_topic)
+        replicator = Replicator(
+            catalogue, log=log, store=store, clock=SystemClock(), tables_topic=config.tables_topic, ring=ring
+        )
         on_open()
         while not stop.is_set():
             replicator.step()

@@ -1,8 +1,9 @@
 """A replica: one partition of a changelog, applied to a store. Plain code over records.
 
-    RESTORING ──(next offset has reached the end offset seen when it opened, or the last marker was applied)──► LIVE
+    RESTORING, CATCHING_UP ──(next offset has reached the end offset seen when it opened, or the last marker)──► LIVE
 
-It is served only while LIVE: before, a key that exists may not be there yet. What comes after the last marker of its
+It is served only while LIVE: before, a key that exists may not be there yet. One that was live before CATCHES UP, and
+its history goes on. What comes after the last marker of its
 generation is not applied: the next generation may lack it.
 """
 
@@ -68,7 +69,10 @@ class _Batch:
 
 
 def _phase(position: Position, barrier: Offset) -> Phase:
-    return Phase.LIVE if position.is_final or position.next_offset >= barrier else Phase.RESTORING
+    """Return the phase of a replica that is at `position`: not yet at the barrier, it is what it was."""
+    if position.is_final or position.next_offset >= barrier:
+        return Phase.LIVE
+    return Phase.RESTORING if position.phase is Phase.RESTORING else Phase.CATCHING_UP
 
 
 class Replica:

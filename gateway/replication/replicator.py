@@ -4,6 +4,7 @@ One thread does it all; only looks at topics wait elsewhere. It is the store's o
 """
 
 import logging
+from collections.abc import Callable
 
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.types import StoreId
@@ -33,14 +34,22 @@ _logger = logging.getLogger("gateway.replication")
 
 
 class Replicator:
-    """Follows every table of the catalogue. `step` over and over; then `close`."""
+    """Follows every table of the catalogue. `step` over and over; then `close`. It calls `ring` after changes."""
 
     def __init__(
-        self, catalogue: Catalogue, *, log: Log, store: StoreWriter, clock: Clock, tables_topic: str = "tables"
+        self,
+        catalogue: Catalogue,
+        *,
+        log: Log,
+        store: StoreWriter,
+        clock: Clock,
+        tables_topic: str = "tables",
+        ring: Callable[[], None] = lambda: None,
     ) -> None:
         self._log = log
         self._store = store
         self._clock = clock
+        self._ring = ring
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
         caught_up_ms = self._demote(catalogue)
         self._tables = {
@@ -67,7 +76,7 @@ class Replicator:
                 with self._store.snapshot() as snapshot:
                     position = snapshot.position(StoreId(state.store_id), partition)
                 if position is not None and position.phase is Phase.LIVE:
-                    demoted = position.in_phase(Phase.RESTORING)
+                    demoted = position.in_phase(Phase.CATCHING_UP)
                     self._store.apply(StoreId(state.store_id), partition, [], demoted)
         return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
 
@@ -89,8 +98,11 @@ class Replicator:
             fetched = self._log.fetch(records_max=RECORDS_MAX, timeout_s=self._timeout_s(poll_s))
             by_source = self._replicas() if fetched else {}
             self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
+        has_news = bool(self._held)
         try:
             self._apply_held()
+            if has_news:
+                self._ring()
             self._keep_house()
         except StoreFull as error:
             self._note_full(str(error))
@@ -200,6 +212,7 @@ class Replicator:
         )
         try:
             self._store.set_status(status.SerializeToString())
+            self._ring()  # for what else has changed: this comes often enough
         except StoreFull as error:
             self._note_full(str(error))
 

@@ -11,6 +11,7 @@ from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatu
 _PHASES = {
     Phase.RESTORING: status_pb2.REPLICA_PHASE_RESTORING,
     Phase.LIVE: status_pb2.REPLICA_PHASE_LIVE,
+    Phase.CATCHING_UP: status_pb2.REPLICA_PHASE_CATCHING_UP,
 }
 
 

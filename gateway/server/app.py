@@ -6,10 +6,11 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.contract.catalogue import Catalogue
+from gateway.server.bell_ropes import BellRope, close_rope, make_rope
 from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig, paths_of
 from gateway.server.config import ServeConfig, ServeError
 from gateway.server.logs import set_up_logging
@@ -40,13 +41,15 @@ def serve(config: ServeConfig) -> int:
     check_origins(config.cors_origins)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
+    ropes: list[BellRope] = []
     try:
         lock = lock_data(config.data)
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")
         announcer = _Announcer(config, catalogue, reserved)
-        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock), announcer.on_event)
+        ropes += [make_rope() for _ in range(config.workers)]
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, ropes), announcer.on_event)
         announcer.on_failure = supervisor.stop
         supervisor.run()
         _logger.info("stopped")
@@ -54,6 +57,8 @@ def serve(config: ServeConfig) -> int:
             raise ServeError(announcer.failure)
     finally:
         reserved.holder.close()
+        for rope in ropes:
+            close_rope(rope)
         if lock is not None:
             os.close(lock)
     return 0
@@ -67,9 +72,14 @@ def _open_log(config: ServeConfig) -> None:
 
 
 def _specs(
-    config: ServeConfig, contract: str, keys: tuple[bytes, ...], reserved: Reserved, lock: int
+    config: ServeConfig,
+    contract: str,
+    keys: tuple[bytes, ...],
+    reserved: Reserved,
+    lock: int,
+    ropes: Sequence[BellRope],
 ) -> list[ChildSpec]:
-    def settings(name: str) -> str:
+    def settings(name: str, bell_fds: Sequence[int]) -> str:
         return ChildConfig(
             name=name,
             parent=os.getpid(),
@@ -84,6 +94,7 @@ def _specs(
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),
+            bell_fds=tuple(bell_fds),
             kafka_options=config.kafka_options,
         ).to_json()
 
@@ -92,26 +103,28 @@ def _specs(
             _logger.warning("the replicator died in the store, which is wiped and restored")
             shutil.rmtree(config.store, ignore_errors=True)
 
+    to_replicator = [rope.replicator_fd for rope in ropes]
     replicator = ChildSpec(
         name="replicator",
         command=_command(REPLICATOR),
-        settings=settings("replicator"),
+        settings=settings("replicator", to_replicator),
         stop_s=REPLICATOR_STOP_S,
         # It holds the lock too: no other gateway starts on the store before its writer is dead.
-        pass_fds=(lock,),
+        pass_fds=(lock, *to_replicator),
         before_restart=before_replicator_restart,
     )
     workers = [
         ChildSpec(
             name=f"worker-{number}",
             command=_command(WORKER),
-            settings=settings(f"worker-{number}"),
+            settings=settings(f"worker-{number}", (rope.worker_fd,)),
             stop_s=config.drain_s,
             first_to_stop=True,
             # Before, the store says of an earlier run that it is live, which nobody has checked since.
             start_after=STORE_OPENED,
+            pass_fds=(rope.worker_fd,),
         )
-        for number in range(config.workers)
+        for number, rope in enumerate(ropes)
     ]
     return [replicator, *workers]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gateway.replication.log import LogUnavailable
 from gateway.replication.process import ReplicatorConfig, run_replicator
+from gateway.server.bell_ropes import ringer
 from gateway.server.child import FAILED, STORE_OPENED, ChildConfig, tell_parent
 from gateway.stores.base import StoreUnavailable
 
@@ -22,7 +23,7 @@ def replicator_main(config: ChildConfig) -> None:
         kafka_options=config.kafka_options,
     )
     try:
-        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED))
+        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), ring=ringer(config.bell_fds))
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         tell_parent(FAILED, reason=str(error))

@@ -13,12 +13,14 @@ from gateway.door.door import Door
 from gateway.door.tls import TlsError
 from gateway.door.web import web_protocols
 from gateway.query.plans import query_methods
+from gateway.server.bell_ropes import hang
 from gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
 from gateway.server.health import Health, live_tables
 from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.server.watched_store import WatchedStore
 from gateway.stores.lmdb import LmdbReader
+from gateway.subscription.bell import Bell
 
 LOOK_S = 0.2  # how often a worker looks whether its tables are live and its store is the same
 
@@ -42,9 +44,11 @@ class _Worker:
         directory = Path(config.store)
         self._store = WatchedStore(lambda: LmdbReader(directory))
         self._health = Health(catalogue)
+        self._bell = Bell()
+        self._bell_fds = config.bell_fds
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
         methods = {
-            **query_methods(catalogue, self._store, signer),
+            **query_methods(catalogue, self._store, signer, self._bell),
             **self._health.methods(),
             **status_methods(self._store),
             **(reflection_methods(catalogue) if config.reflection else {}),
@@ -62,6 +66,8 @@ class _Worker:
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
+        for rope in self._bell_fds:
+            hang(self._bell, rope)
         self._store.refresh()
         await self._door.start()
         gc.collect()
@@ -90,5 +96,7 @@ class _Worker:
         """Take no more work in, finish the unary calls, end the streams."""
         _logger.info("draining")
         self._health.drain()
+        self._door.drain()
+        self._bell.toll()  # streams that wait for a change end now
         await self._door.stop(self._drain_s)
         self._store.close()

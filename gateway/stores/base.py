@@ -30,6 +30,7 @@ class Phase(IntEnum):
 
     RESTORING = status_pb2.REPLICA_PHASE_RESTORING
     LIVE = status_pb2.REPLICA_PHASE_LIVE
+    CATCHING_UP = status_pb2.REPLICA_PHASE_CATCHING_UP  # it was live: its history goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,17 @@ class Change(NamedTuple):
     version: Version
     row: bytes | None
     time_ms: int
+
+
+class PastChange(NamedTuple):
+    """A change of the history, and the row that it took the place of; `before` is None where there was none."""
+
+    offset: Offset
+    key: bytes
+    version: Version
+    row: bytes | None
+    time_ms: int
+    before: bytes | None
 
 
 class StoredRow(NamedTuple):
@@ -116,7 +128,7 @@ class Snapshot(Protocol):
 
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
-    ) -> list[Change]:
+    ) -> list[PastChange]:
         """Return at most `limit` changes with offset >= start, in order of offset, from `history_start` on.
 
         Several may have one offset: what expired before the record of that offset came, and then that record's. Whoever
@@ -163,17 +175,17 @@ class StoreWriter(StoreReader, Protocol):
         """Apply `changes` (in order of offset) and move to `position`, in one transaction.
 
         A change is applied only if its version is newer than what is stored at its key, tombstones included; others
-        are returned as stale. Applied changes enter the history while `position.phase` is LIVE; the history keeps the
-        newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from that
-        (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch.
+        are returned as stale. Applied changes enter the history but while `position.phase` is RESTORING; the history
+        keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
+        that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch.
         Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
         """
 
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
         """Remove the rows of `keys`, in one transaction; return how many there were. No tombstone stays.
 
-        While the stored position is LIVE they enter the history, in the order of `keys`: as deletes at the position's
-        next offset, with the versions that they had. The position is the same after it, but for `history_start`.
+        But while the stored position is RESTORING they enter the history, in the order of `keys`: as deletes at the
+        position's next offset, with the versions that they had. The position stays the same, but for `history_start`.
         """
 
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:

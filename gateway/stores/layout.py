@@ -1,7 +1,8 @@
 """Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
 
   rows         place, key              → version 12, kind 1, time ms 8, row
-  history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, key, row
+  history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
+                                         ones: there was none), key, row before, row
   tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
   positions    place                   → next offset, as of, phase, final, history start and length, source offsets
   tables       name                    → TableState
@@ -18,9 +19,9 @@ from types import MappingProxyType
 
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES, Version
-from gateway.stores.base import Change, Phase, Position, StoreCorrupt, StoredRow
+from gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
 
-FORMAT_VERSION = b"2"
+FORMAT_VERSION = b"3"
 
 PLACE_BYTES = 6
 KIND_AT = VERSION_BYTES
@@ -35,6 +36,8 @@ _OFFSET_ORDER = struct.Struct(">QI")
 _KIND_TIME = struct.Struct(">Bq")
 _TIME = struct.Struct(">q")
 _KEY_LENGTH = struct.Struct(">H")
+_LENGTHS = struct.Struct(">HI")
+_NONE_BEFORE = 2**32 - 1
 _POSITION = struct.Struct(">QqB?QQ")
 _SOURCE = struct.Struct(">Iq")
 
@@ -111,20 +114,26 @@ def unpack_tombstone(value: bytes) -> tuple[int, bytes]:
     return _TIME.unpack_from(value)[0], value[_TIME.size :]
 
 
-def pack_change(change: Change) -> bytes:
+def pack_change(change: PastChange) -> bytes:
     """Return the value of a change in the history; its offset is in the key."""
-    kind = IS_TOMBSTONE if change.row is None else IS_ROW
-    head = change.version + _KIND_TIME.pack(kind, change.time_ms) + _KEY_LENGTH.pack(len(change.key))
-    return head + change.key + (change.row or b"")
+    _, key, version, row, time_ms, before = change
+    head = version + _KIND_TIME.pack(IS_TOMBSTONE if row is None else IS_ROW, time_ms)
+    before_length = _NONE_BEFORE if before is None else len(before)
+    return b"".join((head, _LENGTHS.pack(len(key), before_length), key, before or b"", row or b""))
 
 
-def unpack_change(offset: Offset, value: bytes) -> Change:
+def unpack_change(offset: Offset, value: bytes) -> PastChange:
     """Return what `pack_change` was given."""
     kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
-    key_at = ROW_AT + _KEY_LENGTH.size
-    row_at = key_at + _KEY_LENGTH.unpack_from(value, ROW_AT)[0]
+    key_length, before_length = _LENGTHS.unpack_from(value, ROW_AT)
+    key_at = ROW_AT + _LENGTHS.size
+    row_at = before_at = key_at + key_length
+    before = None
+    if before_length != _NONE_BEFORE:
+        row_at += before_length
+        before = value[before_at:row_at]
     row = value[row_at:] if kind == IS_ROW else None
-    return Change(offset, value[key_at:row_at], Version(value[:VERSION_BYTES]), row, time_ms)
+    return PastChange(offset, value[key_at:before_at], Version(value[:VERSION_BYTES]), row, time_ms, before)
 
 
 def pack_position(position: Position, history_count: int) -> bytes:

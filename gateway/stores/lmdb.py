@@ -8,7 +8,7 @@ A process must not open one store twice, and not use one after a fork.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
@@ -22,7 +22,6 @@ from typing_extensions import override
 
 from gateway.contract.keys import after_prefix
 from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import VERSION_BYTES, Version
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.stores import environment as environments
 from gateway.stores import layout, lmdb_history
@@ -30,6 +29,7 @@ from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
     Change,
+    PastChange,
     Phase,
     Position,
     Snapshot,
@@ -127,7 +127,7 @@ class LmdbSnapshot(Snapshot):
     @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
-    ) -> list[Change]:
+    ) -> list[PastChange]:
         at = layout.place(store_id, partition)
         last = after_prefix(at)
         assert last is not None
@@ -242,12 +242,14 @@ class LmdbStore(LmdbReader, StoreWriter):
             raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
         at = layout.place(store_id, partition)
         with Guarded(self._environment.path), self._write() as transaction:
-            applied, stale = self._put_rows(transaction, at, changes)
-            self._put_position(transaction, at, applied, position)
-        return Applied(len(applied), stale)
+            applied, count, stale = self._put_rows(transaction, at, changes)
+            self._put_position(transaction, at, applied, count, position)
+        return Applied(count, stale)
 
-    def _put_rows(self, transaction: Any, at: bytes, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
-        """Write the newest change of each key where it is newer than the stored one; return applied and stale."""
+    def _put_rows(
+        self, transaction: Any, at: bytes, changes: Sequence[Change]
+    ) -> tuple[Iterator[PastChange], int, list[Change]]:
+        """Write the newest of each key where it is newer than what is stored; return applied, their number, stale."""
         newest = {change.key: change for change in reversed(changes)}  # of each key, its first
         if len(newest) < len(changes):
             for change in changes:
@@ -260,10 +262,13 @@ class LmdbStore(LmdbReader, StoreWriter):
             with transaction.cursor(self._environment.tombstones) as cursor:
                 cursor.putmulti(listed)
         if not stored and len(newest) == len(changes):
-            return list(changes), []
-        return _split(changes, stored)
+            return (PastChange(*change, None) for change in changes), len(changes), []
+        applied, stale = _split(changes, stored)
+        return iter(applied), len(applied), stale
 
-    def _put_position(self, transaction: Any, at: bytes, applied: Sequence[Change], position: Position) -> None:
+    def _put_position(
+        self, transaction: Any, at: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
+    ) -> None:
         """Write the position, and the history that belongs to it."""
         value = transaction.get(at, db=self._environment.positions)
         stored, count = (None, 0) if value is None else layout.unpack_position(value)
@@ -274,7 +279,7 @@ class LmdbStore(LmdbReader, StoreWriter):
             else:
                 lmdb_history.add_applied(cursor, at, applied)
                 new = position if stored is None else replace(position, history_start=stored.history_start)
-                new, count = self._bound_history(cursor, at, new, count + len(applied))
+                new, count = self._bound_history(cursor, at, new, count + applied_count)
         transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
 
     def _bound_history(self, cursor: Any, at: bytes, position: Position, count: int) -> tuple[Position, int]:
@@ -288,22 +293,22 @@ class LmdbStore(LmdbReader, StoreWriter):
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
         at = layout.place(store_id, partition)
-        versions: dict[bytes, Version] = {}
+        gone: dict[bytes, bytes] = {}
         with Guarded(self._environment.path), self._write() as transaction:
             for key in keys:
                 value = transaction.get(at + key, db=self._environment.rows)
                 if value is not None and layout.live_row(value) is not None:
                     transaction.delete(at + key, db=self._environment.rows)
-                    versions[key] = Version(value[:VERSION_BYTES])
+                    gone[key] = value
             value = transaction.get(at, db=self._environment.positions)
-            if value is not None and layout.unpack_position(value)[0].phase is Phase.LIVE:
+            if value is not None and layout.unpack_position(value)[0].phase is not Phase.RESTORING:
                 position, count = layout.unpack_position(value)
-                deletes = [Change(position.next_offset, key, versions[key], None, time_ms) for key in versions]
+                deletes = [_expired(position.next_offset, key, stored, time_ms) for key, stored in gone.items()]
                 with transaction.cursor(self._environment.history) as cursor:
                     lmdb_history.add_expired(cursor, at, deletes)
                     new, count = self._bound_history(cursor, at, position, count + len(deletes))
                 transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
-        return len(versions)
+        return len(gone)
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
@@ -365,32 +370,37 @@ def _run_down(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, b
         yield key, value
 
 
-def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[bytes, Version]:
-    """Put each change unless its key has a newer version; return the versions that were stored, by key.
+def _expired(offset: Offset, key: bytes, stored: bytes, time_ms: int) -> PastChange:
+    version, row = layout.unpack_row(stored)
+    return PastChange(offset, key, version, None, time_ms, row)
+
+
+def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[bytes, StoredRow]:
+    """Put each change unless its key has a newer version; return what was stored, by key.
 
     In key order, as that is the order of pages. A key that is not there yet costs one walk down the tree.
     """
-    stored: dict[bytes, Version] = {}
+    stored: dict[bytes, StoredRow] = {}
     put = cursor.put
     for key in sorted(newest):
         change = newest[key]
         full_key, value = at + key, layout.pack_row(change)
         if not put(full_key, value, True, False):  # overwrite=False, by place: it is called for each row
-            version = stored[key] = Version(cursor.value()[:VERSION_BYTES])
-            if change.version > version:
+            found = stored[key] = layout.unpack_row(cursor.value())
+            if change.version > found.version:
                 put(full_key, value)
     cursor.close()
     return stored
 
 
-def _split(changes: Sequence[Change], newest: dict[bytes, Version]) -> tuple[list[Change], list[Change]]:
+def _split(changes: Sequence[Change], newest: dict[bytes, StoredRow]) -> tuple[list[PastChange], list[Change]]:
     """Return the changes that were newer than what was there before each, and the others."""
     applied, stale = [], []
     for change in changes:
         known = newest.get(change.key)
-        if known is None or change.version > known:
-            newest[change.key] = change.version
-            applied.append(change)
+        if known is None or change.version > known.version:
+            newest[change.key] = StoredRow(change.version, change.row)
+            applied.append(PastChange(*change, None if known is None else known.row))
         else:
             stale.append(change)
     return applied, stale

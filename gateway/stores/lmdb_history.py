@@ -1,19 +1,19 @@
 """The history of a partition in LMDB: a cursor over it, with a place, in a transaction of whoever calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.contract.types import Offset
 from gateway.stores import layout
-from gateway.stores.base import Change
+from gateway.stores.base import PastChange
 
 
-def add_applied(cursor: Any, at: bytes, changes: Sequence[Change]) -> None:
+def add_applied(cursor: Any, at: bytes, changes: Iterable[PastChange]) -> None:
     """Add what records changed."""
     cursor.putmulti([(layout.history_key(at, change.offset), layout.pack_change(change)) for change in changes])
 
 
-def add_expired(cursor: Any, at: bytes, changes: Sequence[Change]) -> None:
+def add_expired(cursor: Any, at: bytes, changes: Sequence[PastChange]) -> None:
     """Add deletes of one offset, whose record has not come, behind those that the offset has already."""
     if not changes:
         return

@@ -15,6 +15,7 @@ from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
     Change,
+    PastChange,
     Phase,
     Position,
     Snapshot,
@@ -34,7 +35,7 @@ class _Part:
 
     rows: dict[bytes, Change] = field(default_factory=dict)
     keys: list[bytes] = field(default_factory=list)  # of `rows`, in order
-    history: list[Change] = field(default_factory=list)
+    history: list[PastChange] = field(default_factory=list)
     position: Position | None = None
 
     def copy(self) -> "_Part":
@@ -112,7 +113,7 @@ class MemorySnapshot(Snapshot):
     @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
-    ) -> list[Change]:
+    ) -> list[PastChange]:
         changes = self._part(store_id, partition).history
         return changes[bisect_left(changes, start, key=_OFFSET) + skip :][: max(limit, 0)]
 
@@ -185,7 +186,8 @@ class MemoryStore(StoreWriter):
             raise StoreFull("no room for the batch")
         with self._write() as content:
             part = content.part((store_id, partition))
-            applied, stale = [], []
+            applied: list[PastChange] = []
+            stale: list[Change] = []
             for change in changes:
                 known = part.rows.get(change.key)
                 if known is not None and change.version <= known.version:
@@ -194,11 +196,11 @@ class MemoryStore(StoreWriter):
                 if known is None:
                     insort(part.keys, change.key)
                 part.rows[change.key] = change
-                applied.append(change)
+                applied.append(PastChange(*change, None if known is None else known.row))
             self._move(part, applied, position)
         return Applied(len(applied), stale)
 
-    def _move(self, part: _Part, applied: Sequence[Change], position: Position) -> None:
+    def _move(self, part: _Part, applied: Sequence[PastChange], position: Position) -> None:
         if position.phase is Phase.RESTORING:
             part.history.clear()
             part.position = replace(position, history_start=position.next_offset)
@@ -207,7 +209,7 @@ class MemoryStore(StoreWriter):
             part.position = replace(position, history_start=history_start)
             self._remember(part, part.position, applied)
 
-    def _remember(self, part: _Part, position: Position, changes: Sequence[Change]) -> None:
+    def _remember(self, part: _Part, position: Position, changes: Sequence[PastChange]) -> None:
         """Put changes into the history."""
         part.history.extend(changes)
         excess = len(part.history) - self._history_changes_max
@@ -227,9 +229,9 @@ class MemoryStore(StoreWriter):
                 del part.rows[change.key]
                 del part.keys[bisect_left(part.keys, change.key)]
             position = part.position
-            if position is not None and position.phase is Phase.LIVE:
+            if position is not None and position.phase is not Phase.RESTORING:
                 offset = position.next_offset
-                deletes = [Change(offset, change.key, change.version, None, time_ms) for change in found]
+                deletes = [PastChange(offset, each.key, each.version, None, time_ms, each.row) for each in found]
                 self._remember(part, position, deletes)
         return len(found)
 

@@ -26,19 +26,21 @@ from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18gateway/v1/options.proto\x12\ngateway.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc6\x01\n\x0cTableOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x03(\t\x12\x14\n\x0cpartition_by\x18\x03 \x03(\t\x12,\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x17.gateway.v1.Partitioner\x12)\n\x06window\x18\x05 \x01(\x0b\x32\x19.gateway.v1.WindowOptions\x12,\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8a\x01\n\rWindowOptions\x12\'\n\x04size\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03hop\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cstart_column\x18\x03 \x01(\t\x12\x12\n\nend_column\x18\x04 \x01(\t\"t\n\x0eServingOptions\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xfb\x01\n\x0cQueryOptions\x12#\n\x03get\x18\x01 \x01(\x0b\x32\x14.gateway.v1.GetQueryH\x00\x12.\n\tbatch_get\x18\x02 \x01(\x0b\x32\x19.gateway.v1.BatchGetQueryH\x00\x12\'\n\x05range\x18\x03 \x01(\x0b\x32\x16.gateway.v1.RangeQueryH\x00\x12%\n\x04scan\x18\x04 \x01(\x0b\x32\x15.gateway.v1.ScanQueryH\x00\x12/\n\tsubscribe\x18\x05 \x01(\x0b\x32\x1a.gateway.v1.SubscribeQueryH\x00\x12\r\n\x05table\x18\x10 \x01(\tB\x06\n\x04kind\"5\n\x08GetQuery\x12)\n\non_missing\x18\x01 \x01(\x0e\x32\x15.gateway.v1.OnMissing\"!\n\rBatchGetQuery\x12\x10\n\x08max_keys\x18\x01 \x01(\x05\"O\n\nRangeQuery\x12\x19\n\x11\x64\x65\x66\x61ult_page_size\x18\x01 \x01(\x05\x12\x15\n\rmax_page_size\x18\x02 \x01(\x05\x12\x0f\n\x07scatter\x18\x03 \x01(\x08\"\x1d\n\tScanQuery\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\"!\n\x0eSubscribeQuery\x12\x0f\n\x07scatter\x18\x01 \x01(\x08\":\n\x0cParamOptions\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x1a\n\x02op\x18\x02 \x01(\x0e\x32\x0e.gateway.v1.Op*Z\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x17\n\x13PARTITIONER_MURMUR2\x10\x01\x12\x15\n\x11PARTITIONER_CRC32\x10\x02*W\n\tOnMissing\x12\x1a\n\x16ON_MISSING_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_MISSING_NOT_FOUND\x10\x01\x12\x14\n\x10ON_MISSING_EMPTY\x10\x02*`\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\t\n\x05OP_EQ\x10\x01\x12\t\n\x05OP_GT\x10\x02\x12\n\n\x06OP_GTE\x10\x03\x12\t\n\x05OP_LT\x10\x04\x12\n\n\x06OP_LTE\x10\x05\x12\r\n\tOP_PREFIX\x10\x06:J\n\x05table\x12\x1f.google.protobuf.MessageOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.TableOptions:N\n\x07serving\x12\x1f.google.protobuf.ServiceOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.gateway.v1.ServingOptions:I\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.QueryOptions:H\n\x05param\x12\x1d.google.protobuf.FieldOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.ParamOptionsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18gateway/v1/options.proto\x12\ngateway.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc6\x01\n\x0cTableOptions\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x03(\t\x12\x14\n\x0cpartition_by\x18\x03 \x03(\t\x12,\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x17.gateway.v1.Partitioner\x12)\n\x06window\x18\x05 \x01(\x0b\x32\x19.gateway.v1.WindowOptions\x12,\n\tretention\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8a\x01\n\rWindowOptions\x12\'\n\x04size\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03hop\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cstart_column\x18\x03 \x01(\t\x12\x12\n\nend_column\x18\x04 \x01(\t\"t\n\x0eServingOptions\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xfb\x01\n\x0cQueryOptions\x12#\n\x03get\x18\x01 \x01(\x0b\x32\x14.gateway.v1.GetQueryH\x00\x12.\n\tbatch_get\x18\x02 \x01(\x0b\x32\x19.gateway.v1.BatchGetQueryH\x00\x12\'\n\x05range\x18\x03 \x01(\x0b\x32\x16.gateway.v1.RangeQueryH\x00\x12%\n\x04scan\x18\x04 \x01(\x0b\x32\x15.gateway.v1.ScanQueryH\x00\x12/\n\tsubscribe\x18\x05 \x01(\x0b\x32\x1a.gateway.v1.SubscribeQueryH\x00\x12\r\n\x05table\x18\x10 \x01(\tB\x06\n\x04kind\"5\n\x08GetQuery\x12)\n\non_missing\x18\x01 \x01(\x0e\x32\x15.gateway.v1.OnMissing\"!\n\rBatchGetQuery\x12\x10\n\x08max_keys\x18\x01 \x01(\x05\"O\n\nRangeQuery\x12\x19\n\x11\x64\x65\x66\x61ult_page_size\x18\x01 \x01(\x05\x12\x15\n\rmax_page_size\x18\x02 \x01(\x05\x12\x0f\n\x07scatter\x18\x03 \x01(\x08\"\x1d\n\tScanQuery\x12\x10\n\x08max_rows\x18\x01 \x01(\x03\"K\n\x0eSubscribeQuery\x12\x0f\n\x07scatter\x18\x01 \x01(\x08\x12(\n\x04slow\x18\x02 \x01(\x0e\x32\x1a.gateway.v1.SlowSubscriber\":\n\x0cParamOptions\x12\x0e\n\x06\x63olumn\x18\x01 \x01(\t\x12\x1a\n\x02op\x18\x02 \x01(\x0e\x32\x0e.gateway.v1.Op*Z\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x17\n\x13PARTITIONER_MURMUR2\x10\x01\x12\x15\n\x11PARTITIONER_CRC32\x10\x02*W\n\tOnMissing\x12\x1a\n\x16ON_MISSING_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_MISSING_NOT_FOUND\x10\x01\x12\x14\n\x10ON_MISSING_EMPTY\x10\x02*o\n\x0eSlowSubscriber\x12\x1f\n\x1bSLOW_SUBSCRIBER_UNSPECIFIED\x10\x00\x12\x1c\n\x18SLOW_SUBSCRIBER_CONFLATE\x10\x01\x12\x1e\n\x1aSLOW_SUBSCRIBER_DISCONNECT\x10\x02*`\n\x02Op\x12\x12\n\x0eOP_UNSPECIFIED\x10\x00\x12\t\n\x05OP_EQ\x10\x01\x12\t\n\x05OP_GT\x10\x02\x12\n\n\x06OP_GTE\x10\x03\x12\t\n\x05OP_LT\x10\x04\x12\n\n\x06OP_LTE\x10\x05\x12\r\n\tOP_PREFIX\x10\x06:J\n\x05table\x12\x1f.google.protobuf.MessageOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.TableOptions:N\n\x07serving\x12\x1f.google.protobuf.ServiceOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x1a.gateway.v1.ServingOptions:I\n\x05query\x12\x1e.google.protobuf.MethodOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.QueryOptions:H\n\x05param\x12\x1d.google.protobuf.FieldOptions\x18\xab\x8c\x03 \x01(\x0b\x32\x18.gateway.v1.ParamOptionsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARTITIONER']._serialized_start=1117
-  _globals['_PARTITIONER']._serialized_end=1207
-  _globals['_ONMISSING']._serialized_start=1209
-  _globals['_ONMISSING']._serialized_end=1296
-  _globals['_OP']._serialized_start=1298
-  _globals['_OP']._serialized_end=1394
+  _globals['_PARTITIONER']._serialized_start=1159
+  _globals['_PARTITIONER']._serialized_end=1249
+  _globals['_ONMISSING']._serialized_start=1251
+  _globals['_ONMISSING']._serialized_end=1338
+  _globals['_SLOWSUBSCRIBER']._serialized_start=1340
+  _globals['_SLOWSUBSCRIBER']._serialized_end=1451
+  _globals['_OP']._serialized_start=1453
+  _globals['_OP']._serialized_end=1549
   _globals['_TABLEOPTIONS']._serialized_start=107
   _globals['_TABLEOPTIONS']._serialized_end=305
   _globals['_WINDOWOPTIONS']._serialized_start=308
@@ -56,7 +58,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCANQUERY']._serialized_start=991
   _globals['_SCANQUERY']._serialized_end=1020
   _globals['_SUBSCRIBEQUERY']._serialized_start=1022
-  _globals['_SUBSCRIBEQUERY']._serialized_end=1055
-  _globals['_PARAMOPTIONS']._serialized_start=1057
-  _globals['_PARAMOPTIONS']._serialized_end=1115
+  _globals['_SUBSCRIBEQUERY']._serialized_end=1097
+  _globals['_PARAMOPTIONS']._serialized_start=1099
+  _globals['_PARAMOPTIONS']._serialized_end=1157
 # @@protoc_insertion_point(module_scope)

@@ -23,6 +23,12 @@ class OnMissing(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_MISSING_NOT_FOUND: _ClassVar[OnMissing]
     ON_MISSING_EMPTY: _ClassVar[OnMissing]
 
+class SlowSubscriber(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLOW_SUBSCRIBER_UNSPECIFIED: _ClassVar[SlowSubscriber]
+    SLOW_SUBSCRIBER_CONFLATE: _ClassVar[SlowSubscriber]
+    SLOW_SUBSCRIBER_DISCONNECT: _ClassVar[SlowSubscriber]
+
 class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     OP_UNSPECIFIED: _ClassVar[Op]
@@ -38,6 +44,9 @@ PARTITIONER_CRC32: Partitioner
 ON_MISSING_UNSPECIFIED: OnMissing
 ON_MISSING_NOT_FOUND: OnMissing
 ON_MISSING_EMPTY: OnMissing
+SLOW_SUBSCRIBER_UNSPECIFIED: SlowSubscriber
+SLOW_SUBSCRIBER_CONFLATE: SlowSubscriber
+SLOW_SUBSCRIBER_DISCONNECT: SlowSubscriber
 OP_UNSPECIFIED: Op
 OP_EQ: Op
 OP_GT: Op
@@ -135,10 +144,12 @@ class ScanQuery(_message.Message):
     def __init__(self, max_rows: _Optional[int] = ...) -> None: ...
 
 class SubscribeQuery(_message.Message):
-    __slots__ = ("scatter",)
+    __slots__ = ("scatter", "slow")
     SCATTER_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     scatter: bool
-    def __init__(self, scatter: _Optional[bool] = ...) -> None: ...
+    slow: SlowSubscriber
+    def __init__(self, scatter: _Optional[bool] = ..., slow: _Optional[_Union[SlowSubscriber, str]] = ...) -> None: ...
 
 class ParamOptions(_message.Message):
     __slots__ = ("column", "op")

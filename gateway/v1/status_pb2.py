@@ -26,7 +26,7 @@ from gateway.v1 import changelog_pb2 as gateway_dot_v1_dot_changelog__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/v1/status.proto\x12\ngateway.v1\x1a\x1agateway/v1/changelog.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\x84\x01\n\x11GetStatusResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.gateway.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\"\xa2\x02\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12&\n\x08manifest\x18\x04 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12/\n\npartitions\x18\x05 \x03(\x0b\x32\x1b.gateway.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x05phase\x18\x02 \x01(\x0e\x32\x18.gateway.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*b\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_RESTORING\x10\x01\x12\x16\n\x12REPLICA_PHASE_LIVE\x10\x02\x32_\n\x0eGatewayService\x12M\n\tGetStatus\x12\x1c.gateway.v1.GetStatusRequest\x1a\x1d.gateway.v1.GetStatusResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/v1/status.proto\x12\ngateway.v1\x1a\x1agateway/v1/changelog.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\x84\x01\n\x11GetStatusResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.gateway.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\"\xa2\x02\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12&\n\x08manifest\x18\x04 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12/\n\npartitions\x18\x05 \x03(\x0b\x32\x1b.gateway.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x05phase\x18\x02 \x01(\x0e\x32\x18.gateway.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x81\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_RESTORING\x10\x01\x12\x16\n\x12REPLICA_PHASE_LIVE\x10\x02\x12\x1d\n\x19REPLICA_PHASE_CATCHING_UP\x10\x03\x32_\n\x0eGatewayService\x12M\n\tGetStatus\x12\x1c.gateway.v1.GetStatusRequest\x1a\x1d.gateway.v1.GetStatusResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GATEWAYSERVICE'].methods_by_name['GetStatus']._loaded_options = None
   _globals['_GATEWAYSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\220\002\001'
-  _globals['_REPLICAPHASE']._serialized_start=717
-  _globals['_REPLICAPHASE']._serialized_end=815
+  _globals['_REPLICAPHASE']._serialized_start=718
+  _globals['_REPLICAPHASE']._serialized_end=847
   _globals['_GETSTATUSREQUEST']._serialized_start=100
   _globals['_GETSTATUSREQUEST']._serialized_end=118
   _globals['_GETSTATUSRESPONSE']._serialized_start=121
@@ -45,6 +45,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLESTATUS']._serialized_end=546
   _globals['_PARTITIONSTATUS']._serialized_start=549
   _globals['_PARTITIONSTATUS']._serialized_end=715
-  _globals['_GATEWAYSERVICE']._serialized_start=817
-  _globals['_GATEWAYSERVICE']._serialized_end=912
+  _globals['_GATEWAYSERVICE']._serialized_start=849
+  _globals['_GATEWAYSERVICE']._serialized_end=944
 # @@protoc_insertion_point(module_scope)

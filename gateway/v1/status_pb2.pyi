@@ -16,9 +16,11 @@ class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPLICA_PHASE_UNSPECIFIED: _ClassVar[ReplicaPhase]
     REPLICA_PHASE_RESTORING: _ClassVar[ReplicaPhase]
     REPLICA_PHASE_LIVE: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_CATCHING_UP: _ClassVar[ReplicaPhase]
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_RESTORING: ReplicaPhase
 REPLICA_PHASE_LIVE: ReplicaPhase
+REPLICA_PHASE_CATCHING_UP: ReplicaPhase
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()

@@ -7,9 +7,9 @@ import pytest
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import make_version
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Change, Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
+from gateway.stores.base import PastChange, Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
 from tests.conformance.conftest import HISTORY_CHANGES_MAX, OpenStore
-from tests.support.changes import change, position
+from tests.support.changes import change, past, position
 
 ID = StoreId(1)
 P0, P1 = Partition(0), Partition(1)
@@ -225,7 +225,27 @@ def test_history_gives_changes_whole(store: StoreWriter) -> None:
     batch = [change(0, b"a", 1, b"row", time_ms=5), change(1, b"a", 2, None, time_ms=6), change(2, b"b" * 500, 1, b"")]
     store.apply(ID, P0, batch, position(3))
     with store.snapshot() as snapshot:
-        assert snapshot.history(ID, P0, start=Offset(0), limit=9) == batch
+        assert snapshot.history(ID, P0, start=Offset(0), limit=9) == [
+            past(batch[0]),
+            past(batch[1], b"row"),
+            past(batch[2]),
+        ]
+
+
+def test_history_has_the_row_that_each_change_took_the_place_of(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"1"), change(1, b"a", 2, b""), change(2, b"b", 1, None)], position(3))
+    store.apply(ID, P0, [change(3, b"a", 3, None), change(4, b"a", 1, b"stale"), change(5, b"a", 4, b"4")], position(6))
+    assert [(each.offset, each.before) for each in history(store)] == [
+        *[(0, None), (1, b"1"), (2, None), (3, b""), (5, None)]
+    ]
+
+
+def test_history_goes_on_while_catching_up(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 1, b"1")], position(1))
+    store.apply(ID, P0, [change(1, b"b", 1, b"2")], position(2, phase=Phase.CATCHING_UP))
+    store.expire(ID, P0, [b"a"], time_ms=1)
+    store.apply(ID, P0, [change(2, b"b", 2, b"3")], position(3))
+    assert history_offsets(store) == [0, 1, 2, 2]
 
 
 def test_restoring_keeps_no_history(store: StoreWriter) -> None:
@@ -257,7 +277,7 @@ def test_old_tombstones_are_dropped(store: StoreWriter) -> None:
     assert get(store, b"\x01") == b"back"
 
 
-def history(store: StoreWriter, start: int = 0, limit: int = 99, skip: int = 0) -> list[Change]:
+def history(store: StoreWriter, start: int = 0, limit: int = 99, skip: int = 0) -> list[PastChange]:
     with store.snapshot() as snapshot:
         return snapshot.history(ID, P0, start=Offset(start), limit=limit, skip=skip)
 
@@ -272,7 +292,10 @@ def test_what_expires_is_gone_and_in_the_history_as_deletes(store: StoreWriter) 
         assert snapshot.get_stored(ID, P0, b"c") == StoredRow(make_version(1, 6), None)
     assert keys(store) == []
     assert get(store, b"a", P1) == b"other"
-    assert history(store, 3) == [change(7, b"b", 5, None, time_ms=90), change(7, b"a", 4, None, time_ms=90)]
+    assert history(store, 3) == [
+        past(change(7, b"b", 5, None, time_ms=90), b"b"),
+        past(change(7, b"a", 4, None, time_ms=90), b"a"),
+    ]
     assert history_offsets(store) == [0, 1, 2, 7, 7]
     assert stored_position(store) == position(7)
     assert store.expire(ID, P0, [b"a", b"b"], time_ms=91) == 0

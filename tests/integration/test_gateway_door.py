@@ -26,6 +26,7 @@ from gateway.server.reflection import REFLECTION_SERVICES, reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.stores.base import Phase
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from gateway.v1.status_pb2 import GetStatusResponse
 from tests.support.tables import ROOT, SIGNER, FilledTable, catalogue_of, rating, ratings_table
 
@@ -60,7 +61,7 @@ def _serve(test: Callable[[Served], Awaitable[None]], more: Methods | None = Non
         health = Health(catalogue)
         health.update(live_tables(store, health.tables))
         methods = {
-            **query_methods(catalogue, store, SIGNER),
+            **query_methods(catalogue, store, SIGNER, Bell()),
             **health.methods(),
             **status_methods(store),
             **reflection_methods(catalogue),
@@ -130,16 +131,13 @@ def test_unknown_methods_and_services_have_details() -> None:
         for path, words in (
             (f"{SERVICE}/Nothing", "no such method"),
             ("/nobody.v1.Service/Get", "no such service"),
-            (f"{SERVICE}/SubscribeRatings", "not yet served"),
         ):
             error = await _refused(served.channel.unary_unary(path)(b"", timeout=5))
             assert error.code() is grpc.StatusCode.UNIMPLEMENTED
             assert words in (error.details() or "")
             assert _status(error)[1].reason == "NOT_SERVED"
-            stream = served.channel.stream_stream(path)(iter(()), timeout=5)
-            if "Subscribe" not in path:
-                error = await _refused(stream.read())
-                assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+            error = await _refused(served.channel.stream_stream(path)(iter(()), timeout=5).read())
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
 
     _serve(test)
 

@@ -24,6 +24,7 @@ from gateway.door.web import web_protocols
 from gateway.query.plans import query_methods
 from gateway.server.reflection import reflection_methods
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from tests.support.go_tools import go_tool
 from tests.support.tables import SIGNER, FilledTable, catalogue_of
 from tests.support.threaded_door import ThreadedDoor
@@ -56,7 +57,7 @@ def _door() -> Door:
     filled = FilledTable(store, catalogue.tables["balances"], partition_count=2)
     filled.publish()
     filled.put(_row(customer_id, balance) for customer_id, balance in AMOUNTS.items())
-    methods = {**query_methods(catalogue, store, SIGNER), **reflection_methods(catalogue)}
+    methods = {**query_methods(catalogue, store, SIGNER, Bell()), **reflection_methods(catalogue)}
     return Door(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=(), describe=True))
 
 

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 
 from gateway.contract.types import Offset
 from gateway.contract.versions import make_version
-from gateway.stores.base import Change, Phase, Position
+from gateway.stores.base import Change, PastChange, Phase, Position
 
 
 def change(
     offset: int, key: bytes, sequence: int, row: bytes | None, *, time_ms: int = 0, generation: int = 1
 ) -> Change:
     return Change(Offset(offset), key, make_version(generation, sequence), row, time_ms)
+
+
+def past(changed: Change, before: bytes | None = None) -> PastChange:
+    return PastChange(*changed, before)
 
 
 def position(

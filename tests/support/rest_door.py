@@ -15,6 +15,7 @@ from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
 from gateway.query.plans import query_methods
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.things import SERVICE, thing_routes
 from tests.support.threaded_door import ThreadedDoor
@@ -45,7 +46,7 @@ class RestDoor(ThreadedDoor):
             rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
             return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
 
-        methods = {**query_methods(catalogue, store, SIGNER), **self._thing_methods()}
+        methods = {**query_methods(catalogue, store, SIGNER, Bell()), **self._thing_methods()}
         return Door(methods, "127.0.0.1:0", web=web)
 
     def _thing_methods(self) -> Methods:

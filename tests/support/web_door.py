@@ -22,6 +22,7 @@ from gateway.query.errors import NotCaughtUp, Overloaded
 from gateway.query.plans import query_methods
 from gateway.server.health import Health, live_tables
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
 
@@ -48,7 +49,12 @@ class WebDoor(ThreadedDoor):
         ratings_table(store).put(rating(number) for number in range(100))
         health = Health(catalogue)
         health.update(live_tables(store, health.tables))
-        methods = {**query_methods(catalogue, store, SIGNER), **health.methods(), **self._odd_methods(), **self._more}
+        methods = {
+            **query_methods(catalogue, store, SIGNER, Bell()),
+            **health.methods(),
+            **self._odd_methods(),
+            **self._more,
+        }
         return Door(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=self._origins))
 
     def _odd_methods(self) -> Methods:

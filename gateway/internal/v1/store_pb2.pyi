@@ -7,13 +7,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableState(_message.Message):
-    __slots__ = ("store_id", "manifest", "problem", "retention_us")
+    __slots__ = ("store_id", "manifest", "problem", "retention_us", "life_id")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     RETENTION_US_FIELD_NUMBER: _ClassVar[int]
+    LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     store_id: int
     manifest: _changelog_pb2.Manifest
     problem: str
     retention_us: int
-    def __init__(self, store_id: _Optional[int] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., problem: _Optional[str] = ..., retention_us: _Optional[int] = ...) -> None: ...
+    life_id: int
+    def __init__(self, store_id: _Optional[int] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., problem: _Optional[str] = ..., retention_us: _Optional[int] = ..., life_id: _Optional[int] = ...) -> None: ...

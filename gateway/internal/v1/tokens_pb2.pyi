@@ -13,13 +13,15 @@ class TokenKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOKEN_KIND_PAGE: _ClassVar[TokenKind]
     TOKEN_KIND_SCAN: _ClassVar[TokenKind]
     TOKEN_KIND_CONSISTENCY: _ClassVar[TokenKind]
+    TOKEN_KIND_SUBSCRIBE: _ClassVar[TokenKind]
 TOKEN_KIND_UNSPECIFIED: TokenKind
 TOKEN_KIND_PAGE: TokenKind
 TOKEN_KIND_SCAN: TokenKind
 TOKEN_KIND_CONSISTENCY: TokenKind
+TOKEN_KIND_SUBSCRIBE: TokenKind
 
 class Token(_message.Message):
-    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions")
+    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "life_id", "changelog_topic_id")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +32,9 @@ class Token(_message.Message):
     ROWS_GIVEN_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHANGELOG_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     kind: TokenKind
     table: str
     generation: int
@@ -40,4 +45,7 @@ class Token(_message.Message):
     rows_given: int
     next_offsets: _containers.RepeatedScalarFieldContainer[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    skips: _containers.RepeatedScalarFieldContainer[int]
+    life_id: int
+    changelog_topic_id: str
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., life_id: _Optional[int] = ..., changelog_topic_id: _Optional[str] = ...) -> None: ...

@@ -17,6 +17,7 @@ from gateway.query.plans import query_methods
 from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from tests.support.certificates import Authority
 from tests.support.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
@@ -49,7 +50,7 @@ def _methods() -> Methods:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put(rating(number) for number in range(ROWS))
     store.set_status(_status().SerializeToString())
-    return {**query_methods(catalogue, store, SIGNER), **status_methods(store), **reflection_methods(catalogue)}
+    return {**query_methods(catalogue, store, SIGNER, Bell()), **status_methods(store), **reflection_methods(catalogue)}
 
 
 def _run(*words: str) -> Result:
@@ -135,6 +136,11 @@ def test_check_shows_the_tables_or_every_problem(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert 'message Rating, field "average_rating"' in result.stderr
     assert _run("check", str(tmp_path / "none.proto")).exit_code == 1
+
+
+def test_check_shows_windows_and_how_long_their_rows_are_answered() -> None:
+    shown = _run("check", str(RATINGS.parents[2] / "actions/v1/actions.proto")).stdout
+    assert "windows of 5 s, one each 2 s, answered until 1 d after their end" in shown
 
 
 def test_a_gateway_without_reflection_says_how_to_get_it() -> None:

@@ -11,6 +11,7 @@ from gateway.query.call import StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
 from gateway.stores.base import StoreReader
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from tests.support.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 
 SHOP = Path(__file__).parent / "contracts" / "shop.proto"
@@ -23,7 +24,8 @@ class Asker:
         self, catalogue: Catalogue, store: StoreReader, service: str, now_ms: Callable[[], int] | None
     ) -> None:
         more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
-        self.methods = query_methods(catalogue, store, SIGNER, **more)
+        self.bell = Bell()
+        self.methods = query_methods(catalogue, store, SIGNER, self.bell, **more)
         self.catalogue = catalogue
         self.service = service
         self.call = LocalCall()
@@ -75,8 +77,10 @@ class Ratings:
     asker: Asker
 
 
-def make_ratings(partition_count: int = 3, now_ms: Callable[[], int] | None = None) -> Ratings:
-    store = MemoryStore()
+def make_ratings(
+    partition_count: int = 3, now_ms: Callable[[], int] | None = None, store: MemoryStore | None = None
+) -> Ratings:
+    store = store or MemoryStore()
     table = ratings_table(store, partition_count)
     asker = Asker(catalogue_of(), store, "/examples.ratings.v1.RatingsService", now_ms)
     return Ratings(table, asker.ask, asker)

@@ -12,6 +12,7 @@ from gateway.query.access import TableAccess
 from gateway.stores.base import StoreWriter
 from gateway.stores.lmdb import LmdbStore
 from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
 from gateway.v1.query_pb2 import ORDER_DESCENDING
 from tests.support.changes import change, position
 from tests.support.tables import ACTIONS, SIGNER, FilledTable, catalogue_of, ratings_table
@@ -156,9 +157,9 @@ def test_one_answer_is_of_one_moment(actions: Windows) -> None:
 def test_a_table_without_retention_reads_the_store_itself() -> None:
     store = MemoryStore()
     plain = ratings_table(store).table
-    assert TableAccess(plain, store, SIGNER, lambda: 0).store is store
+    assert TableAccess(plain, store, SIGNER, Bell(), lambda: 0).store is store
     [windowed] = catalogue_of(ACTIONS).tables.values()
-    assert TableAccess(windowed, store, SIGNER, lambda: 0).store is not store
+    assert TableAccess(windowed, store, SIGNER, Bell(), lambda: 0).store is not store
 
 
 GATES = ["", "a", "a\x00", "b", "é"]

@@ -200,8 +200,6 @@ def test_batch_get_takes_plain_values_of_a_key_of_one_column(shop: Shop) -> None
     assert refused.value.field == "starts[1]"
 
 
-def test_what_is_not_served_says_so(ratings: Ratings, shop: Shop) -> None:
-    with pytest.raises(NotServed, match="not yet served"):
-        ratings.asker.stream("SubscribeRatings")
+def test_what_is_not_served_says_so(shop: Shop) -> None:
     with pytest.raises(NotServed, match="no query"):
         shop.asker.methods["/shop.v1.ShopService/Audit"].handler(b"", LocalCall())  # type: ignore[arg-type]

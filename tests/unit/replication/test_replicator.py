@@ -74,7 +74,7 @@ def test_a_restart_goes_on_from_its_position(gateway: Gateway, job: Job) -> None
     job.put([3], count=99)
     gateway.restart()
     assert not gateway.is_served()
-    assert gateway.position(0).phase is gateway.position(1).phase is Phase.RESTORING
+    assert gateway.position(0).phase is gateway.position(1).phase is Phase.CATCHING_UP
     gateway.steps()
     assert gateway.is_served()
     assert gateway.state().store_id == before.store_id

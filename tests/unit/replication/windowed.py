@@ -19,7 +19,7 @@ from gateway.internal.v1.store_pb2 import TableState
 from gateway.replication.log import Source
 from gateway.replication.memory_log import MemoryBroker, MemoryLog
 from gateway.replication.replicator import Replicator
-from gateway.stores.base import Change, Position, StoreWriter
+from gateway.stores.base import PastChange, Position, StoreWriter
 from gateway.stores.memory import MemoryStore
 from gateway.v1 import options_pb2
 from gateway.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
@@ -145,7 +145,7 @@ class Setup:
                     found.add((str(browser), (start_us - START_MS * 1_000) // 1_000_000))
         return found
 
-    def history(self, window: Window) -> list[Change]:
+    def history(self, window: Window) -> list[PastChange]:
         """Return the changes of a window's partition."""
         with self.store.snapshot() as snapshot:
             return snapshot.history(self.store_id(), self.source(window).partition, start=Offset(0), limit=10**6)

@@ -1,0 +1,232 @@
+"""The feed of a table: its new changes, read once for all subscribers that have everything before them.
+
+Subscribers who ask for the same are a group, and get the very same bytes. A member that does not take what it is given
+costs a bounded number of bytes and nobody's time: it is let go, and comes back by its own cursor.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from gateway.contract.types import Partition, StoreId
+from gateway.stores.base import PastChange, Phase, Position, Snapshot
+from gateway.subscription.cursor import Given, HistoryLost, Mark, Room, Selection, read_changes
+
+MESSAGE_ROWS_MAX = 500
+MESSAGE_BYTES_MAX = 64 * 1024
+MEMBER_BYTES_MAX = 256 * 1024  # given to a member that has not taken it yet
+PUMP_MESSAGES_MAX = 20  # before subscribers get their turn
+
+Marks = Mapping[Partition, Mark]
+Positions = Mapping[Partition, Position]
+
+
+class Message(NamedTuple):
+    """What members of a group are given: the bytes, and where whoever took them stands."""
+
+    data: bytes
+    marks: Marks
+
+
+Encode = Callable[[Sequence[Given], Marks, Positions, bool], bytes]
+"""From what is given, the marks behind it, positions, and whether the copy is then whole, to a message's bytes."""
+
+
+class Member:
+    """A subscriber, live. `lost`: it was let go; `is_slow`: because it took too little."""
+
+    def __init__(self, group: "Group") -> None:
+        self.group = group
+        self.lost = False
+        self.is_slow = False
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    def take(self) -> Message | None:
+        """Return the next message; None where there is none now."""
+        if not self._messages:
+            return None
+        message = self._messages.popleft()
+        self._bytes -= len(message.data)
+        return message
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there is something to take, or the member is let go or woken, or after `timeout_s`."""
+        if self._messages or self.lost:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(timeout_s, self.wake)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def wake(self) -> None:
+        """Let it look around."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def give(self, message: Message) -> None:
+        """Give it a message; let it go where it has too many."""
+        self._bytes += len(message.data)
+        if self._bytes > MEMBER_BYTES_MAX and self._messages:
+            self.is_slow = True
+            self.let_go()
+        else:
+            self._messages.append(message)
+            self.wake()
+
+    def let_go(self) -> None:
+        """Give it nothing more."""
+        self.lost = True
+        self._messages.clear()
+        self.group.members.discard(self)
+        self.wake()
+
+
+class Group:
+    """Members who get the same."""
+
+    def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
+        self.name = name
+        self.selection = selection
+        self.encode = encode
+        self.members: set[Member] = set()
+
+    def give(self, changes: Sequence[PastChange], feed: "Feed", *, is_whole: bool) -> None:
+        """Give all members what they see of `changes`, whose keys are in the selection."""
+        selection = self.selection
+        given = list(selection.shown(changes))
+        if not given:
+            return
+        marks = {partition: feed.marks[partition] for partition in selection.partitions}
+        message = Message(self.encode(given, marks, feed.positions, is_whole), marks)
+        for member in list(self.members):
+            member.give(message)
+
+
+class Feed:
+    """The changes of one life of a table. `marks` say up to where members have been given them."""
+
+    def __init__(self, store_id: StoreId) -> None:
+        self.store_id = store_id
+        self.marks: dict[Partition, Mark] = {}
+        self.positions: dict[Partition, Position] = {}
+        self._groups: dict[Hashable, Group] = {}
+        self._keys: dict[bytes, list[Group]] = {}  # groups of one key
+        self._runs: list[Group] = []  # all others
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether anybody is fed."""
+        return bool(self._groups)
+
+    def is_whole(self, partitions: Sequence[Partition]) -> bool:
+        """Return whether members have been given all up to the positions of these partitions."""
+        return all(self.marks[each].offset == self.positions[each].next_offset for each in partitions)
+
+    def pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
+        """Give members what is new in `snapshot`; return whether that is all of it.
+
+        Partitions that may not be served stay where they are.
+        """
+        messages = 0
+        pending: list[PastChange] = []
+        room = Room(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        for partition in partitions:
+            position = snapshot.position(self.store_id, partition)
+            if position is None or position.phase is not Phase.LIVE:
+                continue
+            if partition not in self.marks:
+                continue
+            self.positions[partition] = position
+            while True:
+                try:
+                    changes, self.marks[partition] = read_changes(
+                        snapshot, self.store_id, partition, self.marks[partition], position, room
+                    )
+                except HistoryLost:
+                    self.break_off()
+                    return True
+                pending += changes
+                if room.rows:
+                    break
+                self._give(pending, is_whole=False)
+                pending, room = [], Room(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+                messages += 1
+                if messages == PUMP_MESSAGES_MAX:
+                    return False
+        self._give(pending, is_whole=True)
+        return True
+
+    def _give(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
+        if not changes:
+            return
+        for group in self._runs:
+            group.give([change for change in changes if group.selection.holds(change.key)], self, is_whole=is_whole)
+        if self._keys:
+            found: defaultdict[Group, list[PastChange]] = defaultdict(list)
+            for change in changes:
+                for group in self._keys.get(change.key, ()):
+                    found[group].append(change)
+            for group, its_changes in found.items():
+                group.give(its_changes, self, is_whole=is_whole)
+
+    def join(
+        self, name: Hashable, selection: Selection, encode: Encode, marks: Marks, positions: Positions
+    ) -> Member | None:
+        """Feed a subscriber whose copy is at `marks`, which are those of `positions`; None where the feed is elsewhere.
+
+        What is named alike gets the same: it has the same selection, and its messages are encoded alike.
+        """
+        if not self._groups:
+            self.marks, self.positions = {}, {}
+        if any(self.marks.get(partition, mark) != mark for partition, mark in marks.items()):
+            return None
+        for partition, mark in marks.items():
+            self.marks[partition] = mark
+            self.positions[partition] = positions[partition]
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name, selection, encode)
+            self._index()
+        member = Member(group)
+        group.members.add(member)
+        return member
+
+    def leave(self, member: Member) -> None:
+        """Feed a member no more."""
+        group = member.group
+        group.members.discard(member)
+        if not group.members and self._groups.get(group.name) is group:
+            del self._groups[group.name]
+            self._index()
+
+    def _index(self) -> None:
+        """Sort the groups by what they look at: one key, or each change."""
+        self._keys = {}
+        self._runs = []
+        for group in self._groups.values():
+            key = group.selection.only_key
+            if key is None:
+                self._runs.append(group)
+            else:
+                self._keys.setdefault(key, []).append(group)
+
+    def wake(self) -> None:
+        """Let all members look around."""
+        for group in self._groups.values():
+            for member in group.members:
+                member.wake()
+
+    def break_off(self) -> None:
+        """Let all members go: there will be nothing more to give them from here."""
+        for group in list(self._groups.values()):
+            for member in list(group.members):
+                member.let_go()
+        self._groups = {}
+        self._index()
