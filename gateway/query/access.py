@@ -10,6 +10,7 @@ from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 from gateway.query.call import Fields
 from gateway.query.errors import PartitionUnavailable
 from gateway.query.expiry import UnexpiredReader
+from gateway.query.topic_ends import TopicEnds
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
 from gateway.subscription.bell import Bell
 from gateway.v1.query_pb2 import ReadInfo
@@ -37,11 +38,20 @@ class Life:
 class TableAccess:
     """A table as its queries see it. One thread."""
 
-    def __init__(self, table: Table, store: StoreReader, signer: TokenSigner, bell: Bell, now_ms: NowMs) -> None:
+    def __init__(
+        self,
+        table: Table,
+        store: StoreReader,
+        signer: TokenSigner,
+        bell: Bell,
+        now_ms: NowMs,
+        ends: TopicEnds | None = None,
+    ) -> None:
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
         self.signer = signer
         self.bell = bell
+        self.ends = ends
         self.now_ms = now_ms
         self._life: Life | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}

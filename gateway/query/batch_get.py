@@ -34,7 +34,8 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
             for partition, places in _by_partition(access, keys, life.partition_count).items():
                 position = access.live(snapshot, life, partition)
                 if wish is not None:
-                    wish.check(access, life, partition, position)
+                    asked = [keys[place] for place in places]
+                    wish.check_keys(access, snapshot, life, partition, position, asked)
                 positions[partition] = position
                 found = snapshot.get_many(life.store_id, partition, [keys[place] for place in places])
                 for place, row in zip(places, found, strict=True):

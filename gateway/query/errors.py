@@ -36,6 +36,7 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_REQUEST_TOO_LARGE: code_pb2.RESOURCE_EXHAUSTED,
     errors_pb2.ERROR_REASON_STREAM_EXPIRED: code_pb2.UNAVAILABLE,
     errors_pb2.ERROR_REASON_SLOW_SUBSCRIBER: code_pb2.RESOURCE_EXHAUSTED,
+    errors_pb2.ERROR_REASON_FUTURE_OFFSET: code_pb2.OUT_OF_RANGE,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -159,6 +160,16 @@ class UntrackedSource(QueryError):
 
     def __init__(self, table: str, topic: str, text: str) -> None:
         super().__init__(f'table "{table}": {text}', table=table, topic=topic)
+
+
+class FutureOffset(QueryError):
+    """The source topic has no record at the offset yet: send one that a producer was acknowledged."""
+
+    reason = errors_pb2.ERROR_REASON_FUTURE_OFFSET
+
+    def __init__(self, table: str, topic: str, source_partition: int) -> None:
+        text = f'source topic "{topic}" has no record at this offset of partition {source_partition} yet'
+        super().__init__(f'table "{table}": {text}; send one that was acknowledged', table=table, topic=topic)
 
 
 class Overloaded(QueryError):

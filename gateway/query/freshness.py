@@ -1,8 +1,11 @@
 """How fresh a read must be: the check of a snapshot, and the wait until one passes."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -10,11 +13,13 @@ from google.protobuf.message import Message
 from gateway.contract.catalogue import Query
 from gateway.contract.tokens import InvalidToken, StaleGeneration
 from gateway.contract.types import Partition
+from gateway.contract.versions import Version, read_version
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call
 from gateway.query.errors import (
     DeadlineExceeded,
+    FutureOffset,
     InvalidConsistencyToken,
     InvalidField,
     NotCaughtUp,
@@ -22,25 +27,35 @@ from gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
-from gateway.stores.base import Position
+from gateway.query.topic_ends import EndsUnknown, TopicEnds
+from gateway.stores.base import Position, Snapshot
 from gateway.subscription.bell import Bell
 
 LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings
+VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
 
 Answer = TypeVar("Answer")
 Lack = Callable[[Life, Partition, Position], str | None]
 """What a partition lacks, as a text; None when it is fresh enough."""
+Covers = Callable[[Life, Version], bool]
+"""Whether a row of this version has all that is wished for, though its partition may not."""
+Ask = Callable[[], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """A freshness that a request asks for, and how long it would wait (None: half of the time left).
 
-    `default_timeout_s` is the time of a call without a deadline; `bell` rings when there may be something fresher.
+    `covers`: rows may say for themselves that they are fresh. `prepare` is awaited before anything is fresh enough;
+    `verify`, once the wait takes long, and it may raise a `QueryError`. `default_timeout_s` is the time of a call
+    without a deadline; `bell` rings when there may be something fresher.
     """
 
     lack: Lack
-    max_wait_s: float | None
+    covers: Covers | None = None
+    prepare: Ask | None = None
+    verify: Ask | None = None
+    max_wait_s: float | None = None
     default_timeout_s: float
     bell: Bell
 
@@ -49,6 +64,26 @@ class Wish:
         text = self.lack(life, partition, position)
         if text is not None:
             raise NotCaughtUp(access.table.name, partition, text)
+
+    def check_keys(
+        self,
+        access: TableAccess,
+        snapshot: Snapshot,
+        life: Life,
+        partition: Partition,
+        position: Position,
+        keys: Iterable[bytes],
+    ) -> None:
+        """Raise `NotCaughtUp` where neither the partition nor each row of these keys is fresh enough."""
+        text = self.lack(life, partition, position)
+        if text is None:
+            return
+        if self.covers is None:
+            raise NotCaughtUp(access.table.name, partition, text)
+        for key in keys:
+            stored = snapshot.get_stored(life.store_id, partition, key)
+            if stored is None or not self.covers(life, stored.version):
+                raise NotCaughtUp(access.table.name, partition, text)
 
 
 def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Wish | None]:
@@ -61,11 +96,11 @@ def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Wish |
         if not request.HasField(name):
             return None
         options = getattr(request, name)
-        lack = _lack_of(name, options, access)
-        max_wait_s = None
+        wish = _wish_of(name, options, access, query.default_timeout_s)
         if options.HasField("max_wait"):
             max_wait_s = _seconds(f"{name}.max_wait", options.max_wait)
-        return None if lack is None else Wish(lack, max_wait_s, query.default_timeout_s, access.bell)
+            return None if wish is None else replace(wish, max_wait_s=max_wait_s)
+        return wish
 
     return read
 
@@ -75,10 +110,12 @@ def when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call) -> Answer 
 
     A replica that is fresh enough answers at once; an awaitable is returned only where there is something to wait for.
     """
-    try:
-        return attempt()
-    except NotCaughtUp:
-        return _when_fresh(attempt, wish, call)
+    if wish.prepare is None:
+        try:
+            return attempt()
+        except NotCaughtUp:
+            pass
+    return _when_fresh(attempt, wish, call)
 
 
 async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call) -> Answer:
@@ -87,35 +124,84 @@ async def _when_fresh(attempt: Callable[[], Answer], wish: Wish, call: Call) -> 
     wait_s = wish.max_wait_s
     if wait_s is None:
         wait_s = (wish.default_timeout_s if left_s is None else left_s) / 2
-    while True:
-        try:
-            return attempt()
-        except NotCaughtUp:
-            waited_s = time.monotonic() - started
-            if left_s is not None and waited_s >= left_s:
-                raise DeadlineExceeded from None
-            if waited_s >= wait_s or call.draining:
-                raise
-        remaining_s = wait_s - waited_s if left_s is None else min(wait_s, left_s) - waited_s
-        await wish.bell.wait(max(0.0, min(LOOK_S, remaining_s)))
+    end_s = wait_s if left_s is None else min(wait_s, left_s)
+    verifying: asyncio.Future[None] | None = None
+    try:
+        if wish.prepare is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(wish.prepare(), end_s)
+        while True:
+            try:
+                return attempt()
+            except NotCaughtUp:
+                waited_s = time.monotonic() - started
+                if left_s is not None and waited_s >= left_s:
+                    raise DeadlineExceeded from None
+                if waited_s >= wait_s or call.draining:
+                    raise
+            if verifying is not None and verifying.done():
+                verifying.result()
+            if wish.verify is not None and verifying is None:
+                if waited_s >= VERIFY_AFTER_S:
+                    verifying = asyncio.ensure_future(wish.verify())
+                await wish.bell.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)))
+            else:
+                await wish.bell.wait(max(0.0, min(LOOK_S, end_s - waited_s)))
+    finally:
+        if verifying is not None:
+            verifying.cancel()
 
 
-def _lack_of(name: str, options: Any, access: TableAccess) -> Lack | None:
+def _wish_of(name: str, options: Any, access: TableAccess, default_timeout_s: float) -> Wish | None:
+    make = partial(Wish, default_timeout_s=default_timeout_s, bell=access.bell)
     match options.WhichOneof("consistency"):
         case "at_least":
-            return _behind_token(options.at_least, access)
+            return make(lack=_behind_token(options.at_least, access))
         case "at_least_source":
-            return _behind_source(f"{name}.at_least_source", options.at_least_source, access)
+            wanted = _wanted(f"{name}.at_least_source", options.at_least_source)
+            verify = None if access.ends is None else partial(_check_written, wanted, access, access.ends)
+            return make(lack=_behind_source(wanted, access), covers=_covers(wanted), verify=verify)
         case "max_staleness":
-            return _too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access)
+            return make(lack=_too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access))
         case "latest":
             _must_be_true(f"{name}.latest", options.latest)
-            raise NotServed(
-                "read option latest is not served yet: ask for at_least with a token, or for a small max_staleness"
-            )
+            if access.ends is None:
+                raise NotServed("read option latest is not served here: nobody asks Kafka; take at_least with a token")
+            latest = _Latest(access, access.ends)
+            return make(lack=latest.lack, prepare=latest.prepare)
         case "minimize_latency":
             _must_be_true(f"{name}.minimize_latency", options.minimize_latency)
     return None
+
+
+class _Latest:
+    """Everything in the changelog when the call arrived: where that ended is asked once, after it did."""
+
+    def __init__(self, access: TableAccess, ends: TopicEnds) -> None:
+        self._access = access
+        self._ends = ends
+        self._topic_id = ""
+        self._end_offsets: Mapping[int, int] = {}
+        self._problem = "the end of its changelog is not known yet"
+
+    async def prepare(self) -> None:
+        """Ask for the ends; raise `PartitionUnavailable` where the table is not served."""
+        with self._access.store.snapshot() as snapshot:
+            manifest = self._access.life(snapshot).manifest
+        try:
+            self._end_offsets = await self._ends.ends(manifest.changelog_topic)
+        except EndsUnknown as error:
+            self._problem = f"the end of its changelog is not known: {error}"
+        else:
+            self._topic_id = manifest.changelog_topic_id
+
+    def lack(self, life: Life, partition: Partition, position: Position) -> str | None:
+        """Return what the partition lacks."""
+        if not self._end_offsets:
+            return self._problem
+        if life.manifest.changelog_topic_id != self._topic_id:
+            return "it has a new generation since the call arrived"
+        return None if position.next_offset >= self._end_offsets.get(partition, 0) else "its changelog has more"
 
 
 def _behind_token(token_text: str, access: TableAccess) -> Lack:
@@ -153,7 +239,11 @@ def _offset_in(token: Token, partition: Partition) -> int:
     return 0
 
 
-def _behind_source(name: str, source: Any, access: TableAccess) -> Lack:
+SourceOffsets = Mapping[tuple[str, int], int]
+"""Offsets of records that must be in an answer, by topic and partition."""
+
+
+def _wanted(name: str, source: Any) -> SourceOffsets:
     wanted: dict[tuple[str, int], int] = {}
     for topic in source.topics:
         for source_partition, offset in topic.offsets.items():
@@ -162,7 +252,10 @@ def _behind_source(name: str, source: Any, access: TableAccess) -> Lack:
             wanted[topic.topic, source_partition] = offset
     if not wanted:
         raise InvalidField(f"{name}.topics", "has no offset; send at least one")
+    return wanted
 
+
+def _behind_source(wanted: SourceOffsets, access: TableAccess) -> Lack:
     def lack(life: Life, _: Partition, position: Position) -> str | None:
         known = position.source_offsets
         for (topic, source_partition), offset in wanted.items():
@@ -174,6 +267,32 @@ def _behind_source(name: str, source: Any, access: TableAccess) -> Lack:
         return None
 
     return lack
+
+
+def _covers(wanted: SourceOffsets) -> Covers:
+    """Return whether rows have what is wanted, where their versions are offsets of the one source.
+
+    All records of a key lie in one partition then; those of other partitions change nothing of its row.
+    """
+    newest = max(wanted.values())
+
+    def covers(life: Life, version: Version) -> bool:
+        sources = life.manifest.sources
+        return len(sources) == 1 and sources[0].keyed and read_version(version)[1] >= newest
+
+    return covers
+
+
+async def _check_written(wanted: SourceOffsets, access: TableAccess, ends: TopicEnds) -> None:
+    """Raise `FutureOffset` where a record is waited for that nobody has written."""
+    for topic in {topic for topic, _ in wanted}:
+        try:
+            end_offsets = await ends.ends(topic)
+        except EndsUnknown:
+            continue
+        for (wanted_topic, source_partition), offset in wanted.items():
+            if wanted_topic == topic and offset >= end_offsets.get(source_partition, 0):
+                raise FutureOffset(access.table.name, topic, source_partition)
 
 
 def _check_tracked(table: str, life: Life, topic: str, source_partition: int) -> None:

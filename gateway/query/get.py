@@ -25,7 +25,7 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
             partition = table.partition_of(key, life.partition_count)
             position = access.live(snapshot, life, partition)
             if wish is not None:
-                wish.check(access, life, partition, position)
+                wish.check_keys(access, snapshot, life, partition, position, (key,))
             row = snapshot.get(life.store_id, partition, key)
         positions = {partition: position}
         call.set_trailer(trailer(positions))

@@ -11,6 +11,11 @@ from gateway.subscription.feed import Feed
 FLUSH_S = 0.01  # changes that come within it are given together; the first of them at once
 
 
+def is_same(life: Life, other: Life) -> bool:
+    """Return whether offsets of the one mean something in the other; a store that is made anew counts lives anew."""
+    return life.store_id == other.store_id and life.state.life_id == other.state.life_id
+
+
 class LiveTable:
     """Keeps the feed of the life that is served. One event loop."""
 
@@ -18,50 +23,55 @@ class LiveTable:
         self.bell = access.bell
         self._access = access
         self._feed: Feed | None = None
+        self._life: Life | None = None  # of the feed
         self._is_due = False
         self._pumped_s = 0.0
         access.bell.listen(on_ring=self._rung, on_toll=self._tolled)
 
     def feed(self, life: Life) -> Feed:
         """Return the feed of a life that is served; those of the one before are let go."""
-        if self._feed is None or self._feed.store_id != life.store_id:
+        if self._feed is None or self._life is None or not is_same(self._life, life):
             if self._feed is not None:
                 self._feed.break_off()
             self._feed = Feed(life.store_id)
+        self._life = life
         return self._feed
 
     def _rung(self) -> None:
         if self._is_due or self._feed is None or not self._feed.is_followed:
             return
-        self._is_due = True
         wait_s = self._pumped_s + FLUSH_S - time.monotonic()
         if wait_s > 0:
-            asyncio.get_running_loop().call_later(wait_s, self._pump)
+            self._pump_in(wait_s)
         else:
             self._pump()
 
+    def _pump_in(self, wait_s: float) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(wait_s, self._pump)
+
     def pump(self, snapshot: Snapshot, life: Life) -> bool:
-        """Bring the feed of a life up to a snapshot; return whether it is there."""
+        """Bring the feed of a life up to a snapshot; return whether it is there. If not, it goes on by itself."""
         feed = self.feed(life)
         if not feed.is_followed:
             return True
         try:
-            return feed.pump(snapshot, life.partitions)
+            is_there = feed.pump(snapshot, life.partitions)
         except QueryError:  # a damaged row: whose it is finds out by itself
-            feed.break_off()
             return True
+        if not is_there:
+            self._pump_in(0)
+        return is_there
 
     def _pump(self) -> None:
         self._is_due = False
         try:
             with self._access.store.snapshot() as snapshot:
-                is_there = self.pump(snapshot, self._access.life(snapshot))
+                self.pump(snapshot, self._access.life(snapshot))
         except (StoreUnavailable, PartitionUnavailable):
             return  # until the bell rings again
         self._pumped_s = time.monotonic()
-        if not is_there:
-            self._is_due = True
-            asyncio.get_running_loop().call_later(0, self._pump)
 
     def _tolled(self) -> None:
         if self._feed is not None:

@@ -25,6 +25,7 @@ from gateway.query.live_table import LiveTable
 from gateway.query.ranges import range_handler
 from gateway.query.scan import scan_handler
 from gateway.query.subscribe import subscribe_handler
+from gateway.query.topic_ends import TopicEnds
 from gateway.stores.base import StoreCorrupt, StoreReader, StoreUnavailable
 from gateway.subscription.bell import Bell
 
@@ -39,10 +40,19 @@ def wall_clock_ms() -> int:
 
 
 def query_methods(
-    catalogue: Catalogue, store: StoreReader, signer: TokenSigner, bell: Bell, now_ms: NowMs = wall_clock_ms
+    catalogue: Catalogue,
+    store: StoreReader,
+    signer: TokenSigner,
+    bell: Bell,
+    *,
+    ends: TopicEnds | None = None,
+    now_ms: NowMs = wall_clock_ms,
 ) -> Methods:
-    """Return the methods of the contracts' services, by path; `bell` rings when the store has changed."""
-    accesses = {name: TableAccess(table, store, signer, bell, now_ms) for name, table in catalogue.tables.items()}
+    """Return the methods of the contracts' services, by path.
+
+    `bell` rings when the store has changed; `ends` asks Kafka what `latest` means.
+    """
+    accesses = {name: TableAccess(table, store, signer, bell, now_ms, ends) for name, table in catalogue.tables.items()}
     live = {name: LiveTable(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
         path: _method(query, accesses[query.table.name], live[query.table.name])

@@ -21,7 +21,7 @@ from gateway.query.errors import (
     SlowSubscription,
     StreamExpired,
 )
-from gateway.query.live_table import LiveTable
+from gateway.query.live_table import LiveTable, is_same
 from gateway.query.params import parse
 from gateway.query.selections import selection_reader
 from gateway.query.subscription_messages import ChangeEncoder, Positions, Speaker, cursor_of
@@ -225,7 +225,7 @@ class _Run:
             room = Room(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
-            if life.store_id != self._life.store_id:
+            if not is_same(life, self._life):
                 self._use(life)
                 raise HistoryLost
             self._life = life
@@ -264,6 +264,7 @@ class _Run:
                 raise end
             await member.wait(self._seconds_to_progress())
         self.leave()
+        self._told_current = False  # what the feed said last does not count: it is to be said that this goes on
         if member.is_slow:
             if self._plan.query.disconnects_slow:
                 raise SlowSubscription(self._plan.access.table.name)

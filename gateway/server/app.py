@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.contract.catalogue import Catalogue
-from gateway.server.bell_ropes import BellRope, close_rope, make_rope
 from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig, paths_of
 from gateway.server.config import ServeConfig, ServeError
+from gateway.server.lines import Line, close_line, make_line
 from gateway.server.logs import set_up_logging
 from gateway.server.preflight import (
     Reserved,
@@ -41,15 +41,15 @@ def serve(config: ServeConfig) -> int:
     check_origins(config.cors_origins)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
-    ropes: list[BellRope] = []
+    lines: list[Line] = []
     try:
         lock = lock_data(config.data)
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")
         announcer = _Announcer(config, catalogue, reserved)
-        ropes += [make_rope() for _ in range(config.workers)]
-        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, ropes), announcer.on_event)
+        lines += [make_line() for _ in range(config.workers)]
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, lines), announcer.on_event)
         announcer.on_failure = supervisor.stop
         supervisor.run()
         _logger.info("stopped")
@@ -57,8 +57,8 @@ def serve(config: ServeConfig) -> int:
             raise ServeError(announcer.failure)
     finally:
         reserved.holder.close()
-        for rope in ropes:
-            close_rope(rope)
+        for line in lines:
+            close_line(line)
         if lock is not None:
             os.close(lock)
     return 0
@@ -77,9 +77,9 @@ def _specs(
     keys: tuple[bytes, ...],
     reserved: Reserved,
     lock: int,
-    ropes: Sequence[BellRope],
+    lines: Sequence[Line],
 ) -> list[ChildSpec]:
-    def settings(name: str, bell_fds: Sequence[int]) -> str:
+    def settings(name: str, line_fds: Sequence[int]) -> str:
         return ChildConfig(
             name=name,
             parent=os.getpid(),
@@ -94,7 +94,7 @@ def _specs(
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),
-            bell_fds=tuple(bell_fds),
+            line_fds=tuple(line_fds),
             kafka_options=config.kafka_options,
         ).to_json()
 
@@ -103,7 +103,7 @@ def _specs(
             _logger.warning("the replicator died in the store, which is wiped and restored")
             shutil.rmtree(config.store, ignore_errors=True)
 
-    to_replicator = [rope.replicator_fd for rope in ropes]
+    to_replicator = [line.replicator_fd for line in lines]
     replicator = ChildSpec(
         name="replicator",
         command=_command(REPLICATOR),
@@ -117,14 +117,14 @@ def _specs(
         ChildSpec(
             name=f"worker-{number}",
             command=_command(WORKER),
-            settings=settings(f"worker-{number}", (rope.worker_fd,)),
+            settings=settings(f"worker-{number}", (line.worker_fd,)),
             stop_s=config.drain_s,
             first_to_stop=True,
             # Before, the store says of an earlier run that it is live, which nobody has checked since.
             start_after=STORE_OPENED,
-            pass_fds=(rope.worker_fd,),
+            pass_fds=(line.worker_fd,),
         )
-        for number, rope in enumerate(ropes)
+        for number, line in enumerate(lines)
     ]
     return [replicator, *workers]
 

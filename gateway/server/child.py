@@ -52,7 +52,7 @@ class ChildConfig:
     bootstrap: str
     tables_topic: str
     log_file: str | None
-    bell_fds: tuple[int, ...] = ()  # a worker's end of its bell rope; the replicator's of all
+    line_fds: tuple[int, ...] = ()  # a worker's end of its line; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -69,7 +69,7 @@ class ChildConfig:
                 **values,
                 "token_keys": tuple(values["token_keys"]),
                 "cors_origins": tuple(values["cors_origins"]),
-                "bell_fds": tuple(values["bell_fds"]),
+                "line_fds": tuple(values["line_fds"]),
                 "tls": None if tls is None else tuple(tls),
             }
         )

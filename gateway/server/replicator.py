@@ -4,10 +4,11 @@ import logging
 import sys
 from pathlib import Path
 
+from gateway.replication.kafka_ends import KafkaEnds
 from gateway.replication.log import LogUnavailable
 from gateway.replication.process import ReplicatorConfig, run_replicator
-from gateway.server.bell_ropes import ringer
 from gateway.server.child import FAILED, STORE_OPENED, ChildConfig, tell_parent
+from gateway.server.lines import ReplicatorEnd
 from gateway.stores.base import StoreUnavailable
 
 _logger = logging.getLogger("gateway.server")
@@ -22,8 +23,10 @@ def replicator_main(config: ChildConfig) -> None:
         tables_topic=config.tables_topic,
         kafka_options=config.kafka_options,
     )
+    workers = ReplicatorEnd(config.line_fds)
+    workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
     try:
-        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), ring=ringer(config.bell_fds))
+        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), ring=workers.ring)
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         tell_parent(FAILED, reason=str(error))

@@ -13,9 +13,9 @@ from gateway.door.door import Door
 from gateway.door.tls import TlsError
 from gateway.door.web import web_protocols
 from gateway.query.plans import query_methods
-from gateway.server.bell_ropes import hang
 from gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
 from gateway.server.health import Health, live_tables
+from gateway.server.lines import WorkerEnd
 from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.server.watched_store import WatchedStore
@@ -45,10 +45,11 @@ class _Worker:
         self._store = WatchedStore(lambda: LmdbReader(directory))
         self._health = Health(catalogue)
         self._bell = Bell()
-        self._bell_fds = config.bell_fds
+        lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is
+        self._line = lines[0] if lines else None
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
         methods = {
-            **query_methods(catalogue, self._store, signer, self._bell),
+            **query_methods(catalogue, self._store, signer, self._bell, ends=self._line),
             **self._health.methods(),
             **status_methods(self._store),
             **(reflection_methods(catalogue) if config.reflection else {}),
@@ -66,8 +67,8 @@ class _Worker:
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
-        for rope in self._bell_fds:
-            hang(self._bell, rope)
+        if self._line is not None:
+            self._line.listen()
         self._store.refresh()
         await self._door.start()
         gc.collect()

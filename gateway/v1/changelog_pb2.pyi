@@ -36,7 +36,7 @@ JOB_MODE_REALTIME: JobMode
 JOB_MODE_MICROBATCH: JobMode
 
 class Manifest(_message.Message):
-    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time")
+    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation")
     class ValueSchemasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Manifest(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     table: str
     generation: int
     contract_fingerprint: bytes
@@ -70,7 +71,8 @@ class Manifest(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[SourceTopic]
     mode: JobMode
     publish_time: _timestamp_pb2.Timestamp
-    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    declared_generation: int
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")
@@ -81,12 +83,14 @@ class KeyColumn(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[KeyType, str]] = ...) -> None: ...
 
 class SourceTopic(_message.Message):
-    __slots__ = ("topic", "partition_count")
+    __slots__ = ("topic", "partition_count", "keyed")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition_count: int
-    def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ...) -> None: ...
+    keyed: bool
+    def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ..., keyed: _Optional[bool] = ...) -> None: ...
 
 class ProgressMarker(_message.Message):
     __slots__ = ("generation", "batch_id", "sources", "commit_time", "final")

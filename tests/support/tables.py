@@ -50,6 +50,7 @@ class FilledTable:
     store_id: StoreId = field(default=StoreId(0))
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     sequence: int = 0
+    keyed: bool = False  # whether sequences are offsets of the one source
 
     def publish(self, *, problem: str = "", phase: Phase = Phase.LIVE) -> None:
         """Make the table known, with empty partitions."""
@@ -59,7 +60,11 @@ class FilledTable:
         state.manifest.table = self.table.name
         state.manifest.generation = self.generation
         state.manifest.partition_count = self.partition_count
-        state.manifest.sources.extend(SourceTopic(topic=name, partition_count=count) for name, count in SOURCES)
+        state.manifest.changelog_topic = f"{self.table.name}-g{self.generation}-changelog"
+        state.manifest.changelog_topic_id = f"id of {state.manifest.changelog_topic}"
+        state.manifest.sources.extend(
+            SourceTopic(topic=name, partition_count=count, keyed=self.keyed) for name, count in SOURCES
+        )
         self.store.put_table(self.table.name, state)
         for partition in self.next_offsets:
             self.move(partition, phase=phase)

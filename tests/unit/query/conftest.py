@@ -9,12 +9,27 @@ import pytest
 from gateway.contract.catalogue import Catalogue
 from gateway.query.call import StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
+from gateway.query.topic_ends import EndsUnknown, TopicEnds
 from gateway.stores.base import StoreReader
 from gateway.stores.memory import MemoryStore
 from gateway.subscription.bell import Bell
 from tests.support.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 
 SHOP = Path(__file__).parent / "contracts" / "shop.proto"
+
+
+class KnownEnds(TopicEnds):
+    """Kafka, asked how far topics are: `offsets` by topic; where it is None, nobody answers."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[int, int]] | None = {}
+        self.asked = 0
+
+    async def ends(self, topic: str) -> Mapping[int, int]:
+        self.asked += 1
+        if self.offsets is None:
+            raise EndsUnknown("Kafka does not answer")
+        return self.offsets[topic]
 
 
 class Asker:
@@ -25,7 +40,8 @@ class Asker:
     ) -> None:
         more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
         self.bell = Bell()
-        self.methods = query_methods(catalogue, store, SIGNER, self.bell, **more)
+        self.ends = KnownEnds()
+        self.methods = query_methods(catalogue, store, SIGNER, self.bell, ends=self.ends, **more)
         self.catalogue = catalogue
         self.service = service
         self.call = LocalCall()

@@ -7,10 +7,10 @@ import pytest
 from gateway.contract.types import Partition
 from gateway.query.errors import (
     DeadlineExceeded,
+    FutureOffset,
     InvalidConsistencyToken,
     InvalidField,
     NotCaughtUp,
-    NotServed,
     RowNotFound,
     TableRebuilt,
     UntrackedSource,
@@ -172,8 +172,6 @@ def test_staleness_is_never_hidden() -> None:
 
 def test_odd_options_are_refused(ratings: Ratings) -> None:
     ratings.table.put([rating(1)])
-    with pytest.raises(NotServed, match="latest"):
-        ratings.ask("GetRating", _request(ratings, latest=True))
     for name in ("latest", "minimize_latency"):
         with pytest.raises(InvalidField, match=f"read_options.{name}"):
             ratings.ask("GetRating", _request(ratings, **{name: False}))
@@ -202,3 +200,69 @@ def test_every_query_waits(ratings: Ratings) -> None:
         ask = ratings.asker.stream if method == "ScanRatings" else ratings.ask
         with pytest.raises(NotCaughtUp):
             ask(method, request)
+
+
+CHANGELOG = "ratings-g1-changelog"
+
+
+def test_latest_is_what_the_changelog_had_when_the_call_arrived(ratings: Ratings) -> None:
+    ratings.table.put([rating(movie_id, count=1) for movie_id in range(10)])
+    at = {int(partition): offset for partition, offset in ratings.table.next_offsets.items()}
+    ratings.asker.ends.offsets = {CHANGELOG: at}
+    assert ratings.ask("GetRating", _request(ratings, latest=True)).rating.movie_id == 1
+    assert len(ratings.ask("ListRatings", read_options={"latest": True}).ratings) == 10
+    assert ratings.asker.ends.asked == 2
+    ratings.asker.ends.offsets = {CHANGELOG: {partition: offset + 1 for partition, offset in at.items()}}
+    with pytest.raises(NotCaughtUp, match="has more"):
+        ratings.ask("GetRating", _request(ratings, latest=True))
+
+    async def catch_up() -> Any:
+        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _request(ratings, 2_000, latest=True)))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        ratings.table.put([rating(1, count=2)])
+        ratings.asker.bell.ring()
+        return await asking
+
+    assert asyncio.run(catch_up()).rating.rating_count == 2
+
+
+def test_latest_is_not_answered_while_nobody_knows_it(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    ratings.asker.ends.offsets = None
+    with pytest.raises(NotCaughtUp, match="Kafka does not answer"):
+        ratings.ask("GetRating", _request(ratings, latest=True))
+
+
+def test_an_offset_that_nobody_has_written_is_told_before_the_wait_is_over(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    ratings.asker.ends.offsets = {"ratings": {0: 5, 1: 7}}
+    request = _source(ratings, {1: 7})
+    request.read_options.max_wait.seconds = 60
+    with pytest.raises(FutureOffset, match="partition 1"):
+        ratings.ask("GetRating", request, LocalCall(120.0))
+    with pytest.raises(NotCaughtUp):
+        ratings.ask("GetRating", _source(ratings, {1: 6}))
+
+
+def test_a_row_whose_version_is_an_offset_says_itself_that_it_is_fresh(ratings: Ratings) -> None:
+    ratings.table.put([rating(1), rating(2)])  # sequences 1 and 2
+    with pytest.raises(NotCaughtUp):
+        ratings.ask("GetRating", _source(ratings, {0: 1}))
+    ratings.table.keyed = True
+    ratings.table.publish()
+    ratings.table.put([rating(1), rating(2)])  # sequences 3 and 4
+    assert ratings.ask("GetRating", _source(ratings, {0: 3})).rating.movie_id == 1
+    with pytest.raises(NotCaughtUp):
+        ratings.ask("GetRating", _source(ratings, {0: 4}))
+    batch = ratings.asker.request("BatchGetRatings", keys=[{"movie_id": 1}, {"movie_id": 2}])
+    batch.read_options.CopyFrom(_source(ratings, {0: 3}).read_options)
+    assert len(ratings.ask("BatchGetRatings", batch).results) == 2
+    batch.read_options.CopyFrom(_source(ratings, {1: 4}).read_options)
+    with pytest.raises(NotCaughtUp):  # one of the two rows may be older
+        ratings.ask("BatchGetRatings", batch)
+    ratings.table.delete([rating(1)])
+    with pytest.raises(RowNotFound):
+        ratings.ask("GetRating", _source(ratings, {0: 5}))
+    with pytest.raises(UntrackedSource):
+        ratings.ask("GetRating", _source(ratings, {0: 1}, topic="others"))

@@ -31,6 +31,7 @@ def test_manifest_of_ratings() -> None:
         generation=3,
         changelog=Topic("ratings-g3-changelog", "id", 4),
         sources=[Topic("ratings", "other", 2)],
+        keyed=False,
         mode=Mode.MICROBATCH,
         value_schemas={1: text(row_schema(contract))},
     )

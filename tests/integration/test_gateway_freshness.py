@@ -1,0 +1,83 @@
+"""Freshness on a real gateway and a real Kafka: what was written just now is in the answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from streamjobs.local.kafka import Broker
+from tests.support.changelog import RatingsChangelog, many
+from tests.support.gateway import GatewayProcess
+from tests.support.tables import catalogue_of
+
+pytestmark = pytest.mark.jvm
+
+WRITES = 200
+GET = "/examples.ratings.v1.RatingsService/GetRating"
+
+
+@pytest.fixture
+def changelog(broker: Broker) -> RatingsChangelog:
+    return RatingsChangelog(broker.bootstrap)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, changelog: RatingsChangelog) -> Iterator[GatewayProcess]:
+    changelog.put(dict(many(10)))
+    changelog.publish()
+    running = GatewayProcess(tmp_path / "gateway", changelog.bootstrap, tables_topic=changelog.tables_topic)
+    with running:
+        running.wait_until_serving()
+        yield running
+
+
+def _request(movie_id: int, **options: Any) -> Any:
+    request: Any = catalogue_of().queries[GET].request_class(movie_id=movie_id)
+    request.read_options.max_wait.seconds = 5
+    for name, value in options.items():
+        setattr(request.read_options, name, value)
+    return request
+
+
+def test_latest_has_what_was_written_before_the_call(gateway: GatewayProcess, changelog: RatingsChangelog) -> None:
+    for number in range(WRITES):
+        changelog.put({7: (5.0, number)})
+        assert gateway.ask("GetRating", _request(7, latest=True)).rating.rating_count == number
+
+
+def test_a_read_waits_for_the_source_record_that_its_client_has_written(
+    gateway: GatewayProcess, changelog: RatingsChangelog
+) -> None:
+    for number in range(WRITES):
+        changelog.put({7: (5.0, number)})
+        changelog.mark(source_next_offset=number + 1)
+        request = _request(7)
+        request.read_options.at_least_source.topics.add(topic="ratings").offsets[0] = number
+        assert gateway.ask("GetRating", request).rating.rating_count == number
+
+
+def test_a_source_record_that_is_not_there(
+    gateway: GatewayProcess, changelog: RatingsChangelog, broker: Broker
+) -> None:
+    request = _request(7)
+    request.read_options.at_least_source.topics.add(topic="none").offsets[0] = 1
+    with pytest.raises(grpc.RpcError) as refused:
+        gateway.ask("GetRating", request)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    manifest = changelog.manifest()
+    del manifest.sources[:]
+    manifest.sources.add(topic=changelog.topic, partition_count=2)  # any topic that exists
+    changelog.publish(manifest)
+    request = _request(7)
+    request.read_options.at_least_source.topics.add(topic=changelog.topic).offsets[0] = 1_000_000
+
+    def code() -> grpc.StatusCode:
+        with pytest.raises(grpc.RpcError) as refused:
+            gateway.ask("GetRating", request)
+        return refused.value.code()
+
+    while (found := code()) is grpc.StatusCode.FAILED_PRECONDITION:
+        continue  # the gateway has the manifest of before
+    assert found is grpc.StatusCode.OUT_OF_RANGE
