@@ -61,10 +61,12 @@ class Fields:
     rest: list[FieldDescriptor] = field(default_factory=list)
 
 
-def bind_request(method: Method, allowed: AbstractSet[Part]) -> Fields:
-    """Return the fields of the request, each a part or a param."""
+def bind_request(method: Method, allowed: AbstractSet[Part], *, keys: FieldDescriptor | None = None) -> Fields:
+    """Return the fields of the request but `keys`, each a part or a param."""
     fields = Fields()
     for bound in method.descriptor.input_type.fields:
+        if bound is keys:
+            continue
         annotated = option(bound, options_pb2.param) is not None
         if not annotated and _bind_part(method, bound, allowed, fields):
             continue

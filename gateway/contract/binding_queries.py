@@ -272,7 +272,9 @@ def bind_scan(method: Method, options: options_pb2.ScanQuery, timeouts: Timeouts
 def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts: Timeouts) -> SubscribeQuery | None:
     """Return the Subscribe; None where there was a problem."""
     before = len(method.problems.found)
-    request = bind_request(method, {Part.SUBSCRIBE_OPTIONS})
+    keys = _subscribed_keys(method)
+    fields = None if keys is None else _batch_key_fields(method, keys)
+    request = bind_request(method, {Part.SUBSCRIBE_OPTIONS}, keys=keys)
     response = bind_parts(method, method.descriptor.output_type, {Part.SUBSCRIBE_PROGRESS})
     changes = either_field(method, response, other="key message")
     if changes is not None:
@@ -290,6 +292,8 @@ def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts
     return SubscribeQuery(
         **_common(method, timeouts, request, response),
         params=tuple(request.params),
+        keys=keys,
+        key_fields=fields or (),
         changes=changes.outer,
         upsert=changes.row,
         delete=changes.other,
@@ -298,6 +302,14 @@ def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts
         scatter=options.scatter,
         disconnects_slow=options.slow == options_pb2.SLOW_SUBSCRIBER_DISCONNECT,
     )
+
+
+def _subscribed_keys(method: Method) -> FieldDescriptor | None:
+    """Return the repeated field that takes keys, where there is one."""
+    repeated = [bound for bound in method.descriptor.input_type.fields if bound.is_repeated]
+    for bound in repeated[1:]:
+        method.wrong_field(bound, "a Subscribe takes its keys from one repeated field", "remove it")
+    return repeated[0] if repeated else None
 
 
 class Kind(NamedTuple):

@@ -117,6 +117,6 @@ def key_fields(method: Method, message: Descriptor) -> tuple[FieldDescriptor, ..
         if name not in message.fields_by_name:
             text = f'lacks key column "{name}" of table "{method.table.name}"'
             method.wrong(text, "add it, with the type that the row has", message=message)
-    if len(method.problems.found) > before:
+    if len(method.problems.found) > before or set(names) != set(message.fields_by_name):  # told already, perhaps
         return None
     return tuple(message.fields_by_name[name] for name in names)

@@ -176,10 +176,13 @@ class SubscribeQuery(Query):
     """The rows, then their changes.
 
     `changes` is the repeated response field, whose message has `upsert` (the row) and `delete` (a message of the key
-    columns) in a oneof.
+    columns) in a oneof. `keys` is the repeated request field of the keys that it is for, as in a BatchGet; none given:
+    no such limit.
     """
 
     params: tuple[Param, ...]
+    keys: FieldDescriptor | None
+    key_fields: tuple[FieldDescriptor, ...]
     changes: FieldDescriptor
     upsert: FieldDescriptor
     delete: FieldDescriptor

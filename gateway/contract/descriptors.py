@@ -27,21 +27,21 @@ class DescriptorError(Exception):
     """A contract file that is not there, does not compile or is no descriptor set; the message says what to do."""
 
 
-def load_descriptors(path: Path) -> FileDescriptorSet:
-    """Return the files of the contract at `path`, imports included; raise `DescriptorError`."""
+def load_descriptors(path: Path, *, what: str = "contract") -> FileDescriptorSet:
+    """Return the files of the contract at `path`, imports included; raise `DescriptorError`, which calls it `what`."""
     if not path.is_file():
-        raise DescriptorError(f'contract "{path}" is no file; give a .proto file or a descriptor set')
+        raise DescriptorError(f'{what} "{path}" is no file; give a .proto file or a descriptor set')
     try:
-        raw = _compile(path.resolve()) if path.suffix == ".proto" else path.read_bytes()
+        raw = _compile(path.resolve(), what) if path.suffix == ".proto" else path.read_bytes()
     except OSError as error:
-        raise DescriptorError(f'contract "{path}" cannot be read: {error.strerror or error}') from None
+        raise DescriptorError(f'{what} "{path}" cannot be read: {error.strerror or error}') from None
     try:
         files = FileDescriptorSet.FromString(raw)
     except DecodeError:
         files = FileDescriptorSet()
     # A name that is not UTF-8 comes as bytes.
     if not files.file or not all(file.name and isinstance(file.name, str) for file in files.file):
-        raise DescriptorError(f'contract "{path}" is no descriptor set; make one with `buf build -o contract.binpb`')
+        raise DescriptorError(f'{what} "{path}" is no descriptor set; make one with `buf build -o contract.binpb`')
     return files
 
 
@@ -52,7 +52,7 @@ def shipped_proto_directory() -> Path:
     return in_wheel if in_wheel.is_dir() else package.parent / "proto"
 
 
-def _compile(path: Path) -> bytes:
+def _compile(path: Path, what: str) -> bytes:
     includes = _include_directories(path)
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
@@ -63,22 +63,22 @@ def _compile(path: Path) -> bytes:
                 [*command, str(path)], check=False, capture_output=True, text=True, timeout=PROTOC_TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
-            raise DescriptorError(f'contract "{path}" does not compile within {PROTOC_TIMEOUT_S} s') from None
+            raise DescriptorError(f'{what} "{path}" does not compile within {PROTOC_TIMEOUT_S} s') from None
         if done.returncode != 0:
-            raise DescriptorError(_first_error(done.stderr, path))
+            raise DescriptorError(_first_error(done.stderr, path, what))
         return out.read_bytes()
 
 
-def _first_error(stderr: str, path: Path) -> str:
+def _first_error(stderr: str, path: Path, what: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip() and ": warning:" not in line]
     if not lines:
-        return f'contract "{path}" does not compile, and protoc does not say why'
+        return f'{what} "{path}" does not compile, and protoc does not say why'
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     first = lines[0].strip().rstrip(".")
-    hint = "correct the contract"
+    hint = f"correct the {what}"
     if first.endswith("File not found"):
-        hint = "put it below a directory that the contract is in too, or give a descriptor set (`buf build -o`)"
-    return f"contract does not compile: {first}{more}; {hint}"
+        hint = f"put it below a directory that the {what} is in too, or give a descriptor set (`buf build -o`)"
+    return f"{what} does not compile: {first}{more}; {hint}"
 
 
 def _include_directories(path: Path) -> list[Path]:

@@ -1,18 +1,16 @@
 """BatchGet: the rows of several keys, in the order asked."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
 
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import BatchGetQuery
-from gateway.contract.keys import KeyType
 from gateway.contract.types import Partition
 from gateway.query.access import TableAccess, trailer
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.errors import InvalidField, TooManyKeys
+from gateway.query.errors import TooManyKeys
 from gateway.query.freshness import Wish, when_fresh, wish_reader
-from gateway.query.params import checked_key, key_reader, parse, value_encoder
+from gateway.query.params import keys_reader, parse
 from gateway.query.wire import Heads
 from gateway.stores.base import Position
 
@@ -21,7 +19,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
     """Return the handler of `query`."""
     store = access.store
     keys_name = query.keys.name
-    read_keys = _keys_reader(query)
+    read_keys = keys_reader(query.keys, query.key_fields, query.table)
     read_wish = wish_reader(query, access)
     entries = _Entries(query)
     info_heads = None if query.read_info is None else Heads(query.read_info.number)
@@ -65,40 +63,6 @@ def _by_partition(access: TableAccess, keys: list[bytes], partition_count: int) 
     for place, key in enumerate(keys):
         places.setdefault(partition_of(key, partition_count), []).append(place)
     return dict(sorted(places.items()))
-
-
-def _keys_reader(query: BatchGetQuery) -> Callable[[Message], list[bytes]]:
-    name = query.keys.name
-    read_key: Callable[[Any], bytes]
-    if query.key_fields:
-        read_key = key_reader(query.key_fields, query.table.key)
-    else:
-        read_key = _scalar_reader(query.table.key[0].type)
-
-    def read(request: Message) -> list[bytes]:
-        values = getattr(request, name)
-        try:
-            return [read_key(value) for value in values]
-        except InvalidField:
-            raise _blamed(name, read_key, values) from None
-
-    return read
-
-
-def _scalar_reader(key_type: KeyType) -> Callable[[Any], bytes]:
-    encode = value_encoder("", key_type)
-    return lambda value: checked_key("", encode(value))
-
-
-def _blamed(name: str, read_key: Callable[[Any], bytes], values: Iterable[Any]) -> InvalidField:
-    """Return the error of the first bad key, with its place."""
-    for place, value in enumerate(values):
-        try:
-            read_key(value)
-        except InvalidField as error:
-            inside = f".{error.field}" if error.field else ""
-            return InvalidField(f"{name}[{place}]{inside}", error.description)
-    raise AssertionError("no key is bad")
 
 
 class _Entries:

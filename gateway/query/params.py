@@ -1,13 +1,13 @@
 """Request fields to key bytes, compiled once for each query."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from gateway.contract.catalogue import Op, Param
+from gateway.contract.catalogue import Op, Param, Table
 from gateway.contract.keys import ENCODERS, INT64_MAX, KEY_BYTES_MAX, InvalidKey, KeyColumn, KeyType, after_prefix
 from gateway.query.errors import InvalidField
 
@@ -90,6 +90,43 @@ def checked_key(field: str, key: bytes) -> bytes:
     if len(key) > KEY_BYTES_MAX:
         raise InvalidField(field, f"makes a key of more than {KEY_BYTES_MAX} bytes, which no table has; shorten it")
     return key
+
+
+def keys_reader(
+    keys: FieldDescriptor, key_fields: Sequence[FieldDescriptor], table: Table
+) -> Callable[[Message], list[bytes]]:
+    """Return the function from a request to the keys in its repeated field `keys`; it raises `InvalidField`.
+
+    `key_fields` are those of its message, in key order; empty where it repeats the key's only column itself.
+    """
+    name = keys.name
+    read_key: Callable[[Any], bytes]
+    read_key = key_reader(key_fields, table.key) if key_fields else _scalar_reader(table.key[0].type)
+
+    def read(request: Message) -> list[bytes]:
+        values = getattr(request, name)
+        try:
+            return [read_key(value) for value in values]
+        except InvalidField:
+            raise _blamed(name, read_key, values) from None
+
+    return read
+
+
+def _scalar_reader(key_type: KeyType) -> Callable[[Any], bytes]:
+    encode = value_encoder("", key_type)
+    return lambda value: checked_key("", encode(value))
+
+
+def _blamed(name: str, read_key: Callable[[Any], bytes], values: Iterable[Any]) -> InvalidField:
+    """Return the error of the first bad key, with its place."""
+    for place, value in enumerate(values):
+        try:
+            read_key(value)
+        except InvalidField as error:
+            inside = f".{error.field}" if error.field else ""
+            return InvalidField(f"{name}[{place}]{inside}", error.description)
+    raise AssertionError("no key is bad")
 
 
 def _is_long(column: KeyColumn) -> bool:

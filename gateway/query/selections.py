@@ -1,23 +1,59 @@
 """From the request of a Subscribe to the rows that it is for."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from gateway.contract.catalogue import Op, Param, Table
+from gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
 from gateway.contract.types import Partition
-from gateway.query.errors import CorruptRow
+from gateway.query.errors import CorruptRow, TooManyKeys
 from gateway.query.filters import Test, filters_reader
-from gateway.query.params import bounds_reader, key_reader
+from gateway.query.params import bounds_reader, key_reader, keys_reader
 from gateway.subscription.cursor import Matches, Selection
+
+KEYS_MAX = 1_000  # of one subscription
 
 Select = Callable[[int], Selection]
 """From the number of partitions to the selection."""
 
 
-def selection_reader(params: Sequence[Param], table: Table) -> Callable[[Message], Select]:
+def selection_reader(query: SubscribeQuery) -> Callable[[Message], Select]:
     """Return the function from a request to what it selects; it raises `InvalidField`."""
+    read_run = _run_reader(query.params, query.table)
+    keys = query.keys
+    if keys is None:
+        return read_run
+    read_keys = keys_reader(keys, query.key_fields, query.table)
+
+    def read(request: Message) -> Select:
+        select = read_run(request)
+        given = getattr(request, keys.name)
+        if len(given) > KEYS_MAX:
+            raise TooManyKeys(len(given), KEYS_MAX)
+        return _only(select, frozenset(read_keys(request)), query.table) if given else select
+
+    return read
+
+
+def _only(select: Select, keys: frozenset[bytes], table: Table) -> Select:
+    """Return the selection of those rows that have one of the keys."""
+
+    def select_keys(partition_count: int) -> Selection:
+        run = select(partition_count)
+        holds = run.holder()
+        found: dict[Partition, list[bytes]] = {}
+        for key in sorted(keys):
+            partition = table.partition_of(key, partition_count)
+            if partition in run.partitions and holds(key):
+                found.setdefault(partition, []).append(key)
+        return replace(run, partitions=sorted(found), keys=found)
+
+    return select_keys
+
+
+def _run_reader(params: Sequence[Param], table: Table) -> Callable[[Message], Select]:
     equal = {param.key_index: param for param in params if param.op is Op.EQ and param.key_index is not None}
     readers = [_Reader(params, equal, count, table) for count in range(len(table.key) + 1) if _leads(equal, count)]
 
@@ -57,7 +93,6 @@ class _Reader:
         bounds = self._read_bounds(request)
         tests = self._read_filters(request)
         matches = _matches(tests, self._table) if tests else None
-        only_key = prefix if self._is_key else None
         table = self._table
         start, end = bounds.start, bounds.end
 
@@ -67,7 +102,8 @@ class _Reader:
                 partitions = [table.partition_of(prefix, partition_count)]
             if start is None or bounds.empty:
                 return Selection((), b"", b"")
-            return Selection(partitions, start, end, matches, only_key)
+            keys = {partitions[0]: (prefix,)} if self._is_key else None
+            return Selection(partitions, start, end, matches, keys)
 
         return select
 

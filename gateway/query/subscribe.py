@@ -69,7 +69,7 @@ class _Plan:
         self.live = live
         self.encoder = ChangeEncoder(query)
         self.request_hash = request_hasher(query)
-        self.read_selection = selection_reader(query.params, access.table)
+        self.read_selection = selection_reader(query)
         self.options_name = query.subscribe_options.name
 
 

@@ -61,18 +61,23 @@ class Room:
 class Selection:
     """Which rows a subscription is for: start <= key < end (None: to the last), and `matches` where it is not None.
 
-    `only_key` is the one key that can be in it, where that is known.
+    `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None.
     """
 
     partitions: Sequence[Partition]
     start: bytes
     end: bytes | None
     matches: Matches | None = None
-    only_key: bytes | None = None
+    keys: Mapping[Partition, Sequence[bytes]] | None = None
 
-    def holds(self, key: bytes) -> bool:
-        """Return whether the key is in it."""
-        return key >= self.start and (self.end is None or key < self.end)
+    def holder(self) -> Callable[[bytes], bool]:
+        """Return the function from a key to whether it is in it."""
+        start, end = self.start, self.end
+        if self.keys is not None:
+            return frozenset(key for keys in self.keys.values() for key in keys).__contains__
+        if end is None:
+            return start.__le__
+        return lambda key: start <= key < end
 
     def shown(self, changes: Sequence[PastChange]) -> Iterator[Given]:
         """Yield what a subscriber sees of changes whose keys are in it."""
@@ -203,7 +208,8 @@ def _known(
     changes: Sequence[PastChange], selection: Selection, cursor: Cursor, partition: Partition
 ) -> list[PastChange]:
     """Return the changes of keys that are selected, and to which the rows that were taken reach."""
-    known = [change for change in changes if selection.holds(change.key)]
+    holds = selection.holder()
+    known = [change for change in changes if holds(change.key)]
     if cursor.filling < len(selection.partitions) and selection.partitions[cursor.filling] == partition:
         return [change for change in known if change.key <= cursor.after_key]
     return known
@@ -221,11 +227,22 @@ def _next_rows(
     partition = selection.partitions[cursor.filling]
     if partition not in cursor.marks:
         cursor.marks[partition] = _mark_at(snapshot, store_id, partition, positions[partition])
-    start = cursor.after_key + b"\x00" if cursor.after_key else selection.start
-    found = snapshot.range(store_id, partition, start=start, end=selection.end, limit=room.rows + 1)
+    found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, room.rows + 1)
     count = room.take([len(row) for _, row in found])
     if count < len(found):
         cursor.after_key = found[count - 1][0]
     else:
         cursor.filling, cursor.after_key = cursor.filling + 1, b""
     return found[:count]
+
+
+def _rows_after(
+    snapshot: Snapshot, store_id: StoreId, partition: Partition, selection: Selection, after_key: bytes, limit: int
+) -> list[tuple[bytes, bytes]]:
+    """Return at most `limit` rows of the selection, in key order."""
+    if selection.keys is None:
+        start = after_key + b"\x00" if after_key else selection.start
+        return snapshot.range(store_id, partition, start=start, end=selection.end, limit=limit)
+    keys = selection.keys[partition]
+    rows = snapshot.get_many(store_id, partition, keys)
+    return [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None and key > after_key][:limit]

@@ -6,7 +6,7 @@ costs a bounded number of bytes and nobody's time: it is let go, and comes back 
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.contract.types import Partition, StoreId
@@ -89,20 +89,29 @@ class Member:
 
 
 class Group:
-    """Members who get the same."""
+    """Members who get the same. `is_told_whole`: the last message said that the copy is whole."""
 
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name
         self.selection = selection
+        self.holds = selection.holder()
         self.encode = encode
         self.members: set[Member] = set()
+        self.is_told_whole = True  # as by the message after which a member joined
+
+    def wanted_keys(self) -> Iterator[bytes]:
+        """Yield the keys of the selection, where it is for certain ones."""
+        for keys in (self.selection.keys or {}).values():
+            yield from keys
 
     def give(self, changes: Sequence[PastChange], feed: "Feed", *, is_whole: bool) -> None:
-        """Give all members what they see of `changes`, whose keys are in the selection."""
+        """Give all members what they see of `changes`, whose keys are in the selection; or that this is the whole."""
         selection = self.selection
         given = list(selection.shown(changes))
-        if not given:
+        has_news = bool(given) or (is_whole and not self.is_told_whole)
+        if not has_news or not self.members:
             return
+        self.is_told_whole = is_whole
         marks = {partition: feed.marks[partition] for partition in selection.partitions}
         message = Message(self.encode(given, marks, feed.positions, is_whole), marks)
         for member in list(self.members):
@@ -132,8 +141,19 @@ class Feed:
     def pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
         """Give members what is new in `snapshot`; return whether that is all of it.
 
-        Partitions that may not be served stay where they are.
+        Partitions that may not be served stay where they are. Whatever it raises, members are let go before: they may
+        not have been given what the marks say.
         """
+        try:
+            return self._pump(snapshot, partitions)
+        except HistoryLost:
+            self.break_off()
+            return True
+        except BaseException:
+            self.break_off()
+            raise
+
+    def _pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
         messages = 0
         pending: list[PastChange] = []
         room = Room(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
@@ -145,13 +165,9 @@ class Feed:
                 continue
             self.positions[partition] = position
             while True:
-                try:
-                    changes, self.marks[partition] = read_changes(
-                        snapshot, self.store_id, partition, self.marks[partition], position, room
-                    )
-                except HistoryLost:
-                    self.break_off()
-                    return True
+                changes, self.marks[partition] = read_changes(
+                    snapshot, self.store_id, partition, self.marks[partition], position, room
+                )
                 pending += changes
                 if room.rows:
                     break
@@ -164,10 +180,15 @@ class Feed:
         return True
 
     def _give(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
-        if not changes:
-            return
+        if changes:
+            self._give_changes(changes, is_whole=is_whole)
+        if is_whole:
+            for group in self._groups.values():
+                group.give((), self, is_whole=True)
+
+    def _give_changes(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
         for group in self._runs:
-            group.give([change for change in changes if group.selection.holds(change.key)], self, is_whole=is_whole)
+            group.give([change for change in changes if group.holds(change.key)], self, is_whole=is_whole)
         if self._keys:
             found: defaultdict[Group, list[PastChange]] = defaultdict(list)
             for change in changes:
@@ -192,8 +213,8 @@ class Feed:
             self.positions[partition] = positions[partition]
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name, selection, encode)
-            self._index()
+            group = Group(name, selection, encode)
+            self._add(group)
         member = Member(group)
         group.members.add(member)
         return member
@@ -203,19 +224,26 @@ class Feed:
         group = member.group
         group.members.discard(member)
         if not group.members and self._groups.get(group.name) is group:
-            del self._groups[group.name]
-            self._index()
+            self._remove(group)
 
-    def _index(self) -> None:
-        """Sort the groups by what they look at: one key, or each change."""
-        self._keys = {}
-        self._runs = []
-        for group in self._groups.values():
-            key = group.selection.only_key
-            if key is None:
-                self._runs.append(group)
-            else:
-                self._keys.setdefault(key, []).append(group)
+    def _add(self, group: Group) -> None:
+        """Note what a new group looks at: certain keys, or each change."""
+        self._groups[group.name] = group
+        if group.selection.keys is None:
+            self._runs.append(group)
+            return
+        for key in group.wanted_keys():
+            self._keys.setdefault(key, []).append(group)
+
+    def _remove(self, group: Group) -> None:
+        del self._groups[group.name]
+        if group.selection.keys is None:
+            self._runs.remove(group)
+            return
+        for key in group.wanted_keys():
+            self._keys[key].remove(group)
+            if not self._keys[key]:
+                del self._keys[key]
 
     def wake(self) -> None:
         """Let all members look around."""
@@ -228,5 +256,4 @@ class Feed:
         for group in list(self._groups.values()):
             for member in list(group.members):
                 member.let_go()
-        self._groups = {}
-        self._index()
+        self._groups, self._keys, self._runs = {}, {}, []

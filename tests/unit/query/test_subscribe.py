@@ -1,17 +1,12 @@
 """Subscribe over a memory store: what a client's copy is, after any history of the table and of the stream."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from gateway.contract.types import Partition
 from gateway.query import live_table
-from gateway.query.call import StreamMethod
-from gateway.query.errors import InvalidField, InvalidResumeToken, PartitionUnavailable, ShuttingDown
+from gateway.query.errors import InvalidField, InvalidResumeToken, PartitionUnavailable, ShuttingDown, TooManyKeys
 from gateway.stores.base import Phase
 from gateway.stores.memory import MemoryStore
 from gateway.v1.query_pb2 import (
@@ -20,107 +15,8 @@ from gateway.v1.query_pb2 import (
     SUBSCRIBE_PHASE_RESET,
     SUBSCRIBE_START_LIVE,
 )
-from tests.support.tables import LocalCall, rating
+from tests.support.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
 from tests.unit.query.conftest import Ratings, make_ratings
-
-METHOD = "SubscribeRatings"
-TIMEOUT_S = 10.0
-OFTEN = {"progress_interval": {"nanos": 100_000_000}}
-
-
-class Copy:
-    """What a client makes of a stream; it fails where that breaks a promise."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, Any] = {}
-        self.phase = SUBSCRIBE_PHASE_CATCHING_UP
-        self.token = ""
-        self.resets = 0
-        self.given = 0
-
-    def take(self, response: Any) -> None:
-        assert response.HasField("progress")
-        progress = response.progress
-        if progress.phase == SUBSCRIBE_PHASE_RESET:
-            assert not response.changes
-            self.rows.clear()
-            self.resets += 1
-        for change in response.changes:
-            self.given += 1
-            if change.HasField("upsert"):
-                before = self.rows.get(change.upsert.movie_id)
-                assert before is None or before.rating_count <= change.upsert.rating_count, "a row went back"
-                self.rows[change.upsert.movie_id] = change.upsert
-            else:
-                self.rows.pop(change.delete.movie_id)
-        assert progress.HasField("read_info") == (progress.phase == SUBSCRIBE_PHASE_CURRENT)
-        self.phase, self.token = progress.phase, progress.resume_token
-
-    @property
-    def counts(self) -> dict[int, int]:
-        return {movie_id: row.rating_count for movie_id, row in self.rows.items()}
-
-
-class Stream:
-    """A stream that is open."""
-
-    def __init__(self, messages: AsyncIterator[bytes], response_class: Any, call: LocalCall) -> None:
-        self._messages = messages
-        self._response_class = response_class
-        self.call = call
-
-    async def next(self) -> Any:
-        message = await asyncio.wait_for(anext(self._messages), TIMEOUT_S)
-        return self._response_class.FromString(message)
-
-    async def until(self, copy: Copy, wanted: dict[int, int]) -> None:
-        """Take messages until the copy is current and as wanted."""
-        while copy.phase != SUBSCRIBE_PHASE_CURRENT or copy.counts != wanted:
-            copy.take(await self.next())
-
-
-@asynccontextmanager
-async def subscribed(ratings: Ratings, **fields: Any) -> AsyncIterator[Stream]:
-    path = f"{ratings.asker.service}/{METHOD}"
-    method = ratings.asker.methods[path]
-    assert isinstance(method, StreamMethod)
-    call = LocalCall(None)
-    messages = method.handler(ratings.asker.request(METHOD, **fields).SerializeToString(), call)
-    try:
-        yield Stream(messages, ratings.asker.catalogue.queries[path].response_class, call)
-    finally:
-        await messages.aclose()  # type: ignore[attr-defined]
-
-
-def options(token: str = "", **more: Any) -> dict[str, Any]:
-    return {"resume_token": token, **more}
-
-
-class Writer:
-    """Changes the table, and knows what it should be."""
-
-    def __init__(self, ratings: Ratings, seed: int = 0) -> None:
-        self.ratings = ratings
-        self.counts: dict[int, int] = {}
-        self.version = 0
-        self.choice = random.Random(seed)
-
-    def put(self, *movie_ids: int) -> None:
-        for movie_id in movie_ids:
-            self.version += 1
-            self.counts[movie_id] = self.version
-            self.ratings.table.put([rating(movie_id, count=self.version)])
-        self.ratings.asker.bell.ring()
-
-    def delete(self, *movie_ids: int) -> None:
-        self.ratings.table.delete([rating(movie_id) for movie_id in movie_ids])
-        for movie_id in movie_ids:
-            self.counts.pop(movie_id, None)
-        self.ratings.asker.bell.ring()
-
-    def anything(self, keys: int = 40) -> None:
-        movie_id = self.choice.randrange(keys)
-        (self.delete if self.choice.random() < 0.2 else self.put)(movie_id)
 
 
 @pytest.fixture
@@ -363,5 +259,34 @@ def test_a_subscriber_that_does_not_read_is_let_go_and_catches_up(ratings: Ratin
             await stream.until(copy, writer.counts)
             assert copy.resets == 1
             assert copy.given < 20_000
+
+    asyncio.run(talk())
+
+
+def test_certain_keys(ratings: Ratings, writer: Writer) -> None:
+    writer.put(*range(10))
+    keys = [{"movie_id": movie_id} for movie_id in (3, 5, 3, 77)]
+
+    async def talk() -> None:
+        async with subscribed(ratings, keys=keys) as stream:
+            copy = Copy()
+            await stream.until(copy, {3: 4, 5: 6})
+            writer.put(*range(20), 77)
+            writer.delete(3, 4)
+            await stream.until(copy, {5: writer.counts[5], 77: writer.counts[77]})
+            token = copy.token
+        async with subscribed(ratings, keys=keys, subscribe_options=options(token)) as stream:
+            writer.put(5, 6)
+            await stream.until(copy, {5: writer.counts[5], 77: writer.counts[77]})
+        async with subscribed(ratings, movie_id=3, keys=keys) as stream:
+            nothing = Copy()
+            await stream.until(nothing, {})
+            writer.put(3, 5)
+            await stream.until(nothing, {3: writer.counts[3]})
+        assert copy.resets == 1
+        many = [{"movie_id": movie_id} for movie_id in range(1_001)]
+        with pytest.raises(TooManyKeys):
+            async with subscribed(ratings, keys=many) as stream:
+                await stream.next()
 
     asyncio.run(talk())

@@ -1,0 +1,161 @@
+"""Parts of a table: by key, by bounds, by what else is in the row."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.query import live_table
+from gateway.query.errors import SlowSubscription
+from gateway.stores.memory import MemoryStore
+from tests.support.subscribing import OFTEN, Copy, Stream, opened, options
+from tests.support.tables import FilledTable, catalogue_of
+from tests.unit.query.conftest import Asker
+
+PARCELS = Path(__file__).parent / "contracts" / "parcels.proto"
+DEPOTS = ("ash", "ash\x00", "birch", "")
+NUMBERS = range(-3, 4)
+
+Row = tuple[str, int]
+"""Depot and number."""
+
+PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
+    ({}, lambda depot, number, weight: True),
+    ({"depot": "ash"}, lambda depot, number, weight: depot == "ash"),
+    ({"depot": ""}, lambda depot, number, weight: depot == ""),
+    ({"depot": "ash", "number_from": -1}, lambda depot, number, weight: depot == "ash" and number >= -1),
+    ({"depot": "ash", "number_before": 0}, lambda depot, number, weight: depot == "ash" and number < 0),
+    (
+        {"depot": "ash\x00", "number_from": -2, "number_before": 2},
+        lambda depot, number, weight: depot == "ash\x00" and -2 <= number < 2,
+    ),
+    ({"depot": "ash", "number_from": 2, "number_before": 2}, lambda depot, number, weight: False),
+    ({"number_from": 1}, lambda depot, number, weight: number >= 1),
+    ({"min_weight": 5}, lambda depot, number, weight: weight >= 5),
+    ({"depot": "birch", "min_weight": 5}, lambda depot, number, weight: depot == "birch" and weight >= 5),
+]
+
+
+class Parcels:
+    """The parcels in a memory store; what they should be, and what was done."""
+
+    def __init__(self, seed: int) -> None:
+        catalogue = catalogue_of(PARCELS)
+        self.filled = FilledTable(MemoryStore(), catalogue.tables["parcels"], 3)
+        self.filled.publish()
+        self.asker = Asker(catalogue, self.filled.store, "/parcels.v1.ParcelsService", None)
+        self.choice = random.Random(seed)
+        self.rows: dict[Row, tuple[int, int]] = {}  # weight and moves
+        self.moves = 0
+
+    def put(self, depot: str, number: int, weight: int) -> None:
+        self.moves += 1
+        row: Any = self.filled.table.row_class(depot=depot, number=number, weight=weight, moves=self.moves)
+        self.filled.put([row])
+        self.rows[depot, number] = (weight, self.moves)
+
+    def delete(self, depot: str, number: int) -> None:
+        self.filled.delete([self.filled.table.row_class(depot=depot, number=number)])
+        self.rows.pop((depot, number), None)
+
+    def anything(self) -> Row:
+        depot, number = self.choice.choice(DEPOTS), self.choice.choice(NUMBERS)
+        if self.choice.random() < 0.25:
+            self.delete(depot, number)
+        else:
+            self.put(depot, number, self.choice.randrange(10))
+        return depot, number
+
+    def part(self, holds: Callable[[str, int, int], bool]) -> dict[Row, int]:
+        """Return key → moves of what a part has."""
+        return {key: moves for key, (weight, moves) in self.rows.items() if holds(*key, weight)}
+
+
+def copy() -> Copy:
+    return Copy(attrgetter("depot", "number"), attrgetter("moves"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that stops matching is a delete; one that did not match before, or does not again, is silence."""
+    monkeypatch.setattr(live_table, "FLUSH_S", 0.0)
+    parcels = Parcels(seed)
+    for _ in range(40):
+        parcels.anything()
+
+    async def talk() -> None:
+        copies = [copy() for _ in PARTS]
+        for _ in range(3):
+            async with AsyncExitStack() as stack:
+                streams: list[Stream] = []
+                for (params, holds), one in zip(PARTS, copies, strict=True):
+                    fields = {**params, "subscribe_options": options(one.token, **OFTEN)}
+                    stream = await stack.enter_async_context(opened(parcels.asker, "SubscribeParcels", **fields))
+                    await stream.until_at(one, parcels.filled.next_offsets)
+                    assert one.counts == parcels.part(holds)
+                    streams.append(stream)
+                expected = [one.given for one in copies]
+                for _ in range(40):
+                    before = [parcels.part(holds) for _, holds in PARTS]
+                    parcels.anything()
+                    parcels.asker.bell.ring()
+                    for number, (_, holds) in enumerate(PARTS):
+                        expected[number] += parcels.part(holds) != before[number]
+                for (_, holds), one, stream in zip(PARTS, copies, streams, strict=True):
+                    await stream.until_at(one, parcels.filled.next_offsets)
+                    assert one.counts == parcels.part(holds)
+                assert [one.given for one in copies] == expected
+            for _ in range(10):
+                parcels.anything()
+        assert [one.resets for one in copies] == [1] * len(PARTS)
+
+    asyncio.run(talk())
+
+
+def test_of_many_changes_a_slow_subscriber_gets_the_last_of_each_row() -> None:
+    parcels = Parcels(0)
+    parcels.put("ash", 1, 1)
+
+    async def talk() -> None:
+        one = copy()
+        async with opened(parcels.asker, "SubscribeParcels", depot="ash") as stream:
+            await stream.until(one, {("ash", 1): 1})
+            given = one.given
+            await _flood(parcels)
+            await stream.until(one, parcels.part(lambda depot, number, weight: depot == "ash"))
+            assert one.resets == 1
+            assert one.given - given < parcels.moves / 4
+
+    asyncio.run(talk())
+
+
+def test_a_slow_subscriber_is_told_to_go_where_the_contract_says_so_and_comes_back() -> None:
+    parcels = Parcels(0)
+    parcels.put("ash", 1, 1)
+
+    async def talk() -> None:
+        one = copy()
+        async with opened(parcels.asker, "FollowParcels", depot="ash") as stream:
+            await stream.until(one, {("ash", 1): 1})
+            await _flood(parcels)
+            with pytest.raises(SlowSubscription):
+                await stream.until(one, {})
+        async with opened(parcels.asker, "FollowParcels", depot="ash", subscribe_options=options(one.token)) as stream:
+            await stream.until(one, parcels.part(lambda depot, number, weight: depot == "ash"))
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+async def _flood(parcels: Parcels) -> None:
+    """Change a few rows for as long as a subscriber that takes nothing is bound to be let go."""
+    for _ in range(60):
+        for number in range(500):
+            parcels.put("ash", number % 20, 1)
+        parcels.asker.bell.ring()
+        await asyncio.sleep(live_table.FLUSH_S * 1.5)
