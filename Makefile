@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
 BENCH ?=
 
-.PHONY: help setup demo check test proto proto-check bench clean
+.PHONY: help setup demo check test test-long proto proto-check bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -22,7 +22,7 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY) ## make the virtual environment
 
-demo: $(READY) ## Kafka, the ratings job and a gateway, then questions (ONCE=1: ask and exit)
+demo: $(READY) ## Kafka, a job with eight tables and a gateway, a question of each (ONCE=1: ask and exit)
 	@exec $(BIN)/tablegate demo $(if $(ONCE),--once)
 
 check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
@@ -34,7 +34,10 @@ check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no 
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm" tests
-	@$(BIN)/pytest -q -m jvm tests
+	@$(BIN)/pytest -q -m "jvm and not long" tests
+
+test-long: $(READY) ## the tests of tables again, each with ten times the events (up to an hour)
+	@$(BIN)/pytest -q -m long tests
 
 proto: $(READY) ## generate Python from proto/ into gateway/
 	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto

@@ -7,6 +7,7 @@ import typer
 
 from streamjobs.table import Mode
 
+KEEP_OLD_S = 60.0
 CHECKPOINTS = ".tablegate/checkpoints"
 
 Bootstrap = Annotated[
@@ -41,6 +42,14 @@ RegistryUrl = Annotated[
         "--schema-registry",
         help="Schema registry with the Confluent API; https://user:password@host where it asks for a user.",
         metavar="URL",
+    ),
+]
+KeepOld = Annotated[
+    float,
+    typer.Option(
+        help="How long the old generation's changelog stays at the end, for gateways that are behind.",
+        min=0,
+        metavar="SECONDS",
     ),
 ]
 SparkLog = Annotated[

@@ -6,8 +6,14 @@ RowOutput("rating-averages", key=Long("movie_id"), value=Double("average_rating"
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
+
+from google.protobuf.descriptor import Descriptor
+
+from streamjobs.declared import SourceLine, declaring_line
+from streamjobs.messages import find_message
 
 _DDL_FIELD = re.compile(r"\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*:?\s+\S")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,6 +96,40 @@ def split_at_commas(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Protobuf:
+    """A protobuf message; for sources of tables in micro-batches, as Python decodes it.
+
+    `message`: full name of the message type. `file`: the `.proto` that has it, or a descriptor set: absolute, or as
+    seen from the directory of the declaration or one above it. A record has the message's fields by their names.
+    `framed`: records are in the Confluent wire format, with the id of a schema, which is not asked for, and the index
+    of the message in its file, which must be that of `message`; without, they are the message and nothing else.
+    """
+
+    message: str
+    _: KW_ONLY
+    file: str
+    framed: bool = True
+    declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The message type; raise `ValueError`."""
+        declared_in = Path(self.declared_at.file).resolve().parent
+        for directory in (declared_in, *declared_in.parents):
+            if (directory / self.file).is_file():
+                return find_message(self.message, directory / self.file)
+        raise ValueError(f'message file "{self.file}" is neither in {declared_in} nor above it; correct the path')
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the message's fields; raise `ValueError`."""
+        names = tuple(one.name for one in self.descriptor.fields)
+        if not names:
+            raise ValueError(f'message "{self.message}" has no fields; give one that has')
+        return names
+
+
+@dataclass(frozen=True, slots=True)
 class _OneField:
     expression: str
 
@@ -121,4 +161,4 @@ class Bytes(_OneField):
     """The bytes as they are: one BINARY field, or an expression: `Bytes("kafka.value")` passes a record on."""
 
 
-Format = Avro | Json | Text | Long | Double | Bytes
+Format = Avro | Json | Protobuf | Text | Long | Double | Bytes

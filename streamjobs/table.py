@@ -22,7 +22,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from streamjobs.declared import DeclarationError, SourceLine, declaring_line
-from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Text
+from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from streamjobs.processor import Processor
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "Mode",
     "Processor",
     "ProcessorOutput",
+    "Protobuf",
     "RecordOutput",
     "RowOutput",
     "Source",
@@ -83,11 +84,11 @@ class Join(Enum):
 class Source:
     """A topic, and how its records become rows of fields.
 
-    `value` and `key` say which fields a record has: `Avro`, `Json`, `Text`, `Long`, `Double`, `Bytes`. `where`: records
-    that do not meet it are passed over. `event_time`: a TIMESTAMP of the fields, for windows; by default Kafka's own.
-    `keyed`: the records of one key of the table lie in one partition, in their order, so that a row's version can be
-    the offset of its newest input, by which producers read their own writes; the job stops where that turns out to be
-    untrue. Else the version is the number of inputs, right for any producer.
+    `value` and `key` say which fields a record has: `Avro`, `Json`, `Protobuf`, `Text`, `Long`, `Double`, `Bytes`.
+    `where`: records that do not meet it are passed over. `event_time`: a TIMESTAMP of the fields, for windows; by
+    default Kafka's own. `keyed`: the records of one key of the table lie in one partition, in their order, so that a
+    row's version can be the offset of its newest input, by which producers read their own writes; the job stops where
+    that turns out to be untrue. Else the version is the number of inputs, right for any producer.
     """
 
     topic: str
@@ -213,7 +214,7 @@ class ProcessorOutput:
     """A topic that gets what a processor emits, each record once, also when a batch is run again.
 
     `by`: the processor's key, expressions over the record's fields. `key` and `value` are expressions over `by` and
-    what it emits; no two records have the same key.
+    what it emits, and the same when a batch is run again.
     """
 
     topic: str
@@ -290,6 +291,9 @@ class Table:
         for name, side in self.all_sides.items():
             if isinstance(side, Global):
                 return f'the global side "{name}"'
+            source = self.source_of(name)
+            if isinstance(source.value, Protobuf) or isinstance(source.key, Protobuf):
+                return f'the Protobuf of source "{source.topic}" ({source.declared_at}), which Python decodes'
         return None
 
     def _problems(self) -> Iterator[str]:
@@ -339,8 +343,10 @@ class Table:
     def _problems_of_outputs(self) -> Iterator[str]:
         for output in self.outputs:
             check_topic(output.topic, f'{self.declared_at}: table "{self.name}": output topic')
-            if any(isinstance(form, Avro) for form in (output.key, output.value)):
-                yield f'output "{output.topic}" is in Avro; use Json, Text, Long, Double or Bytes'
+            for form in (output.key, output.value):
+                if isinstance(form, Avro | Protobuf):
+                    name = type(form).__name__
+                    yield f'output "{output.topic}" is in {name}; use Json, Text, Long, Double or Bytes'
             if isinstance(output, RowOutput):
                 continue
             names = [name for name, side in self.all_sides.items() if not isinstance(side, Global)]

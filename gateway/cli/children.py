@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from streamjobs.local import tether
@@ -15,18 +16,25 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """A `tablegate` command in a session of its own (Ctrl-C does not reach it), its output in a log file."""
+    """A `tablegate` command in a session of its own (Ctrl-C does not reach it), its output in a log file.
 
-    def __init__(self, name: str, log_path: Path, *arguments: str) -> None:
+    `environment`: variables that it has over ours.
+    """
+
+    def __init__(
+        self, name: str, log_path: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.log_path = log_path
         self._arguments = arguments
+        self._environment = dict(environment or {})
 
     def __enter__(self) -> "Child":
         tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [*tethered, sys.executable, "-m", "gateway.cli", *self._arguments],
+                env=os.environ | self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,40 +1,38 @@
-"""`tablegate demo`: Kafka, the ratings job and a gateway on this machine, and the questions a user would ask."""
+"""`tablegate demo`: Kafka, a job that keeps all example tables and a gateway, on this machine; a question of each."""
 
 import fcntl
+import itertools
 import json
+import os
 import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
-from gateway.cli import show
-from gateway.cli.ask import AskError, Gateway
 from gateway.cli.children import Child, ChildEnded
+from gateway.cli.demo_answers import Answers, NoAnswer, command_line, progress_bars, say
+from gateway.cli.demo_tables import QUESTIONS, RATINGS, SYSTEMS
 from gateway.contract.descriptors import DescriptorError, shipped_proto_directory
 from streamjobs.local import LocalError
 from streamjobs.local.jars import jars
 from streamjobs.local.java import find_java
 from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import EventProducer, create_topic, ratings, record_count
+from streamjobs.local.samples import EventProducer, create_topic, record_count
 
-CONTRACT = "examples/ratings/v1/ratings.proto"
-TOPIC = "ratings"
-SOURCE_PARTITIONS = 2
-TABLE_PARTITIONS = 4
+SAMPLES = 200  # of each system
 SAMPLE_RATINGS = 2_000
-MASTER = "local[8]"  # Real-time Mode wants a slot for each source and shuffle partition at once
-ANSWER_TIMEOUT_S = 180.0  # a cold laptop starts Spark in 30 s
+SAMPLE_SEED = 1
 TRICKLE_S = 0.5
-OUT = Console(highlight=False, soft_wrap=True)
+TRICKLE_EVENTS = 3
+"""Events that another system sends at once, after every second rating: its tables then make one batch for them."""
+# Most of what two cores do while eight tables start is to compile Java. The quick compiler alone halves that.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class DemoError(Exception):
@@ -48,14 +46,14 @@ def demo(data: Path, *, once: bool, port: int) -> None:
         with ExitStack() as stack:
             _lock(stack, data)
             running = _Running(stack, data, _free_port(port))
-            _ask(running.address)
+            _print_more(running.address)
             if not once:
                 running.stay()
-    except (AskError, ChildEnded, LocalError, DescriptorError) as error:
+    except (NoAnswer, ChildEnded, LocalError, DescriptorError) as error:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
         pass
-    OUT.print(f"stopped; the next start finds its data in {data}")
+    say(f"stopped; the next start finds its data in {data}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -82,7 +80,7 @@ def _free_port(wanted: int) -> int:
                 continue
             found = int(probe.getsockname()[1])
             if found != wanted:
-                OUT.print(f"port {wanted} is taken: the gateway listens on {found}")
+                say(f"port {wanted} is taken: the gateway listens on {found}")
             return found
     raise DemoError("no port is free on 127.0.0.1: end some program and try again")
 
@@ -106,13 +104,12 @@ class _Steps:
 
 
 class _Running:
-    """Kafka, the job and a gateway, started in this order as parts of `stack`; the gateway answers at `address`."""
+    """Kafka, the jobs and a gateway, started in this order as parts of `stack`; the gateway answers at `address`."""
 
     def __init__(self, stack: ExitStack, data: Path, port: int) -> None:
         self.address = f"127.0.0.1:{port}"
         started = time.monotonic()
-        columns = (SpinnerColumn(finished_text="[green]✓[/green]"), TextColumn("{task.description:<42}"))
-        with Progress(*columns, BarColumn(bar_width=24), TimeElapsedColumn(), console=OUT) as progress:
+        with progress_bars(transient=False) as progress:
             steps = _Steps(progress)
             with steps.step("Java and pinned jars") as advance:
                 find_java()
@@ -120,99 +117,94 @@ class _Running:
                     jars(kind, advance)
             with steps.step("Kafka, one node"):
                 broker = stack.enter_context(Broker(data / "kafka", log_file=data / "logs" / "kafka.log"))
-                create_topic(broker.bootstrap, TOPIC, SOURCE_PARTITIONS)
-            self._children = [stack.enter_context(child) for child in _children(data, broker.bootstrap, self.address)]
             self._producer = EventProducer(broker.bootstrap)
             stack.callback(self._producer.flush)
-            with steps.step("sample ratings, in Avro") as advance:
-                if record_count(broker.bootstrap, TOPIC) == 0:
-                    self._send_samples(advance)
-            with steps.step("PySpark job in Real-time Mode, and gateway"):
-                self._wait_for_first_answer()
-        OUT.print(f"first answer after {time.monotonic() - started:.0f} s; Kafka listens on {broker.bootstrap}\n")
+            with steps.step(f"sample events of {len(SYSTEMS)} systems") as advance:
+                is_first_start = self._send_samples(broker.bootstrap, advance)
+        say(_modes())
+        self._children = [stack.enter_context(child) for child in _children(data, broker.bootstrap, self.address)]
+        answers = Answers(
+            self.address,
+            job_log=data / "logs" / "job.log",
+            check=self._check,
+            send=None if is_first_start else self._producer.send,
+        )
+        answers.wait(started)
+        say(f"Kafka listens on {broker.bootstrap}; logs are in {data / 'logs'}.\n")
 
-    def _send_samples(self, advance: Callable[[int, int], None]) -> None:
-        samples = [*ratings.known_events(), *ratings.events(SAMPLE_RATINGS)]
-        for sent, event in enumerate(samples, start=1):
-            self._producer.send(event)
-            advance(sent, len(samples))
+    def _send_samples(self, bootstrap: str, advance: Callable[[int, int], None]) -> bool:
+        """Send events of the systems that have none; return whether there are such."""
+        sent = False
+        for number, system in enumerate(SYSTEMS):
+            for topic, partitions in system.topics.items():
+                create_topic(bootstrap, topic, partitions)
+            if not any(record_count(bootstrap, topic) for topic in system.topics):
+                count = SAMPLE_RATINGS if system is RATINGS else SAMPLES
+                for event in itertools.chain(system.known_events(), system.events(count, SAMPLE_SEED)):
+                    self._producer.send(event)
+                sent = True
+            advance(number + 1, len(SYSTEMS))
         self._producer.flush()
+        return sent
 
     def _check(self) -> None:
         for child in self._children:
             child.check()
 
-    def _wait_for_first_answer(self) -> None:
-        end = time.monotonic() + ANSWER_TIMEOUT_S
-        while not _known_answer(self.address):
-            self._check()
-            if time.monotonic() > end:
-                logs = " and ".join(str(child.log_path) for child in self._children)
-                raise DemoError(f"no right answer for movie 362 within {ANSWER_TIMEOUT_S:.0f} s: see {logs}")
-            time.sleep(0.2)
-
     def stay(self) -> None:
-        """Send a rating now and then, until Ctrl-C; raise `ChildEnded` where a process ends."""
-        OUT.print("\nA new rating comes every half second. Ctrl-C stops everything.")
-        for event in ratings.events(seed=time.time_ns()):
-            self._producer.send(event)
+        """Send events of all systems, until Ctrl-C; raise `ChildEnded` where a process ends."""
+        say("\nA rating comes every half second, events of the other systems in turn.\nCtrl-C stops everything.")
+        seed = time.time_ns()
+        ratings = RATINGS.events(None, seed)
+        others = itertools.cycle([system.events(None, seed) for system in SYSTEMS if system is not RATINGS])
+        for number in itertools.count():
+            self._producer.send(next(ratings))
+            if number % 2:
+                for event in itertools.islice(next(others), TRICKLE_EVENTS):
+                    self._producer.send(event)
             self._check()
             time.sleep(TRICKLE_S)
+
+
+def _modes() -> str:
+    return f"""
+One Spark application keeps {len(QUESTIONS)} tables. ratings is in Real-time Mode: an event
+is in answers after milliseconds, and tasks hold their threads all the time.
+The others are in micro-batches, and hold no thread between two of them.
+"""
 
 
 def _children(data: Path, bootstrap: str, address: str) -> Sequence[Child]:
     logs = data / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    job = ["job", "run", "ratings", "--bootstrap", bootstrap, "--master", MASTER]
-    job += ["--checkpoints", str(data / "checkpoints"), "--partitions", str(TABLE_PARTITIONS)]
-    job += ["--spark-log", str(logs / "spark.log")]
-    serve = ["serve", "--contract", str(shipped_proto_directory() / CONTRACT), "--bootstrap", bootstrap]
-    serve += ["--data", str(data / "gateway"), "--listen", address, "--reflection"]
-    return Child("job", logs / "job.log", *job), Child("gateway", logs / "gateway.log", *serve)
+    job = ["job", "run", *(question.table.name for question in QUESTIONS), "--bootstrap", bootstrap]
+    job += ["--checkpoints", str(data / "checkpoints"), "--spark-log", str(logs / "spark.log")]
+    serve = ["serve", "--bootstrap", bootstrap, "--data", str(data / "gateway"), "--listen", address, "--reflection"]
+    for question in QUESTIONS:
+        serve += ["--contract", str(shipped_proto_directory() / question.table.contract)]
+    # The user's own options come last, where they win.
+    java = {"JDK_JAVA_OPTIONS": f"{JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()}
+    return Child("job", logs / "job.log", *job, environment=java), Child("gateway", logs / "gateway.log", *serve)
 
 
-def _known_answer(address: str) -> bool:
-    """Say whether movie 362 has its average 9.0 of 2 ratings."""
-    with Gateway(address) as gateway:
-        try:
-            rows: list[Any] = list(gateway.get(TOPIC, ["movie_id=362"]))
-            return [(row.average_rating, row.rating_count) for row in rows] == [(9.0, 2)]
-        except AskError:
-            return False
-
-
-def _ask(address: str) -> None:
-    """Print questions and their answers, as a user would see them, and what else to try."""
-    with Gateway(address) as gateway:
-        for words, rows in (
-            (["get", "ratings", "movie_id=362"], gateway.get("ratings", ["movie_id=362"])),
-            (
-                ["range", "ratings", "movie_id_from=1", "--limit", "3"],
-                gateway.range("ratings", ["movie_id_from=1"], limit=3, descending=False),
-            ),
-            (
-                ["scan", "ratings", "min_average_rating=8", "--limit", "3"],
-                gateway.scan("ratings", ["min_average_rating=8"], limit=3),
-            ),
-        ):
-            OUT.print(f"[bold]$ {_command(words, address)}[/bold]")
-            show.rows(list(rows))
-            OUT.print()
-    OUT.print("To try, with grpcurl:")
-    for request, method in (
-        ({"movie_id": 362}, "GetRating"),
-        ({"keys": [{"movie_id": 362}, {"movie_id": 1}]}, "BatchGetRatings"),
-        ({"page_size": 3}, "ListRatings"),
-        ({"min_average_rating": 8}, "ScanRatings"),
+def _print_more(address: str) -> None:
+    """Print what else to try."""
+    say("To try:")
+    for words in (
+        ["range", "ratings", "movie_id_from=1", "--limit", "3"],
+        ["scan", "balances", "min_booking_count=2", "--limit", "3"],
+        ["tables"],
     ):
-        path = f"examples.ratings.v1.RatingsService/{method}"
-        OUT.print(f"  grpcurl -plaintext -d {shlex.quote(json.dumps(request))} {address} {path}", markup=False)
-    OUT.print("With curl:")
-    OUT.print(f"  curl {address}/v1/ratings/362", markup=False)
-    OUT.print(f"  curl -N '{address}/v1/ratings:scan?minAverageRating=8'", markup=False)
-    OUT.print(f"In a browser: http://{address}/docs")
-
-
-def _command(words: Sequence[str], address: str) -> str:
-    program = str(Path(sys.argv[0])) if Path(sys.argv[0]).name == "tablegate" else "tablegate"
-    return shlex.join([program, *words, *(["--address", address] if address != "127.0.0.1:50051" else [])])
+        say(f"  {command_line(words, address)}", markup=False)
+    say("With grpcurl:")
+    for request, path in (
+        ({"movie_id": 362}, "ratings.v1.RatingsService/GetRating"),
+        ({"keys": [{"customer_id": "customer-1"}]}, "balances.v1.BalancesService/BatchGetBalances"),
+        ({"status": "REGULAR"}, "customers.v1.CustomersService/ScanCustomers"),
+    ):
+        data = shlex.quote(json.dumps(request))
+        say(f"  grpcurl -plaintext -d {data} {address} examples.{path}", markup=False)
+    say("With curl:")
+    say(f"  curl {address}/v1/ratings/362", markup=False)
+    say(f"  curl -N '{address}/v1/ratings:scan?minAverageRating=8'", markup=False)
+    say(f"In a browser: http://{address}/docs")

@@ -62,6 +62,10 @@ def describe_tables(catalogue: Catalogue, status: status_pb2.GetStatusResponse |
                 if query.table is table
             ],
         }
+        if table.window is not None:
+            entry["window"] = {"size_s": table.window.size_us / 1e6, "hop_s": table.window.hop_us / 1e6}
+        if table.retention_us is not None:
+            entry["retention_s"] = table.retention_us / 1e6
         if name in states:
             entry |= {"partitions": len(states[name].partitions), "serving": states[name].serving}
             entry |= {"problem": states[name].problem} if states[name].problem else {}
@@ -77,10 +81,27 @@ def tables(described: Sequence[dict[str, Any]]) -> None:
             state = "[green]serving[/green]" if entry["serving"] else "[yellow]not serving[/yellow]"
             OUT.print(f", {entry['partitions']} partitions, {state}", end="")
         OUT.print()
+        if "window" in entry:
+            OUT.print(f"  {_windows(entry)}")
         if "problem" in entry:
             OUT.print(f"  [red]{entry['problem']}[/red]")
         for method in entry["methods"]:
             OUT.print(f"  {method['kind']:<10} {method['path']}")
+
+
+def _windows(entry: dict[str, Any]) -> str:
+    size_s, hop_s = entry["window"]["size_s"], entry["window"]["hop_s"]
+    text = f"windows of {_duration(size_s)}" + (f", one each {_duration(hop_s)}" if hop_s != size_s else "")
+    if "retention_s" not in entry:
+        return f"{text}, kept for ever"
+    return f"{text}, answered until {_duration(entry['retention_s'])} after their end"
+
+
+def _duration(seconds: float) -> str:
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def status(answer: status_pb2.GetStatusResponse) -> None:

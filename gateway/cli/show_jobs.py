@@ -49,9 +49,9 @@ def state_to_dict(state: "TableState") -> dict[str, Any]:
 def states(found: "Sequence[TableState]") -> None:
     """Print the states of tables' jobs as a table: `behind` in records, `marker` the age of the newest one."""
     shown = Shown(box=None, pad_edge=False, header_style="bold")
-    for name in ("table", "job", "generation", "mode", "parts", "behind", "marker", "sources"):
-        is_number = name in ("generation", "parts", "behind", "marker")
-        shown.add_column(name, justify="right" if is_number else "left", no_wrap=name != "sources")
+    for name in ("table", "job", "gen", "mode", "behind", "marker", "sources"):  # fits 80 columns
+        is_number = name in ("gen", "behind", "marker")
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=name != "sources", overflow="fold")
     for state in found:
         age_s = _age_s(state.marker_time)
         shown.add_row(
@@ -59,7 +59,6 @@ def states(found: "Sequence[TableState]") -> None:
             _job(state),
             _text(state.generation),
             state.mode.value if state.mode is not None else "",
-            _text(state.partition_count),
             _text(state.records_behind),
             "" if age_s is None else f"{age_s:,.0f} s ago",
             ", ".join(state.sources),
@@ -115,7 +114,8 @@ class RebuildBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def show(self, progress: "RebuildProgress") -> None:
         """Take in how far it is."""

@@ -193,6 +193,8 @@ class Remains:
 
 def remains_of(table: str, bootstrap: str, checkpoints: str) -> Remains:
     """Return what is kept of a table; raise `JobError` where a job runs that keeps it."""
+    if not table.isidentifier():  # it becomes part of a path
+        raise JobError(f'"{table}" is no name of a table; tablegate job list shows them')
     cluster = Topics(bootstrap)
     _refuse_running(cluster, table)
     directory = _local_directory(checkpoints)

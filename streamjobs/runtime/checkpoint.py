@@ -14,12 +14,13 @@ IDENTITY_FILE = "tablegate.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the state in a checkpoint was built from, and for."""
+    """What the state in a checkpoint was built from, and for. `begins`: where in its sources, if not at their start."""
 
     table: str
     generation: int
     changelog_topic_id: str
     source_topic_ids: dict[str, str]
+    begins: str = ""
 
 
 class Checkpoint:
@@ -97,7 +98,7 @@ class Checkpoint:
                     if before and now
                     else f'a table {"with" if before else "without"} the source topic "{topic}"'
                 )
-                raise JobError(f"{of} {what}; build the table anew: tablegate job rebuild {identity.table}")
+                raise JobError(f"{of} {what}; build the table anew with tablegate job rebuild")
         if owner.changelog_topic_id != identity.changelog_topic_id:
             raise JobError(
                 f"{of} another life of the changelog topic, which was deleted and made again; "

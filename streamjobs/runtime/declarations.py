@@ -57,6 +57,15 @@ def load_all(jobs: Iterable[str]) -> list[Table]:
     return list(found.values())
 
 
+def job_argument(table: Table) -> str:
+    """Return what names the table in a command: its name if it is an example, else its file and its name."""
+    path = Path(table.declared_at.file).resolve()
+    if path.parent == Path(next(iter(tables.__path__))).resolve():
+        return path.stem
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{table.name}"
+
+
 def example_names() -> list[str]:
     """Return the names of the tables that come with the project."""
     files = Path(next(iter(tables.__path__))).glob("[a-z]*.py")

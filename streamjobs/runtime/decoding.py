@@ -1,6 +1,7 @@
 """Formats as Spark SQL: bytes of a record to fields, what can be wrong with them, and expressions to bytes.
 
-All of it is expressions, not Python functions, because Real-time Mode takes no Python.
+All of it is expressions, not Python functions, because Real-time Mode takes no Python; but for `Protobuf`, of which
+Spark's own expressions are in a jar of their own, and which runs in micro-batches.
 """
 
 import json
@@ -11,7 +12,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
 
-from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Text
+from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from streamjobs.messages import frame_indexes
+from streamjobs.runtime.protobuf import decoded_message
 from streamjobs.runtime.schemas import WriterSchemas
 
 _FRAME_BYTES = 5  # 00 and the schema id
@@ -42,6 +45,8 @@ def decoded(form: Format, bytes_column: str, into: str, schemas: WriterSchemas |
     what = bytes_column.rpartition(".")[2]
     if isinstance(form, Avro):
         return _decoded_avro(form, bytes_column, into, schemas)
+    if isinstance(form, Protobuf):
+        return _decoded_protobuf(form, bytes_column, into)
     if isinstance(form, Json):
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         text = sql.expr(f"IF(is_valid_utf8({bytes_column}), CAST({bytes_column} AS STRING), NULL)")
@@ -116,6 +121,27 @@ def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchem
     return Decoded(struct, form.field_names, tuple(problems))
 
 
+def _decoded_protobuf(form: Protobuf, bytes_column: str, into: str) -> Decoded:
+    """Decode the message to a struct, null where it does not decode."""
+    what = bytes_column.rpartition(".")[2]
+    undecodable = Problem(f"undecodable_{what}", f"{into} IS NULL", f"'{what} is no message {form.message}'")
+    if not form.framed:
+        return Decoded(decoded_message(form, sql.expr(bytes_column)), form.field_names, (undecodable,))
+    branches, is_own = "", []
+    for index in frame_indexes(form.descriptor):
+        is_own.append(f"substring({bytes_column}, {_FRAME_BYTES + 1}, {len(index)}) = X'{index.hex()}'")
+        branches += f" WHEN {is_own[-1]} THEN substring({bytes_column}, {_FRAME_BYTES + 1 + len(index)})"
+    is_framed = f"({is_framed_sql(bytes_column)} AND octet_length({bytes_column}) > {_FRAME_BYTES})"
+    other = f"{what} has another message index than {form.message} has in {form.file}"
+    message = sql.expr(f"CASE WHEN NOT {is_framed} THEN NULL{branches} END")
+    problems = (
+        Problem(f"not_framed_{what}", f"NOT {is_framed}", f"'{what} is not Protobuf in the Confluent wire format'"),
+        Problem(f"other_message_{what}", f"NOT ({' OR '.join(is_own)})", _literal(other)),
+        undecodable,
+    )
+    return Decoded(decoded_message(form, message), form.field_names, problems)
+
+
 def is_framed_sql(bytes_column: str) -> str:
     """Return the SQL of whether a value is in the Confluent wire format."""
     return f"(octet_length({bytes_column}) >= {_FRAME_BYTES} AND substring({bytes_column}, 1, 1) = X'00')"
@@ -144,7 +170,7 @@ def encoded_sql(form: Format) -> str:
     """Return the SQL of an output's bytes; null where its expression is."""
     if isinstance(form, Json):
         return f"CAST(to_json(struct({form.fields})) AS BINARY)"
-    assert not isinstance(form, Avro), "declarations refuse it"
+    assert not isinstance(form, Avro | Protobuf), "declarations refuse it"
     if isinstance(form, Text):
         return f"CAST(CAST({form.expression} AS STRING) AS BINARY)"
     if isinstance(form, Long):

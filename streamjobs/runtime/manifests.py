@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from gateway.contract import catalogue
 from gateway.v1 import changelog_pb2
+from streamjobs.runtime.declarations import job_argument
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.topics import BROKER_TIMEOUT_S, MANIFESTS_TOPIC, QUIET_CLIENT, Topic, Topics, broker_away
 from streamjobs.table import Mode, Table
@@ -25,6 +26,7 @@ def make_manifest(
     generation: int,
     changelog: Topic,
     sources: Iterable[Topic],
+    keyed: bool,
     mode: Mode,
     value_schemas: Mapping[int, str],
 ) -> changelog_pb2.Manifest:
@@ -41,12 +43,24 @@ def make_manifest(
         partition_by_count=contract.partition_by_count,
         value_schemas=value_schemas,
         sources=[
-            changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count) for source in sources
+            changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count, keyed=keyed)
+            for source in sources
         ],
         mode=JOB_MODES[mode],
+        declared_generation=table.generation,
     )
     manifest.publish_time.GetCurrentTime()
     return manifest
+
+
+def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
+    """Raise `JobError` where the table was built from a newer declaration than this one."""
+    if old is not None and old.declared_generation > table.generation:
+        raise JobError(
+            f'{table.declared_at}: table "{table.name}" is declared with generation {table.generation}, and was built '
+            f"from a newer declaration, with {old.declared_generation}; run that one, or go back to this one: "
+            f"tablegate job rebuild {job_argument(table)}"
+        )
 
 
 def check_succession(
@@ -56,12 +70,19 @@ def check_succession(
     if old is not None and old.generation == generation and old.contract_fingerprint != contract.fingerprint:
         raise JobError(
             f'{table.declared_at}: the key, windows or partitioning of table "{table.name}" have changed since '
-            f"generation {old.generation} was built; build the next: tablegate job rebuild {table.name}"
+            f"generation {old.generation} was built; build the next: tablegate job rebuild "
+            f"{job_argument(table)}"
         )
 
 
 def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
-    """Write the manifest, and return when Kafka has it; raise `JobError`."""
+    """Write the manifest, and return when Kafka has it; raise `JobError`, also where a newer generation has one."""
+    newest = read_manifest(bootstrap, manifest.table)
+    if newest is not None and newest.generation > manifest.generation:
+        raise JobError(
+            f'table "{manifest.table}" has come to generation {newest.generation} by another job, so generation '
+            f"{manifest.generation} is not published; start the job again to go on with the newest"
+        )
     _write(bootstrap, manifest.table, manifest.SerializeToString())
 
 
@@ -124,6 +145,9 @@ def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
             "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            # The broker answers a fetch that finds nothing new after this time, by default half a second: that is how
+            # long the end would take to show, several times for each table that starts.
+            "fetch.wait.max.ms": 10,
             **QUIET_CLIENT,
         }
     )

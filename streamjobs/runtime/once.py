@@ -2,8 +2,8 @@
 
 Spark's Kafka sink writes a batch again that a crash cut off. So where the topic ended is kept in the checkpoint before
 a batch writes for the first time. Where that is found, the batch has been here before: what it wrote then lies behind
-those offsets, and records whose keys are there are left out. That needs keys that no two records share, and batches
-that come out the same each time; and no task may write twice within a batch: `spark.task.maxFailures` is to be 1.
+those offsets, and as many records of the same key and value as are there are left out. That needs batches that come
+out the same each time; and no task may write twice within a batch: `spark.task.maxFailures` is to be 1.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # it exports it without saying so
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -24,13 +24,14 @@ Offsets = dict[int, int]
 """Next offset by partition."""
 
 _DIRECTORY = "begun-batches"
+_COPY = "__copy"
 _EARLIEST = -2  # as Spark's Kafka source has it
 _FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def write_once(writer: DataStreamWriter, bootstrap: str, topic: str, checkpoint: Checkpoint) -> DataStreamWriter:
-    """Have a query's rows (key, value and what else the Kafka sink takes) written to a topic, each key once."""
+    """Have a query's rows (key, value and what else the Kafka sink takes) written to a topic, each once."""
     return writer.foreachBatch(_Once(bootstrap, topic, checkpoint).write)
 
 
@@ -53,7 +54,7 @@ class _Once:
         else:
             # One action over the rows: a second would compute the state again.
             written = self._written_since(spark, offsets)
-            rows = rows.join(written, rows["key"].cast("binary") == written["written_key"], "left_anti")
+            rows = _without(rows, written)
         rows.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option(
             "topic", self._topic
         ).save()
@@ -76,7 +77,7 @@ class _Once:
             .option("startingOffsets", json.dumps({self._topic: starting}))
             .option("endingOffsets", json.dumps({self._topic: ends}))
             .load()
-            .select(sql.col("key").alias("written_key"))
+            .select("key", "value")
         )
 
     def _offsets(self, of: OffsetSpec) -> Offsets:
@@ -90,6 +91,19 @@ class _Once:
                 f'the offsets of output topic "{self._topic}" cannot be read at {self._bootstrap}: '
                 f"{error.args[0].str()}; start the job again when they can"
             ) from None
+
+
+def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
+    """Return the rows but those that are written. Two rows may be the same: of those, as many less as are written."""
+    ours, theirs = _with_copy(rows), _with_copy(written)
+    same = [ours[name].eqNullSafe(theirs[name]) for name in ("key", "value", _COPY)]
+    return ours.join(theirs, same, "left_anti").drop(_COPY)
+
+
+def _with_copy(rows: DataFrame) -> DataFrame:
+    bytes_of = {name: sql.col(name).cast("binary") for name in ("key", "value")}
+    copies = Window.partitionBy("key", "value").orderBy("key")
+    return rows.withColumns(bytes_of).withColumn(_COPY, sql.row_number().over(copies))
 
 
 class BegunBatches:

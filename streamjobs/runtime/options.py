@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamjobs.arguments import KEEP_OLD_S
 from streamjobs.table import Mode
 
 
@@ -14,6 +15,7 @@ class Options:
     `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
     local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
     as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr.
+    `old_changelog_kept_s`: how long the changelog of an older generation stays once a newer one is in its place.
     """
 
     bootstrap: str
@@ -23,6 +25,7 @@ class Options:
     schema_registry_url: str | None = None
     partition_count: int | None = None
     spark_log: Path | None = None
+    old_changelog_kept_s: float = KEEP_OLD_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from gateway.contract.rows import UnsupportedColumn, row_schema
 from gateway.v1 import changelog_pb2
 from streamjobs.formats import Avro
 from streamjobs.runtime import topics
-from streamjobs.runtime.declarations import load_contract
+from streamjobs.runtime.declarations import job_argument, load_contract
 from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.manifests import check_succession, make_manifest, read_manifest
+from streamjobs.runtime.manifests import check_declaration, check_succession, make_manifest, read_manifest
 from streamjobs.runtime.options import Options, Start
+from streamjobs.runtime.rows import has_keyed_versions
 from streamjobs.runtime.schemas import SchemaRegistry, WriterSchemas, choose_value_schema
 from streamjobs.runtime.sources import SourceSchemas
 from streamjobs.runtime.topics import Topic, Topics
@@ -95,15 +96,20 @@ def make_plan(
     cluster.ensure(topics.MANIFESTS_TOPIC, topics.MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
+        check_declaration(table, old)
         generation = max(table.generation, old.generation if old is not None else 0)
     check_succession(table, contract, old, generation)
     changelog = cluster.ensure(
         topics.changelog_name(table.name, generation),
-        topics.CHANGELOG_SETTINGS,
+        topics.changelog_settings(_lifetime_us(contract)),
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
-    dead_letters = cluster.ensure(topics.dead_letters_name(table.name), topics.DEAD_LETTERS_SETTINGS)
+    dead_letters = cluster.ensure(
+        topics.dead_letters_name(table.name),
+        topics.DEAD_LETTERS_SETTINGS,
+        new_settings=topics.DEAD_LETTERS_NEW_SETTINGS,
+    )
     for output in table.outputs:
         cluster.ensure(output.topic, {}, new_partition_count=first.partition_count)
     schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
@@ -113,6 +119,7 @@ def make_plan(
         generation=generation,
         changelog=changelog,
         sources=[side.topic for side in sides.values()],
+        keyed=has_keyed_versions(table),
         mode=mode,
         value_schemas=value_schemas,
     )
@@ -134,6 +141,12 @@ def make_plan(
         older=old if old is not None and old.generation < generation else None,
         is_built_before=old is not None and old.changelog_topic_id == changelog.topic_id,
     )
+
+
+def _lifetime_us(contract: catalogue.Table) -> int | None:
+    """Return how long after its last change a row is gone at the latest; None where rows stay."""
+    expiry = contract.expiry
+    return expiry.window.size_us + expiry.retention_us if expiry is not None else None
 
 
 def _side_plans(
@@ -202,7 +215,7 @@ def check_rebuild(plan: Plan) -> None:
                     f'table "{plan.table.name}" generation {plan.generation} was built before, its checkpoint is not '
                     f'at "{plan.checkpoint}", and source topic "{side.topic.name}" partition {partition} has dropped '
                     f"its first {offset} records; give the --checkpoints it had, or build the next generation from "
-                    f"what is left: tablegate job rebuild {plan.table.name}"
+                    f"what is left: tablegate job rebuild {job_argument(plan.table)}"
                 )
 
 

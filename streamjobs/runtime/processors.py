@@ -1,6 +1,5 @@
 """Declared processors as Spark operators."""
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 
 
 _KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp")
 _KEY_TYPES = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINARY", "TIMESTAMP")
-_FAILURE = re.compile(r"(?:ProcessorError|JobError): (.+)")
 
 
 def apply_processor(records: DataFrame, processor: Processor, key_columns: Sequence[str], *, owner: str) -> DataFrame:
@@ -58,12 +56,6 @@ def apply_processor(records: DataFrame, processor: Processor, key_columns: Seque
     return emitted.withColumns(
         {column.name: sql.timestamp_micros(f"`{column.name}`") for column in key if isinstance(column.type, Moment)}
     )
-
-
-def failure_in_python(text: str) -> str | None:
-    """Return what Python code of a query said when it stopped, out of the error's text; None where it said nothing."""
-    found = _FAILURE.search(text)
-    return found.group(1).strip() if found is not None else None
 
 
 def _transform(

@@ -23,6 +23,7 @@ from streamjobs.runtime.sources import (
     decode_source,
     ignored_kinds,
     newest_by_key,
+    with_global_key,
     with_key,
 )
 from streamjobs.table import Global, Latest, Mode, ProcessorOutput, RecordOutput, RowOutput
@@ -82,7 +83,9 @@ class Queries:
         plan, side = self._plan, self._plan.table.all_sides[name]
         raw = self._reader.stream(side_plan.topic.name, batched=batched, starting_offsets=side_plan.starting_offsets)
         records = decode_source(raw, side_plan.source, side_plan.schemas, deletes=not side_is_plain(side))
-        return records if isinstance(side, Global) else with_key(records, side, plan.table, plan.contract)
+        if isinstance(side, Global):
+            return with_global_key(records, side, plan.table)
+        return with_key(records, side, plan.table, plan.contract)
 
     def _global(self, name: str) -> DataFrame:
         side = self._plan.table.sides[name]

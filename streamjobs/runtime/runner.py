@@ -12,7 +12,7 @@ from types import FrameType
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from streamjobs.runtime.declarations import load_all
+from streamjobs.runtime.declarations import job_argument, load_all
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.java import error_reason
 from streamjobs.runtime.log import log
@@ -23,7 +23,7 @@ from streamjobs.runtime.plan import Plan, make_plan
 from streamjobs.runtime.presence import await_gone, job_group, rebuild_group
 from streamjobs.runtime.running import RunningTable
 from streamjobs.runtime.session import MICROBATCH_SLOTS, check_slots, is_submitted, spark_session
-from streamjobs.runtime.succession import OLD_CHANGELOG_KEPT_S, Phase
+from streamjobs.runtime.succession import Phase
 from streamjobs.runtime.topics import Topics
 from streamjobs.table import Mode, Table
 
@@ -69,12 +69,11 @@ def rebuild_job(
     start: Start | None = None,
     *,
     on_progress: Callable[[RebuildProgress], None] = lambda _: None,
-    old_kept_s: float = OLD_CHANGELOG_KEPT_S,
 ) -> Phase:
     """Build the table's next generation; return how far it came: in place, unless a signal ended it; raise `JobError`.
 
     A job that keeps the table goes on with the new generation by itself. SIGTERM and SIGINT end it before that; begun
-    again without a `start`, it goes on from where it was. The changelogs of older generations go after `old_kept_s`.
+    again without a `start`, it goes on from where it was. It returns when the older changelogs have gone.
     """
     # Nobody waits for single rows, and in micro-batches a backlog is worked off faster, and seen to be. The job that
     # goes on with the table does so in the table's own mode.
@@ -92,8 +91,9 @@ def rebuild_job(
             finally:
                 _close(spark, [running])
         if running.phase is Phase.IN_PLACE:
-            log("in_place", table=table.name, generation=plan.generation, old_dropped_in_s=old_kept_s)
-            if not stop.wait(old_kept_s):
+            kept_s = options.old_changelog_kept_s
+            log("in_place", table=table.name, generation=plan.generation, old_dropped_in_s=kept_s)
+            if not stop.wait(kept_s):
                 running.drop_old()
         return running.phase
 
@@ -125,17 +125,17 @@ class _RecordCount:
 
 
 def _next_generation(table: Table, options: Options, start: Start | None) -> int:
-    """Return the generation to build: the next one, or one that was begun; another, if that began somewhere else."""
+    """Return the generation to build: the next one, or one that was begun; with a `start`, one that nobody began."""
     old = read_manifest(options.bootstrap, table.name)
     if old is None:
         raise JobError(
-            f'table "{table.name}" was never built at {options.bootstrap}; start it: tablegate job run {table.name}'
+            f'table "{table.name}" was never built at {options.bootstrap}; start it: tablegate job run '
+            f"{job_argument(table)}"
         )
-    generation = max(old.generation + 1, table.generation)
-    begun = Topics(options.bootstrap).changelogs(table.name)
-    while start is not None and generation in begun:
-        generation += 1
-    return generation
+    begun = max(Topics(options.bootstrap).changelogs(table.name), default=0)
+    if start is not None:
+        begun += 1
+    return max(old.generation + 1, table.generation, begun)
 
 
 @contextmanager
@@ -187,12 +187,17 @@ def _keep(
             now_declared = partial(_declared_now, plan.table, declared)
             with _java_errors(plan, stop):
                 tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
+            _poll(plans, tables, stop)  # Spark takes seconds for each: what the first do is told meanwhile
         while not stop.wait(POLL_S):
-            for plan, table in zip(plans, tables, strict=False):  # a signal may have left some unstarted
-                with _java_errors(plan, stop):
-                    table.poll()
+            _poll(plans, tables, stop)
     finally:
         _close(spark, tables)
+
+
+def _poll(plans: Sequence[Plan], tables: Sequence[RunningTable], stop: threading.Event) -> None:
+    for plan, table in zip(plans, tables, strict=False):  # some may not have started
+        with _java_errors(plan, stop):
+            table.poll()
 
 
 def _declared_now(table: Table, declared: Callable[[], Sequence[Table]]) -> Table:

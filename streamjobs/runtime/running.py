@@ -4,15 +4,17 @@ running ──(a record of an unknown schema)──► running, with the registr
    └──(a manifest of a newer generation)──► ended ──(who built it has gone)──► running, the new generation
 """
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from streamjobs.runtime.checkpoint import Checkpoint, Identity
+from streamjobs.runtime.declarations import job_argument
 from streamjobs.runtime.errors import JobError, UnknownSchema
 from streamjobs.runtime.log import log
 from streamjobs.runtime.manifests import publish_manifest, read_manifest
@@ -24,7 +26,6 @@ from streamjobs.runtime.queries import Queries, Started
 from streamjobs.runtime.session import table_session
 from streamjobs.runtime.succession import (
     LOOK_EVERY_S,
-    OLD_CHANGELOG_KEPT_S,
     Phase,
     Succession,
     end_generation,
@@ -108,8 +109,15 @@ class RunningTable:
     def _run_queries(self, succession: Succession) -> None:
         plan, phase = self._plan, succession.phase
         checkpoint = Checkpoint(self._spark, plan.checkpoint)
-        if checkpoint.owner() is None:
+        owner = checkpoint.owner()
+        if owner is None:
             check_rebuild(plan)
+        elif self._is_rebuild and owner.begins != _begins(self._start):
+            raise JobError(
+                f'table "{plan.table.name}" generation {plan.generation} was begun by a seek that was broken off; '
+                f"seek again, or build from the first record: tablegate job seek {job_argument(plan.table)} "
+                "--time 1970-01-01T00:00:00Z"
+            )
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
         queries = Queries(
             session,
@@ -119,7 +127,7 @@ class RunningTable:
             # They have a place in the sources of their own, and the job that keeps the table goes on with it.
             other_outputs=not self._is_rebuild,
         )
-        checkpoint.claim(_identity(plan))
+        checkpoint.claim(_identity(plan, self._start))
         if not succession.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
         self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
@@ -160,7 +168,7 @@ class RunningTable:
             self._end_queries()
             self._run_queries(succession)
         if before is not after and after is Phase.IN_PLACE:
-            self._drop_at_s = time.monotonic() + OLD_CHANGELOG_KEPT_S
+            self._drop_at_s = time.monotonic() + self._options.old_changelog_kept_s
         if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
             self._drop_at_s = None
             succession.drop_old()
@@ -233,10 +241,15 @@ class RunningTable:
             self._presence.leave()
 
 
-def _identity(plan: Plan) -> Identity:
+def _identity(plan: Plan, start: Start | None) -> Identity:
     return Identity(
         table=plan.table.name,
         generation=plan.generation,
         changelog_topic_id=plan.changelog.topic_id,
         source_topic_ids={side.topic.name: side.topic.topic_id for side in plan.streamed.values()},
+        begins=_begins(start),
     )
+
+
+def _begins(start: Start | None) -> str:
+    return "" if start is None else json.dumps(asdict(start), sort_keys=True)

@@ -53,6 +53,10 @@ LOCAL_CHECKPOINT_SETTINGS = {
     ),
 }
 
+# Spark refuses a Real-time Mode batch for which there are not enough free slots at the moment it begins: each time that
+# micro-batches beside it have just taken some. They give them back soon, and `check_slots` has counted that all fit.
+LOCAL_MASTER_SETTINGS = {"spark.scheduler.pipelinedGroup.slotCheck.enabled": "false"}
+
 MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
@@ -110,6 +114,8 @@ def spark_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
             builder = builder.config("spark.driver.host", "127.0.0.1")
+            for setting, value in LOCAL_MASTER_SETTINGS.items():
+                builder = builder.config(setting, value)
     if not is_submitted():
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
         options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]

@@ -161,6 +161,17 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
         return Records(keyed.withColumn(REASON_COLUMN, sql.expr(reason)), kinds)
 
 
+def with_global_key(records: Records, side: Global, table: Table) -> Records:
+    """Return a global side's records, those without a key malformed: nothing would ever find them."""
+    what = f'{side.source.declared_at}: table "{table.name}" global side of topic "{side.source.topic}" key'
+    with _null_for_errors(records.frame.sparkSession):
+        _check(records.frame, side.key, what)
+        problem = Problem("null_key", f"({side.key}) IS NULL", "'key is null'")
+        reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {_reason_sql([problem])}, NULL))"
+        keyed = records.frame.withColumn(REASON_COLUMN, sql.expr(reason))
+        return Records(keyed, (*records.kinds, problem.kind))
+
+
 def record_key(side: Source | Latest, table: Table) -> dict[str, str]:
     """Return the key expressions over one side's records."""
     own = side.key if isinstance(side, Latest) and side.key is not None else table.key

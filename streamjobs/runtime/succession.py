@@ -22,14 +22,12 @@ from streamjobs.runtime.log import log
 from streamjobs.runtime.manifests import publish_manifest
 from streamjobs.runtime.markers import MARKER_KEY, Markers, SourceOffsets
 from streamjobs.runtime.plan import Plan
-from streamjobs.runtime.presence import job_group
+from streamjobs.runtime.presence import is_keeping, job_group
 from streamjobs.runtime.topics import QUIET_CLIENT, Topic, Topics, changelog_name
 
 LAG_MAX = 1_000  # records: a generation so near to where its sources ended a moment ago has caught up
 A_MOMENT_S = 10.0  # longer than a batch: a busy source is always ahead of the newest batch by more records than that
 LOOK_EVERY_S = 1.0  # at what brokers are asked for
-END_WITHIN_S = 30.0  # for a running job to end the old generation; after that it is ended for it
-OLD_CHANGELOG_KEPT_S = 60.0  # for gateways to read the old generation's end before its topic goes
 
 
 class Phase(Enum):
@@ -163,10 +161,8 @@ class Succession:
                 continue
             if marker.final:
                 return {source.topic: dict(source.next_offsets) for source in marker.sources}
-        group = job_group(self._plan.table.name)
-        is_kept = self._is_rebuild and bool(self._cluster.members(group))
-        if is_kept and time.monotonic() - self._since_s < END_WITHIN_S:
-            return None
+        if self._is_rebuild and self._old_is_kept():
+            return None  # only who writes its rows knows when they end; a job that was killed is soon out of the group
         if time.monotonic() - self._since_s < LOOK_EVERY_S:
             return None  # the reader has had no time yet
         if self._cluster.find(self._old.name) is None:
@@ -174,6 +170,12 @@ class Succession:
         ends = source_ends(self._plan, self._cluster)
         end_generation(self._plan.bootstrap, self._old, self._old_generation, ends)
         return ends
+
+    def _old_is_kept(self) -> bool:
+        """Return whether a job keeps the old generation; one that has started with the new one waits for it."""
+        name = self._plan.table.name
+        has_job = bool(self._cluster.members(job_group(name)))
+        return has_job and not is_keeping(self._cluster, name, self._plan.generation)
 
 
 def _old_changelog(plan: Plan, cluster: Topics) -> tuple[Topic | None, int]:

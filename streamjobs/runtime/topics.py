@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them without saying so
@@ -20,7 +21,7 @@ BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in mi
 QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
 
 HOUR_MS = 60 * 60 * 1000
-CHANGELOG_SETTINGS = {
+_CHANGELOG_SETTINGS = {
     "cleanup.policy": "compact",
     # The time in which a stale record that landed late is healed before compaction drops the newer one.
     "min.compaction.lag.ms": str(6 * HOUR_MS),
@@ -29,8 +30,11 @@ CHANGELOG_SETTINGS = {
 }
 MANIFESTS_TOPIC = "tables"
 MANIFESTS_SETTINGS = {"cleanup.policy": "compact"}
-DEAD_LETTERS_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(14 * 24 * HOUR_MS)}
+DEAD_LETTERS_SETTINGS = {"cleanup.policy": "delete"}
+DEAD_LETTERS_NEW_SETTINGS = {"retention.ms": str(14 * 24 * HOUR_MS)}
+EXPIRED_KEPT_MS = 24 * HOUR_MS  # how far clocks and event times may be ahead of the brokers' before rows go too early
 
+_FOR_EVER = -1  # as a retention.ms
 _GROUPS_COMING = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -59,6 +63,18 @@ class Member:
 def changelog_name(table: str, generation: int) -> str:
     """Return the name of a table's changelog topic."""
     return f"{table}-g{generation}-changelog"
+
+
+def changelog_settings(lifetime_us: int | None) -> dict[str, str]:
+    """Return the settings of a changelog whose rows are gone `lifetime_us` after their last change; None: they stay.
+
+    Nobody writes tombstones for rows that are gone, so Kafka drops their records by their age.
+    """
+    if lifetime_us is None:
+        return dict(_CHANGELOG_SETTINGS)
+    # First of all, so that nobody is told to have records deleted by an age that is yet to be set.
+    retention = {"retention.ms": str(-(-lifetime_us // 1000) + EXPIRED_KEPT_MS)}
+    return {**retention, **_CHANGELOG_SETTINGS, "cleanup.policy": "compact,delete"}
 
 
 def dead_letters_name(table: str) -> str:
@@ -98,14 +114,16 @@ class Topics:
         *,
         partition_count: int | None = None,
         new_partition_count: int = 1,
+        new_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> Topic:
         """Return the topic, made if it is not there; raise `JobError` where it is there and is not as it should be.
 
-        `partition_count` None takes the topic as it is, or makes one of `new_partition_count`.
+        `partition_count` None takes the topic as it is, or makes one of `new_partition_count`. `new_settings` are given
+        to a new topic beside `settings`; later they are for people to change.
         """
         topic = self.find(name)
         if topic is None:
-            self._create(name, partition_count or new_partition_count, settings)
+            self._create(name, partition_count or new_partition_count, {**settings, **new_settings})
             topic = self._find_new(name)
         if partition_count is not None and topic.partition_count != partition_count:
             raise JobError(
@@ -199,10 +217,11 @@ class Topics:
             raise self._failure(f'the settings of topic "{name}" cannot be read', error) from None
         for setting, wanted in settings.items():
             actual = described[setting].value if setting in described else None
-            if actual != wanted and setting != "retention.ms":  # how long dead letters stay is for people to say
+            if not _agrees(setting, actual, wanted):
+                value = f"[{wanted}]" if "," in wanted else wanted  # a list, as that command has it
                 raise JobError(
-                    f'topic "{name}" has {setting}={actual}, not {wanted}; alter it with kafka-configs.sh '
-                    f"--alter --entity-type topics --entity-name {name} --add-config {setting}={wanted}"
+                    f'topic "{name}" has {setting}={actual}, not {_or_more(setting, wanted)}; alter it with '
+                    f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {setting}={value}"
                 )
 
     def _failure(self, what: str, error: KafkaException) -> JobError:
@@ -210,6 +229,18 @@ class Topics:
         if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
             return broker_away(self._bootstrap)
         return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
+
+
+def _agrees(setting: str, actual: str | None, wanted: str) -> bool:
+    if actual is None:
+        return False
+    if setting == "retention.ms":
+        return int(actual) == _FOR_EVER or int(actual) >= int(wanted)
+    return sorted(actual.split(",")) == sorted(wanted.split(","))
+
+
+def _or_more(setting: str, wanted: str) -> str:
+    return f"{wanted} or more" if setting == "retention.ms" else wanted
 
 
 def broker_away(bootstrap: str) -> JobError:

@@ -28,17 +28,20 @@ class _Progress:
         self._query: Any = query._jsq
         self._seen: tuple[int, str] | None = None
 
-    def newest(self) -> dict[str, Any] | None:
-        """Return the newest report; None where it is the one that was returned before."""
-        found = self._query.lastProgress()
-        if found is None:
-            return None
-        batch = (found.batchId(), found.timestamp())
-        if batch == self._seen:
-            return None
-        self._seen = batch
-        report: dict[str, Any] = json.loads(found.json())
-        return report
+    def unseen(self) -> list[dict[str, Any]]:
+        """Return the reports since those that were returned before, as far as Spark has kept them, the newest last."""
+        newest = self._query.lastProgress()
+        if newest is None or _name(newest) == self._seen:
+            return []
+        seen, self._seen = self._seen, None
+        unseen: list[dict[str, Any]] = []
+        for report in reversed(self._query.recentProgress()):
+            name = _name(report)
+            if name == seen:
+                break
+            self._seen = self._seen or name
+            unseen.append(json.loads(report.json()))
+        return unseen[::-1]
 
     def check(self, plan: Plan) -> None:
         """Raise `JobError` or `UnknownSchema` where the query has ended by itself."""
@@ -55,6 +58,10 @@ class _Progress:
                 "it goes on from its checkpoint"
             )
         raise JobError(f'table "{plan.table.name}" has stopped: {reason}')
+
+
+def _name(report: Any) -> tuple[int, str]:
+    return report.batchId(), report.timestamp()
 
 
 class Watch:
@@ -76,16 +83,16 @@ class Watch:
         """Look once at the queries; raise `JobError` when one has failed, `UnknownSchema` when one asks for schemas."""
         for query in self._all:
             query.check(self._plan)
-        report = self._table.newest()
-        if report is not None:
-            self.next_offsets = self._markers.publish(report)
-            self._batch_id = report["batchId"]
+        reports = self._table.unseen()
+        if reports:
+            self.next_offsets = self._markers.publish(reports[-1])
+            self._batch_id = reports[-1]["batchId"]
+        for report in reports:
             self._records += report["numInputRows"]
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
             self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
         self._log_batches()
-        report = self._dead_letters.newest()
-        if report is not None:
+        for report in self._dead_letters.unseen():
             self._log_counts(report)
 
     def _log_counts(self, report: dict[str, Any]) -> None:

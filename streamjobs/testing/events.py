@@ -11,9 +11,12 @@ from typing import Any
 
 import fastavro
 from fastavro.validation import ValidationError, validate
+from google.protobuf.message import EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from gateway.contract.keys import INT64_MAX, INT64_MIN
-from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Text, full_name
+from streamjobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
+from streamjobs.messages import frame_indexes
 from streamjobs.table import Source, Table
 
 START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,10 +35,11 @@ class UnfitEvent(ValueError):
 class Event:
     """A record of a source topic.
 
-    `value` and `key` are in the format of the topic's source: a dict of fields for `Avro` and `Json`, text, a whole
-    number or a number for `Text`, `Long` and `Double`. Bytes are taken as they are, whatever the format: so a test
-    writes a malformed record. A value of None deletes. `timestamp` is Kafka's own, in milliseconds: what is finer is
-    cut off. `record_type` names one of the `others` of an `Avro` topic, with or without its namespace.
+    `value` and `key` are in the format of the topic's source: a dict of fields for `Avro`, `Json` and `Protobuf`, which
+    takes a message, too; text, a whole number or a number for `Text`, `Long` and `Double`. Bytes are taken as they are,
+    whatever the format: so a test writes a malformed record. A value of None deletes. `timestamp` is Kafka's own, in
+    milliseconds: what is finer is cut off. `record_type` names one of the `others` of an `Avro` topic, with or without
+    its namespace.
     """
 
     topic: str
@@ -123,10 +127,12 @@ def _encode(form: Format, value: object, record_type: str | None, what: str) -> 
     match form:
         case Avro():
             return _encode_avro(form, value, record_type, what)
-        case Json() if record_type is not None:
-            raise UnfitEvent(f"{what} is JSON, which has no record_type; remove it")
+        case Json() | Protobuf() if record_type is not None:
+            raise UnfitEvent(f"{what} is in {type(form).__name__}, which has no record_type; remove it")
         case Json():
             return _encode_json(value, what)
+        case Protobuf():
+            return _encode_protobuf(form, value, what)
         case Text() if isinstance(value, str):
             try:
                 return value.encode()
@@ -156,6 +162,20 @@ def _json_value(value: object) -> str:
     if isinstance(value, Decimal):
         return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in it")
+
+
+def _encode_protobuf(form: Protobuf, value: object, what: str) -> bytes:
+    is_message = isinstance(value, Message) and value.DESCRIPTOR.full_name == form.message
+    if not is_message and not isinstance(value, Mapping):
+        raise UnfitEvent(f"{what} is {value!r}; its format Protobuf takes a dict or a {form.message}")
+    try:
+        message: Any = value if is_message else GetMessageClass(form.descriptor)(**dict(value))  # type: ignore[call-overload]
+        body: bytes = message.SerializeToString()
+    except (TypeError, ValueError, EncodeError) as error:
+        raise UnfitEvent(f"{what} is no {form.message}: {error}") from None
+    if not form.framed:
+        return body
+    return struct.pack(">bI", 0, OWN_SCHEMA_ID) + frame_indexes(form.descriptor)[0] + body
 
 
 def _encode_avro(form: Avro, value: object, record_type: str | None, what: str) -> bytes:

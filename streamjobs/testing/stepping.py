@@ -17,7 +17,6 @@ from pyspark.sql import functions as sql
 
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.java import thrown_reason
-from streamjobs.runtime.processors import failure_in_python
 from streamjobs.runtime.sources import KAFKA_SCHEMA
 from streamjobs.table import Table
 from streamjobs.testing.events import Record
@@ -151,8 +150,7 @@ class SteppedQuery:
         return [_written(json.loads(row[1:-1])) for row in rows.splitlines()], json.loads(report.json())
 
     def _failure(self, failure: Any) -> JobError:
-        reason = failure_in_python(str(failure.toString())) or thrown_reason(failure)
-        return JobError(f'{self._table.declared_at}: table "{self._table.name}" has stopped: {reason}')
+        return JobError(f'{self._table.declared_at}: table "{self._table.name}" has stopped: {thrown_reason(failure)}')
 
     def stop(self) -> None:
         """End the query."""

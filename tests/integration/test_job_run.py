@@ -5,12 +5,14 @@ import json
 import random
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyspark
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from gateway.contract.rows import row_schema
@@ -23,10 +25,11 @@ from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.manifests import publish_manifest, read_manifest
 from streamjobs.runtime.options import Options
 from streamjobs.runtime.plan import check_rebuild, make_plan
+from streamjobs.table import Table
 from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import Changelog, JobProcess, Row, wait_until
-from tests.support.kafka import NewRecord, consume, new_topic, produce
+from tests.support.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -72,10 +75,10 @@ def some_ratings(count: int, seed: int) -> list[NewRecord]:
     ]
 
 
-def fold_source(bootstrap: str, topic: str) -> dict[int, Row]:
-    """Return the table that the source's records make, computed without Spark."""
+def fold_source(bootstrap: str, topic: str, wanted: Callable[[RawRecord], bool] = lambda _: True) -> dict[int, Row]:
+    """Return the table that the source's records make, or those that are wanted, computed without Spark."""
     sums: dict[int, tuple[float, int, int]] = {}
-    for record in consume(bootstrap, topic):
+    for record in filter(wanted, consume(bootstrap, topic)):
         try:
             assert record.value is not None
             assert record.value[:1] == b"\0"
@@ -259,3 +262,88 @@ def test_changelog_with_other_settings(
     with pytest.raises(JobError) as caught:
         make_plan(table, options)
     assert f'topic "{name}-g1-changelog" has {setting}={value}, not {settings[setting]}; alter it' in str(caught.value)
+
+
+def test_changelog_of_windows_keeps_rows_until_they_are_gone(broker: Broker, tmp_path: Path, options: Options) -> None:
+    table = write_windowed(tmp_path, "windowed", new_topic(broker.bootstrap, 1))
+    plan = make_plan(table, options)
+    wanted_ms = (5 + 86_400 + 86_400) * 1_000  # window, retention, margin
+    assert topic_settings(broker, plan.changelog.name) >= {
+        ("cleanup.policy", "compact,delete"),
+        ("retention.ms", str(wanted_ms)),
+    }
+    make_plan(table, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "retention_ms", "policy", "refused"),
+    [
+        ("wide", "172805001", "delete,compact", None),
+        ("endless", "-1", "compact,delete", None),
+        ("short", "172804999", "compact,delete", "retention.ms=172804999, not 172805000 or more; alter it"),
+        ("compact_only", "172805000", "compact", "cleanup.policy=compact, not compact,delete; alter it"),
+    ],
+)
+def test_changelog_of_windows_with_other_settings(
+    broker: Broker, tmp_path: Path, options: Options, name: str, retention_ms: str, policy: str, refused: str | None
+) -> None:
+    settings = {"min.compaction.lag.ms": "21600000", "message.timestamp.type": "LogAppendTime"}
+    settings |= {"cleanup.policy": policy, "retention.ms": retention_ms}
+    create_topic(broker.bootstrap, f"{name}-g1-changelog", 1, settings)
+    table = write_windowed(tmp_path, name, new_topic(broker.bootstrap, 1))
+    if refused is None:
+        make_plan(table, options)
+        return
+    with pytest.raises(JobError) as caught:
+        make_plan(table, options)
+    assert f'topic "{name}-g1-changelog" has {refused}' in str(caught.value)
+
+
+def write_windowed(directory: Path, name: str, topic: str) -> Table:
+    """Declare action_counts under another name: windows of 5 s, a retention of a day."""
+    contract = Path("proto/examples/actions/v1/actions.proto").read_text()
+    (directory / "contract.proto").write_text(contract.replace('name: "action_counts"', f'name: "{name}"'))
+    declared = Path("streamjobs/tables/action_counts.py").read_text()
+    for before, after in (
+        ('"action_counts"', f'"{name}"'),
+        ("examples/actions/v1/actions.proto", "contract.proto"),
+        ('"browser_actions"', f'"{topic}"'),
+    ):
+        assert before in declared
+        declared = declared.replace(before, after)
+    (directory / "job.py").write_text(declared)
+    return load_table(str(directory / "job.py"))
+
+
+def topic_settings(broker: Broker, topic: str) -> set[tuple[str, str]]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    described = admin.describe_configs([resource])[resource].result(10)
+    return {(name, entry.value) for name, entry in described.items()}
+
+
+def test_older_declaration_is_refused_unless_it_is_built_anew(broker: Broker, tmp_path: Path, options: Options) -> None:
+    source = new_topic(broker.bootstrap, 1)
+    newer = make_plan(load_table(write_job(tmp_path, "aged", source, generation=3)), options)
+    publish_manifest(broker.bootstrap, newer.manifest)
+    job = write_job(tmp_path, "aged", source, generation=2)
+    older = load_table(job)
+    with pytest.raises(JobError) as caught:
+        make_plan(older, options)
+    assert 'table "aged" is declared with generation 2, and was built from a newer declaration, with 3' in str(
+        caught.value
+    )
+    assert str(caught.value).endswith(f"go back to this one: tablegate job rebuild {job}:aged")
+    publish_manifest(broker.bootstrap, make_plan(older, options, generation=4).manifest)
+    assert make_plan(older, options).generation == 4
+
+
+def test_older_generation_is_not_published_over_a_newer_one(broker: Broker, tmp_path: Path, options: Options) -> None:
+    table = load_table(write_job(tmp_path, "overtaken", new_topic(broker.bootstrap, 1)))
+    old = make_plan(table, options)
+    publish_manifest(broker.bootstrap, make_plan(table, options, generation=2).manifest)
+    with pytest.raises(JobError, match='"overtaken" has come to generation 2 by another job, so generation 1 is not'):
+        publish_manifest(broker.bootstrap, old.manifest)
+    found = read_manifest(broker.bootstrap, "overtaken")
+    assert found is not None
+    assert found.generation == 2

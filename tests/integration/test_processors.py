@@ -18,7 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from streamjobs.processor import Processor
 from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.processors import apply_processor, failure_in_python
+from streamjobs.runtime.java import failure_in_python
+from streamjobs.runtime.processors import apply_processor
 from streamjobs.runtime.session import spark_session, table_session
 
 pytestmark = pytest.mark.jvm

@@ -53,10 +53,11 @@ def check_hadoop_records(
     found: Iterable[Mapping[str, Any]], records: Iterable[Record], schemas: Mapping[int, str] = INVOICE_SCHEMAS
 ) -> None:
     """Fail unless `found` are the records of `hadoop-sink`, in any order; a field that is null may be left out."""
-    assert _counted(found) == _counted(hadoop_records(records, schemas))
+    assert counted(found) == counted(hadoop_records(records, schemas))
 
 
-def _counted(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def counted(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how often each row is there, as JSON without the fields that are null."""
     return Counter(
         json.dumps({name: value for name, value in row.items() if value is not None}, sort_keys=True) for row in rows
     )

@@ -144,8 +144,35 @@ def fold_suspicious_browsers(records: Iterable[Record]) -> Fold:
     return Fold(rows, frozenset(malformed))
 
 
-def fold_action_counts(records: Iterable[Record]) -> Fold:
-    """Return the actions of each browser and window; raise where a record is neither clearly late nor in time."""
+def fold_user_browsers(records: Iterable[Record]) -> Fold:
+    """Return the browsers with many actions whose user, told by a browser's last character, has passed no captcha.
+
+    All captchas were there before the first action.
+    """
+    records = list(records)
+    malformed: set[Place] = set()
+
+    def decode(record: Record) -> tuple[str, bool]:
+        return text_key(record), record.value is not None and json_value(record)["passed"]
+
+    captchas = newest(decoded(records, "user_captchas", decode, malformed))
+    passed = {user for user, (_, has_passed) in captchas.items() if has_passed}
+    counts = Counter(
+        browser
+        for _, (browser, _) in decoded(records, "browser_actions", _action, malformed)
+        if f"user-{browser[-1]}" not in passed
+    )
+    rows: Rows = {
+        (browser,): {"action_count": count} for browser, count in counts.items() if count >= SUSPICIOUS_ACTIONS_MIN
+    }
+    return Fold(rows, frozenset(malformed))
+
+
+def fold_action_counts(records: Iterable[Record], *, by_arrival: bool = False) -> Fold:
+    """Return the actions of each browser and window; raise where a record is neither clearly late nor in time.
+
+    `by_arrival`: windows are of the time that Kafka has of a record, not of that in it.
+    """
     malformed: set[Place] = set()
     actions = sorted(
         decoded(records, "browser_actions", _action, malformed),
@@ -153,7 +180,8 @@ def fold_action_counts(records: Iterable[Record]) -> Fold:
     )
     counts: Counter[tuple[str, int]] = Counter()
     newest_ms, late = 0, 0
-    for record, (browser, time_ms) in actions:
+    for record, (browser, told_ms) in actions:
+        time_ms = record.timestamp_ms if by_arrival else told_ms
         newest_ms = max(newest_ms, time_ms)
         if time_ms < newest_ms - CLEARLY_LATE_MS:
             late += 1

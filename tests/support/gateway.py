@@ -39,7 +39,14 @@ class GatewayProcess:
     """`tablegate serve` with the ratings contract, or one like it, in the background."""
 
     def __init__(
-        self, data: Path, bootstrap: str, *, contract: Path = RATINGS, tables_topic: str = "tables", workers: int = 2
+        self,
+        data: Path,
+        bootstrap: str,
+        *,
+        contract: Path = RATINGS,
+        tables_topic: str = "tables",
+        workers: int = 2,
+        reflection: bool = False,
     ) -> None:
         self.data = data
         self.lines: list[str] = []
@@ -56,6 +63,7 @@ class GatewayProcess:
             str(workers),
         ]
         self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
+        self._command += ["--reflection"] if reflection else []
         self.process: subprocess.Popen[str] | None = None
         self.channel: grpc.Channel | None = None
 
@@ -74,8 +82,8 @@ class GatewayProcess:
         )
         self._reader = threading.Thread(target=self._read_lines, args=(self.process,), daemon=True)
         self._reader.start()
-        soon(lambda: self._address() or self.process.poll() is not None, "gateway listens", START_TIMEOUT_S)  # type: ignore[union-attr]
-        address = self._address()
+        soon(lambda: self.address() or self.process.poll() is not None, "gateway listens", START_TIMEOUT_S)  # type: ignore[union-attr]
+        address = self.address()
         assert address is not None, "\n".join(self.lines)
         self.channel = grpc.insecure_channel(address)
 
@@ -85,7 +93,8 @@ class GatewayProcess:
             for line in process.stdout:
                 self.lines.append(line.rstrip())
 
-    def _address(self) -> str | None:
+    def address(self) -> str | None:
+        """Return where it listens; None while it does not."""
         return next((line.split()[-1] for line in self.lines if line.startswith("listening on ")), None)
 
     def wait_until_serving(self, seconds: float = START_TIMEOUT_S) -> None:
@@ -190,11 +199,13 @@ class MonotoneReader:
     """Asks for one movie after another while the block runs, and notes each answer that went back.
 
     `violations`: counts that went down, and rows that were there and then were not. `answers`: rows that were given.
+    `unavailable`: calls that the gateway did not take.
     """
 
     def __init__(self, gateway: GatewayProcess, movies: Sequence[int]) -> None:
         self.violations: list[str] = []
         self.answers = 0
+        self.unavailable = 0
         self._gateway = gateway
         self._movies = movies
         self._counts: dict[int, int] = {}
@@ -217,6 +228,7 @@ class MonotoneReader:
                 count = self._gateway.ask("GetRating", movie_id=movie).rating.rating_count
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    self.unavailable += 1
                     continue
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     self.violations.append(f"movie {movie}: {error.code()} {error.details()}")

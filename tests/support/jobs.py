@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,7 +16,7 @@ from gateway.contract.rows import RowDecoder
 from gateway.contract.versions import VERSION_HEADER
 from gateway.v1 import changelog_pb2
 
-WAIT_S = 90.0  # many times what it takes: these machines are shared
+WAIT_S = 180.0  # many times what it takes: these machines are shared
 
 
 def wait_until(what: str, holds: Callable[[], bool], job: "JobProcess | None" = None) -> None:
@@ -32,7 +32,11 @@ class JobProcess:
     """A job that runs while the block does; SIGKILL at its end, if it still does."""
 
     def __init__(
-        self, directory: Path, *arguments: str, command: Sequence[str] = (sys.executable, "-m", "streamjobs.runtime")
+        self,
+        directory: Path,
+        *arguments: str,
+        command: Sequence[str] = (sys.executable, "-m", "streamjobs.runtime"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         run = len(list(directory.glob("*.out")))
@@ -40,7 +44,12 @@ class JobProcess:
         self._err = directory / f"job-{run}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
             )
 
     def __enter__(self) -> Self:

@@ -1,5 +1,10 @@
 """Processes of this machine, as /proc has them."""
 
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -27,3 +32,14 @@ def process_tree(pid: int) -> set[int]:
         found.add(one)
         todo += children.get(one, [])
     return found
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that it started at once, as a lost machine does; return when all have ended."""
+    pids = process_tree(process.pid)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.01)

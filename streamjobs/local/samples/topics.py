@@ -43,10 +43,7 @@ def record_count(bootstrap: str, topic: str) -> int:
     partitions = _partitions(AdminClient(client_settings(bootstrap)), bootstrap, topic)
     consumer = Consumer({**client_settings(bootstrap), "group.id": "record-count", "enable.auto.commit": False})
     try:
-        ranges = [
-            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_TIMEOUT_S)
-            for partition in range(partitions)
-        ]
+        ranges = [_offset_range(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
     except KafkaException as error:
         raise LocalError(
             f'the offsets of topic "{topic}" at {bootstrap} cannot be read ({error.args[0].str()}): '
@@ -55,6 +52,20 @@ def record_count(bootstrap: str, topic: str) -> int:
     finally:
         consumer.close()
     return sum(end - start for start, end in ranges)
+
+
+def _offset_range(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """Return a partition's first and end offset. A broker that has just started tells of leaders before it is one."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            start, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return start, end
 
 
 def _partitions(client: AdminClient, bootstrap: str, topic: str) -> int:

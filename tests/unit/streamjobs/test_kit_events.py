@@ -162,7 +162,7 @@ RATING = {"movie_id": 1, "rating": 1.0}
         (CUSTOMERS, Event("tp_accounts", key="\ud800", value=None), "key has characters that UTF-8 cannot have"),
         (CUSTOMERS, Event("tp_accounts", value="{}"), "value is '{}'; its format Json takes a dict"),
         (CUSTOMERS, Event("tp_accounts", value={"a": {1, 2}}), "value is no JSON: a set has no form in it"),
-        (CUSTOMERS, Event("tp_accounts", value={}, record_type="A"), "value is JSON, which has no record_type"),
+        (CUSTOMERS, Event("tp_accounts", value={}, record_type="A"), "value is in Json, which has no record_type"),
         (EVERY_FORMAT, Event("texts", key=2**63, value="a"), "its format Long takes an int of 64 bits"),
         (EVERY_FORMAT, Event("texts", key=True, value="a"), "key is True; its format Long takes an int"),
         (EVERY_FORMAT, Event("numbers", value="1"), "value is '1'; its format Double takes a float"),
