@@ -15,8 +15,10 @@ from gateway.cli import show_jobs
 from gateway.cli.failing import complain, fail
 from streamjobs.arguments import (
     CHECKPOINTS,
+    KEEP_OLD_S,
     Bootstrap,
     Checkpoints,
+    KeepOld,
     Master,
     OtherMode,
     Partitions,
@@ -170,13 +172,18 @@ def rebuild(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
+    keep_old: KeepOld = KEEP_OLD_S,
     spark_log: SparkLog = None,
 ) -> None:
     """Build a table anew from its sources, beside the one that is served: [bold]tablegate job rebuild ratings[/bold].
 
-    For when its columns, its key or the partitions of its changelog have changed. Gateways go on serving the old
-    generation, and switch when the new one has all that the old one has; a job that runs goes on with the new one by
-    itself. Broken off, the same command goes on from there.
+    For when its columns, its key or the partitions of its changelog changed.
+
+    Gateways serve the old generation until the new one has all that it has.
+
+    A job that runs goes on with the new one by itself.
+
+    Broken off, the same command goes on from there.
     """
     from streamjobs.runtime.options import Options
 
@@ -188,9 +195,10 @@ def rebuild(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
+        old_changelog_kept_s=keep_old,
     )
     with _job_errors():
-        _rebuild(name, options, lambda _: None)
+        _rebuild(name, options, lambda _: None, again=f"go on from here with tablegate job rebuild {name}")
 
 
 @jobs.command()
@@ -213,6 +221,7 @@ def seek(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
+    keep_old: KeepOld = KEEP_OLD_S,
     spark_log: SparkLog = None,
 ) -> None:
     """Build a table anew from a part of its sources, and switch to it.
@@ -221,7 +230,9 @@ def seek(
 
     [bold]tablegate job seek ratings --offset ratings:0:1200 --offset ratings:1:900[/bold]
 
-    It is a rebuild: the table forgets what came before. From the very first record again: --time 1970-01-01T00:00:00Z.
+    It is a rebuild: the table forgets what came before.
+
+    From the very first record again: --time 1970-01-01T00:00:00Z
     """
     from streamjobs.runtime.admin import start_at_offsets, start_at_time
     from streamjobs.runtime.options import Options
@@ -236,14 +247,16 @@ def seek(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
+        old_changelog_kept_s=keep_old,
     )
+    again = "begin again with the same command"
     with _job_errors():
         if time is not None:
             start = start_at_time(_moment(time))
-            _rebuild(name, options, lambda _: start)
+            _rebuild(name, options, lambda _: start, again=again)
         else:
             offsets = _offsets(offset or [])
-            _rebuild(name, options, lambda table: start_at_offsets(table, bootstrap, offsets))
+            _rebuild(name, options, lambda table: start_at_offsets(table, bootstrap, offsets), again=again)
 
 
 def _moment(text: str) -> datetime:
@@ -265,7 +278,7 @@ def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
     return found
 
 
-def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]") -> None:
+def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, again: str) -> None:
     from streamjobs.runtime.declarations import load_table
     from streamjobs.runtime.runner import rebuild_job
     from streamjobs.runtime.succession import Phase
@@ -279,7 +292,7 @@ def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start |
         err.print(f"[green]in place:[/green] table {table.name} is built anew; a job that keeps it goes on with it")
         return
     if phase in (Phase.BUILDING, Phase.CAUGHT_UP):
-        go_on = f"go on from here with tablegate job rebuild {name}"
+        go_on = again
     else:
         go_on = f"the new generation is published; the job that keeps the table does the rest: tablegate job run {name}"
     err.print(f"[yellow]stopped:[/yellow] {go_on}")
@@ -288,7 +301,9 @@ def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start |
 
 @jobs.command()
 def reset(
-    table: Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the table, or the .py file that defines it.", metavar="TABLE|FILE")
+    ],
     bootstrap: Bootstrap,
     checkpoints: Checkpoints = CHECKPOINTS,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -298,8 +313,10 @@ def reset(
     Gateways stop serving it until a job builds it again, from the first record of its sources.
     """
     from streamjobs.runtime.admin import delete, remains_of
+    from streamjobs.runtime.declarations import load_table
 
     with _job_errors():
+        table = load_table(name).name if ".py" in name else name  # it need not be declared any more
         remains = remains_of(table, bootstrap, checkpoints)
         if remains.is_empty:
             fail(
@@ -310,6 +327,6 @@ def reset(
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)
         delete(remains, bootstrap)
-    typer.echo(f"deleted; start it again: tablegate job run {table}")
+    typer.echo("deleted; the next tablegate job run builds it from the first record")
     if remains.remote is not None:
         typer.echo(f"before that, delete {remains.remote}: what is not on this machine is left alone", err=True)
