@@ -8,6 +8,15 @@ class JobError(Exception):
     """A job that cannot start or go on; the message is one sentence: what, where, what to do."""
 
 
+class PythonWorkerLate(Exception):
+    """A query that has ended as a Python worker took longer to start than Spark waits. It is started again."""
+
+    @classmethod
+    def found_in(cls, reason: str) -> Self | None:
+        """Return the error that a query's failure means; None where it means something else."""
+        return cls(reason) if re.search(r"Python worker\b.*connect back", reason) else None
+
+
 class UnknownSchema(Exception):
     """A query that has met a schema id it does not know. It is started again with the registry's newest schemas."""
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from streamjobs.runtime.checkpoint import Checkpoint, Identity
 from streamjobs.runtime.declarations import job_argument
-from streamjobs.runtime.errors import JobError, UnknownSchema
+from streamjobs.runtime.errors import JobError, PythonWorkerLate, UnknownSchema
 from streamjobs.runtime.log import log
 from streamjobs.runtime.manifests import publish_manifest, read_manifest
 from streamjobs.runtime.markers import Markers, SourceOffsets
@@ -35,6 +35,7 @@ from streamjobs.runtime.topics import Topics
 from streamjobs.runtime.watch import Watch
 from streamjobs.table import Table
 
+LATE_WORKERS_MAX = 5  # restarts without a batch in between
 STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
 
 
@@ -62,6 +63,7 @@ class RunningTable:
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
         self._cluster = Topics(options.bootstrap)
+        self._late_workers = 0  # restarts for them since the newest batch
         self._seen_schemas: dict[str, set[int]] = {}
         self._started: Started | None = None
         self._succession: Succession | None = None
@@ -158,6 +160,9 @@ class RunningTable:
             except UnknownSchema as unknown:
                 self._learn(unknown)
                 return
+            except PythonWorkerLate as late:
+                self._try_again(late)
+                return
             self._succeed(self._succession)
 
     def _succeed(self, succession: Succession) -> None:
@@ -184,6 +189,18 @@ class RunningTable:
         self._seen_schemas.setdefault(unknown.topic, set()).add(unknown.schema_id)
         self._end_queries()
         self._begin(self._make_plan(self._plan.table, self._plan.generation))
+
+    def _try_again(self, late: PythonWorkerLate) -> None:
+        """Start again from the checkpoint; raise `JobError` where that has not helped so far."""
+        self._late_workers = self._late_workers + 1 if self._watch.batch_id < 0 else 1
+        if self._late_workers > LATE_WORKERS_MAX:
+            raise JobError(
+                f'table "{self._plan.table.name}" has stopped: {late}; Spark waits ten seconds for a Python worker, so '
+                "give the machine more cores or less work"
+            )
+        log("python_worker_late", table=self._plan.table.name, reason=str(late))
+        self._end_queries()
+        self._begin(self._plan)
 
     def _make_plan(self, table: Table, generation: int | None) -> Plan:
         return make_plan(

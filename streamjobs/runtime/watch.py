@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from streamjobs.runtime.dead_letters import counts
-from streamjobs.runtime.errors import JobError, UnknownSchema
+from streamjobs.runtime.errors import JobError, PythonWorkerLate, UnknownSchema
 from streamjobs.runtime.java import thrown_reason
 from streamjobs.runtime.log import log
 from streamjobs.runtime.markers import Markers
@@ -44,7 +44,7 @@ class _Progress:
         return unseen[::-1]
 
     def check(self, plan: Plan) -> None:
-        """Raise `JobError` or `UnknownSchema` where the query has ended by itself."""
+        """Raise `JobError`, `UnknownSchema` or `PythonWorkerLate` where the query has ended by itself."""
         if self._query.isActive():
             return
         failure = self._query.exception()
@@ -52,6 +52,9 @@ class _Progress:
         unknown = UnknownSchema.found_in(reason)
         if unknown is not None:
             raise unknown
+        late = PythonWorkerLate.found_in(reason)
+        if late is not None:
+            raise late
         if reason.startswith(_KAFKA_ERRORS):
             raise JobError(
                 f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "
@@ -75,18 +78,19 @@ class Watch:
         self._markers = markers
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
-        self._batch_id = -1
+        self.batch_id = -1
+        """Number of the newest batch since the queries started; -1 before."""
         self.next_offsets: dict[str, dict[int, int]] = {}
         """How far the sources were read when the newest batch was done, by topic and partition."""
 
     def poll(self) -> None:
-        """Look once at the queries; raise `JobError` when one has failed, `UnknownSchema` when one asks for schemas."""
+        """Look once at the queries; raise as `_Progress.check` does."""
         for query in self._all:
             query.check(self._plan)
         reports = self._table.unseen()
         if reports:
             self.next_offsets = self._markers.publish(reports[-1])
-            self._batch_id = reports[-1]["batchId"]
+            self.batch_id = reports[-1]["batchId"]
         for report in reports:
             self._records += report["numInputRows"]
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
@@ -112,7 +116,7 @@ class Watch:
         log(
             "batch",
             table=self._plan.table.name,
-            batch=self._batch_id,
+            batch=self.batch_id,
             records=self._records,
             records_per_s=round(self._records / elapsed_s, 1),
             changes=self._changes,
