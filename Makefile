@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
 BENCH ?=
 
-.PHONY: help setup demo check test test-long proto proto-check bench clean
+.PHONY: help setup demo check test test-long proto proto-check clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -47,8 +47,12 @@ proto-check: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$$out --pyi_out=$$out proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto && \
 	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f $$f || { echo "$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
 
+clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
+	@$(MAKE) --no-print-directory -C clients
+
 bench: $(READY) ## measure; print a table, write docs/bench.json and docs/bench.svg
 	@$(BIN)/python -m tests.bench $(BENCH)
 
 clean: ## remove what the targets made, the demo's data included
+	@$(MAKE) --no-print-directory -C clients clean
 	rm -rf $(VENV) .cache .tablegate .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,11 +16,13 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.contract.binder import bind
-from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery
+from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery, SubscribeQuery
 from gateway.v1 import query_pb2
 from gateway.v1 import status_pb2 as gateway_status_pb2
+from tablegate_client import Subscription, TokenStore, subscribe
 
 CALL_TIMEOUT_S = 10.0  # a person waits
+CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is two minutes: a person is gone by then
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
 HTTPS = "https://"
 
@@ -94,9 +96,10 @@ class Gateway:
         self.address = address
         target = address.removeprefix(HTTPS).removeprefix("http://")
         if not address.startswith(HTTPS) and trust == NO_TRUST:
-            self._channel = grpc.insecure_channel(target)
+            self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
         else:
-            self._channel = grpc.secure_channel(target, trust.credentials())
+            self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
+        self._catalogue: Catalogue | None = None
 
     def __enter__(self) -> "Gateway":
         return self
@@ -118,9 +121,11 @@ class Gateway:
             return answer
 
     def catalogue(self) -> Catalogue:
-        """Return the contracts that the gateway serves, bound as the gateway binds them."""
-        with _explained(self.address):
-            return bind(FileDescriptorSet(file=self._files()))
+        """Return the contracts that the gateway served when first asked, bound as the gateway binds them."""
+        if self._catalogue is None:
+            with _explained(self.address):
+                self._catalogue = bind(FileDescriptorSet(file=self._files()))
+        return self._catalogue
 
     def _files(self) -> list[FileDescriptorProto]:
         request = reflection_pb2.ServerReflectionRequest
@@ -214,6 +219,24 @@ class Gateway:
                         return
                     given += 1
                     yield row
+
+    def subscribe(
+        self, table: str, arguments: Sequence[str], *, tokens: TokenStore, changes_only: bool
+    ) -> Subscription:
+        """Return the rows and then their changes, from where `tokens` says; it raises `SubscribeError` itself.
+
+        `changes_only`: without a token there are no rows at first.
+        """
+        query = _query(self.catalogue(), table, SubscribeQuery, "Subscribe")
+        request = _message(query.request_class(), _fields(arguments))
+        if changes_only:
+            getattr(request, query.subscribe_options.name).start = query_pb2.SUBSCRIBE_START_LIVE
+        method = self._channel.unary_stream(
+            query.path,
+            request_serializer=query.request_class.SerializeToString,
+            response_deserializer=query.response_class.FromString,
+        )
+        return subscribe(method, request, token_store=tokens)
 
     def _unary(self, query: Query, request: Message) -> Any:
         call = self._channel.unary_unary(

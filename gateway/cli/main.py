@@ -51,7 +51,7 @@ def connection(
 ) -> None:
     """Serve tables that PySpark keeps, over gRPC, Connect and REST, from one annotated .proto.
 
-    Start with [bold]tablegate demo[/bold]: Kafka, a job and a gateway on this machine, with questions to ask.
+    Start with [bold]tablegate demo[/bold]: Kafka, a job with eight tables and a gateway on this machine, and questions.
     """
     global _trust
     _trust = Trust(ca, cert, key)
@@ -110,6 +110,49 @@ def scan(
     """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
     with _gateway(address) as gateway:
         _print(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
+
+
+@app.command()
+def subscribe(
+    table: TableName,
+    fields: Fields = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep in this file how far all was shown, and go on there. Events may come again, none is left out.",
+            metavar="FILE",
+        ),
+    ] = None,
+    changes_only: Annotated[
+        bool, typer.Option("--changes-only", help="Only what changes from now on, not the rows there are.")
+    ] = False,
+    address: Address = LOCAL,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object a line, for pipes; without it, too, where no terminal is."),
+    ] = False,
+) -> None:
+    """Follow a table, until Ctrl-C: [bold]tablegate subscribe ratings[/bold], or one row: [bold]… movie_id=362[/bold].
+
+    A terminal shows the rows (those that changed last, where not all fit), with what has just changed marked.
+    All rows are kept in memory.
+
+    For pipes there is an event a line:
+    upsert        a row is new or has changed
+    delete        the row of a key is gone
+    reset         drop every row: a snapshot begins
+    catching_up   the rows so far are not all
+    current       they are, as of as_of_time
+    disconnected  the stream broke; it goes on where it was
+    """
+    from gateway.cli.subscribe import follow
+
+    as_lines = as_json or not sys.stdout.isatty()
+    with _gateway(address) as gateway:
+        try:
+            follow(gateway, table, fields or [], as_json=as_lines, resume=resume, changes_only=changes_only)
+        except AskError as error:
+            fail(error)
 
 
 @app.command()
@@ -286,7 +329,7 @@ def demo(
     data: Annotated[Path, typer.Option(help="Directory for everything the demo keeps.")] = Path(".tablegate/demo"),
     port: Annotated[int, typer.Option(help="Port of the gateway; a free one where it is taken.")] = 50051,
 ) -> None:
-    """Start Kafka, the ratings job and a gateway on this machine, and ask them."""
+    """Start Kafka, a job that keeps all example tables and a gateway on this machine, and ask each table."""
     from gateway.cli.demo import DemoError
     from gateway.cli.demo import demo as run
 

@@ -28,16 +28,27 @@ def rows(messages: Sequence[Message]) -> None:
     if not messages:
         Console(stderr=True).print("no rows")
         return
-    columns: Sequence[Any] = messages[0].DESCRIPTOR.fields
+    table = empty_table(messages[0].DESCRIPTOR)
+    for message in messages:
+        table.add_row(*cells(message))
+    OUT.print(table)
+
+
+def empty_table(row: Any) -> Table:
+    """Return a table with the columns of a row, whose descriptor is given."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for field in columns:
+    for field in row.fields:
         is_number = field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field)
         table.add_column(field.name, justify="right" if is_number else "left")
-    for message in messages:
-        values = to_dict(message)
-        values |= {field.name: _decimal(value) for field, value in message.ListFields() if is_money(field)}
-        table.add_row(*(str(values.get(field.name, "")) for field in columns))
-    OUT.print(table)
+    return table
+
+
+def cells(message: Message) -> list[str]:
+    """Return the columns of a row as texts."""
+    values = to_dict(message)
+    values |= {field.name: _decimal(value) for field, value in message.ListFields() if is_money(field)}
+    fields: Sequence[Any] = message.DESCRIPTOR.fields
+    return [str(values.get(field.name, "")) for field in fields]
 
 
 def _decimal(money: Any) -> str:

@@ -1,0 +1,36 @@
+"""Client of Tablegate gateways, over the code that protoc generates from a contract.
+
+Here is what works with threads; `tablegate_client.aio` has the same for asyncio.
+"""
+
+from tablegate_client.channels import open_channel
+from tablegate_client.events import CatchingUp, Current, Delete, Disconnected, Event, Key, Reset, Upsert
+from tablegate_client.failures import ResumeTokenRefused, SubscribeError
+from tablegate_client.fields import ContractMismatch
+from tablegate_client.freshness import SourceRecord, at_least_source
+from tablegate_client.live_table import LiveTable
+from tablegate_client.subscription import Subscription, subscribe
+from tablegate_client.tokens import TokenFile, TokenMemory, TokenStore
+
+__all__ = [
+    "CatchingUp",
+    "ContractMismatch",
+    "Current",
+    "Delete",
+    "Disconnected",
+    "Event",
+    "Key",
+    "LiveTable",
+    "Reset",
+    "ResumeTokenRefused",
+    "SourceRecord",
+    "SubscribeError",
+    "Subscription",
+    "TokenFile",
+    "TokenMemory",
+    "TokenStore",
+    "Upsert",
+    "at_least_source",
+    "open_channel",
+    "subscribe",
+]

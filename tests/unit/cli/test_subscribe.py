@@ -1,0 +1,252 @@
+"""`tablegate subscribe` against a door in this process: lines for pipes, the live table, how it ends."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gateway.cli.live_view import HIGHLIGHT_S, LiveView
+from gateway.cli.main import app
+from gateway.query.errors import ShuttingDown
+from tablegate_client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
+from tests.support.ratings_door import Fault, RatingsDoor
+from tests.support.tables import ROOT, catalogue_of, rating
+
+ROWS = 30
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def door() -> Iterator[RatingsDoor]:
+    with RatingsDoor() as door:
+        door.put(range(ROWS))
+        yield door
+
+
+class Command:
+    """`tablegate subscribe ratings` in a process of its own, its lines read one by one."""
+
+    def __init__(self, door: RatingsDoor, *words: str) -> None:
+        command = [sys.executable, "-m", "gateway.cli", "subscribe", "ratings", "--address", door.address, *words]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, bufsize=1
+        )
+
+    def until(self, event: str) -> list[dict[str, Any]]:
+        """Return the next events up to one of this kind."""
+        assert self._process.stdout is not None
+        events = []
+        for line in self._process.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"] == event:
+                return events
+        raise AssertionError(f"it ended: {self._process.communicate()}")
+
+    def leave(self) -> None:
+        """Read no more."""
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def end(self, number: int | None = signal.SIGINT) -> tuple[int, str]:
+        """Return its exit code and what it complained of, after a signal."""
+        if number is not None:
+            self._process.send_signal(number)
+        assert self._process.stderr is not None
+        with self._process.stderr:
+            complaints = self._process.stderr.read()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return self._process.wait(), complaints
+
+
+def test_each_event_is_a_line(door: RatingsDoor) -> None:
+    command = Command(door, "--json")
+    first, *rows, last = command.until("current")
+    assert first["event"] == "reset"
+    assert {int(event["row"]["movie_id"]) for event in rows} == set(range(ROWS))
+    assert last["as_of_time"].startswith("20")
+    door.delete([4])
+    gone, _ = command.until("current")
+    assert gone == {"event": "delete", "key": {"movie_id": "4"}}
+    door.stop()
+    *_, lost = command.until("disconnected")
+    assert lost["code"] == "UNAVAILABLE"
+    door.put([5])
+    door.start()
+    assert "5" in [event["row"]["movie_id"] for event in command.until("current") if event["event"] == "upsert"]
+    assert command.end() == (0, "")
+
+
+def test_it_ends_at_sigterm_and_when_nobody_reads(door: RatingsDoor) -> None:
+    command = Command(door)
+    command.until("current")
+    assert command.end(signal.SIGTERM) == (0, "")
+    command = Command(door)
+    command.until("current")
+    command.leave()
+    door.put([1])
+    assert command.end(None) == (0, "")
+
+
+def test_it_goes_on_where_its_file_says(door: RatingsDoor, tmp_path: Path) -> None:
+    words = ("--resume", str(tmp_path / "token"), 'subscribe_options={"progress_interval": "0.1s"}')
+    command = Command(door, *words)
+    command.until("current")
+    command.until("current")  # so the one before is kept
+    command.end()
+    door.put([7])
+    command = Command(door, *words)
+    [upsert, _] = command.until("current")
+    assert (upsert["event"], upsert["row"]["movie_id"]) == ("upsert", "7")
+    command.end()
+
+
+def test_only_changes(door: RatingsDoor) -> None:
+    command = Command(door, "--changes-only")
+    assert len(command.until("current")) == 1
+    door.put([7])
+    assert [event["event"] for event in command.until("current")] == ["upsert", "current"]
+    command.end()
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["subscribe", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nothing"], 'no table "nothing" here: there are ratings'),
+        (["ratings", "movie=3"], 'SubscribeRatingsRequest has no field "movie"'),
+        (["ratings", "--resume", "TMP/junk"], "has no token of this gateway, table and fields: delete the file"),
+        (["ratings", "--resume", "TMP/binary"], "is no token file"),
+        (["ratings", "--resume", "/proc/none/token"], '"/proc/none/token" cannot be used for --resume'),
+        (["ratings", 'subscribe_options={"progress_interval": "-1s"}'], "INVALID_ARGUMENT (INVALID_FIELD)"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(door: RatingsDoor, tmp_path: Path, words: Sequence[str], sentence: str) -> None:
+    (tmp_path / "junk").write_text("1.junk\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    result = _run(*(word.replace("TMP", str(tmp_path)) for word in words), "--address", door.address)
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+class Clock:
+    """Seconds since `START`, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.now_s)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def view(clock: Clock) -> LiveView:
+    return LiveView("ratings", catalogue_of().tables["ratings"].row, clock=clock, now=clock.now)
+
+
+def _lines(view: LiveView, *, height: int = 24, width: int = 80, color: bool = False) -> list[str]:
+    console = Console(width=width, height=height, force_terminal=color, color_system="truecolor" if color else None)
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get().splitlines()
+
+
+def _ids(lines: Sequence[str]) -> list[int]:
+    return [int(line.split()[0]) for line in lines[3:]]
+
+
+def _marked(view: LiveView) -> list[int]:
+    rows = _lines(view, height=9, color=True)[3:]
+    return [int(found.group(1)) for line in rows if (found := re.match(r"\x1b\[1;32m *(\d+)", line))]
+
+
+def _fill(view: LiveView, count: int) -> None:
+    view.take(Reset(""))
+    for number in range(count):
+        view.take(Upsert(number, rating(number)))
+
+
+def _current(clock: Clock) -> Current:
+    return Current(clock.now(), None, "")
+
+
+def test_the_view_says_what_phase_it_is_in(view: LiveView, clock: Clock) -> None:
+    _fill(view, 1_234)
+    view.take(CatchingUp(""))
+    assert _lines(view)[0].rstrip() == "ratings  catching up, 1,234 rows so far"
+    view.take(_current(clock))
+    clock.now_s = 2.0
+    assert _lines(view)[0].startswith("ratings  current, 2.0 s old  0.0 changes/s  the last changed 20 of 1,234 rows")
+    view.take(Disconnected("UNAVAILABLE", "", "failed to connect; last error: refused", 1.0))
+    assert "connecting again, 2.0 s old" in _lines(view, width=120)[0]
+    assert _lines(view, width=120)[0].rstrip().endswith("UNAVAILABLE: refused")
+    view.take(_current(clock))
+    assert "current, 0.0 s old" in _lines(view)[0]
+
+
+@pytest.mark.parametrize(("height", "count"), [(24, 1_000), (24, 3), (5, 50), (1_000, 500)])
+def test_the_view_fits(view: LiveView, clock: Clock, height: int, count: int) -> None:
+    _fill(view, count)
+    view.take(_current(clock))
+    for number in range(0, count, 2):
+        view.take(Upsert(number, rating(number, average=1e300)))
+    lines = _lines(view, height=height)
+    assert len(lines) < height
+    assert all(len(line) <= 80 for line in lines)
+    assert len(lines) == 3 + min(count, 200, height - 4)
+
+
+def test_rows_that_changed_last_are_shown_in_order_and_marked(view: LiveView, clock: Clock) -> None:
+    _fill(view, 100)
+    view.take(_current(clock))
+    assert _ids(_lines(view, height=9)) == [0, 1, 2, 3, 4]
+    assert _marked(view) == []
+    clock.now_s = 10.0
+    for number in (70, 50):
+        view.take(Upsert(number, rating(number)))
+    view.take(Delete(2, None))
+    view.take(_current(clock))
+    assert _ids(_lines(view, height=9)) == [0, 1, 3, 50, 70]
+    assert _marked(view) == [50, 70]
+    assert "0.6 changes/s" in _lines(view)[0]
+    clock.now_s += HIGHLIGHT_S * 2
+    assert _marked(view) == []
+    for number in range(40, 46):
+        view.take(Upsert(number, rating(number)))
+    assert _ids(_lines(view, height=9)) == [41, 42, 43, 44, 45]
+
+
+def test_a_stream_that_breaks_is_no_error(door: RatingsDoor) -> None:
+    door.faults.append(Fault(1, ShuttingDown()))
+    command = Command(door)
+    assert [event["event"] for event in command.until("disconnected")] == ["reset", "disconnected"]
+    assert len(command.until("current")) == ROWS + 1
+    assert command.end() == (0, "")
+
+
+def test_help_teaches() -> None:
+    result = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    for word in ("disconnected", "--resume", "--changes-only", "Ctrl-C"):
+        assert word in result.stdout
