@@ -60,6 +60,10 @@ class ServedCall(ABC):
         """Send a message of a stream."""
         raise NotImplementedError
 
+    def offer(self, message: bytes) -> bool:
+        """Send a message of a stream, if that can be at once; else return False and send nothing."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """End a stream."""
         raise NotImplementedError

@@ -109,8 +109,8 @@ class ConnectStream(FramedCall):
         self.end_with(_end_frame({"error": error_value(error, self._protocol.codec)}, self.trailer))
 
     @override
-    async def send(self, message: bytes) -> None:
-        await self.send_frame(envelope(self._route.answer(self._protocol.codec, message, self._as_json)))
+    def framed(self, message: bytes) -> bytes:
+        return envelope(self._route.answer(self._protocol.codec, message, self._as_json))
 
     @override
     def end(self) -> None:

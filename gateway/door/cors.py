@@ -92,6 +92,10 @@ class CrossOriginExchange(Exchange):
         await self._exchange.send(data)
 
     @override
+    def offer(self, data: bytes) -> bool:
+        return self._exchange.offer(data)
+
+    @override
     def end(self, trailer: Trailer | None = None) -> None:
         self._exchange.end(trailer)
 

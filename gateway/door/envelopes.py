@@ -18,6 +18,20 @@ def envelope(message: bytes, flags: int = 0) -> bytes:
     return b"%c%b%b" % (flags, len(message).to_bytes(4, "big"), message)
 
 
+class Enveloper:
+    """Returns messages with their prefix. The last is kept: many streams may be given the very same, one by one."""
+
+    def __init__(self) -> None:
+        self._message = b""
+        self._enveloped = envelope(b"")
+
+    def __call__(self, message: bytes) -> bytes:
+        """Return `message` with its prefix."""
+        if message is not self._message:
+            self._message, self._enveloped = message, envelope(message)
+        return self._enveloped
+
+
 def only_message(body: bytes, encoding: bytes | None) -> bytes:
     """Return the one message of a request; raise a `QueryError` where the body is something else.
 

@@ -40,6 +40,12 @@ class Exchange(Protocol):
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made: a client that does not read makes it wait."""
 
+    def offer(self, data: bytes) -> bool:
+        """Send a piece of a body that was begun, if that can be at once; else return False and send nothing.
+
+        Not while `send` waits.
+        """
+
     def end(self, trailer: Trailer | None = None) -> None:
         """End the answer."""
 

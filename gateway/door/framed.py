@@ -1,6 +1,9 @@
 """Calls whose protocol puts the end of an answer into its body: gRPC-Web, Connect streams, REST streams."""
 
 import asyncio
+from abc import abstractmethod
+
+from typing_extensions import override
 
 from gateway.door.calls import Calls, ServedCall
 from gateway.door.exchange import Exchange
@@ -17,10 +20,18 @@ class FramedCall(ServedCall):
         self._head = head
         self._begun = False
 
-    async def send_frame(self, frame: bytes) -> None:
-        """Send a frame that is not the last."""
+    @abstractmethod
+    def framed(self, message: bytes) -> bytes:
+        """Return the frame of a message."""
+
+    @override
+    async def send(self, message: bytes) -> None:
         self._begin()
-        await self.exchange.send(frame)
+        await self.exchange.send(self.framed(message))
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        return self._begun and self.exchange.offer(self.framed(message))
 
     def end_with(self, frames: bytes) -> None:
         """Send the last frames, and end the answer."""

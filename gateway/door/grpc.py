@@ -7,7 +7,7 @@ from urllib.parse import quote
 from google.rpc import code_pb2
 
 from gateway.door.calls import Calls, ServedCall
-from gateway.door.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, messages, only_message
+from gateway.door.envelopes import MESSAGE_BYTES_MAX, Enveloper, checked_encoding, envelope, messages, only_message
 from gateway.door.exchange import Exchange
 from gateway.door.heads import Head, Kept, Trailer
 from gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
@@ -85,11 +85,12 @@ def error_fields(error: QueryError) -> Fields:
 class GrpcCall(ServedCall):
     """A call over gRPC."""
 
-    __slots__ = ("_begun", "_trailers")
+    __slots__ = ("_begun", "_envelope", "_trailers")
 
-    def __init__(self, calls: Calls, exchange: Exchange, trailers: Kept[Fields, Trailer]) -> None:
+    def __init__(self, calls: Calls, exchange: Exchange, trailers: Kept[Fields, Trailer], enveloper: Enveloper) -> None:
         super().__init__(calls, exchange)
         self._trailers = trailers
+        self._envelope = enveloper
         self._begun = False
 
     def answer(self, message: bytes) -> None:
@@ -107,7 +108,11 @@ class GrpcCall(ServedCall):
     async def send(self, message: bytes) -> None:
         """Send a message of a stream."""
         self._begin()
-        await self.exchange.send(envelope(message))
+        await self.exchange.send(self._envelope(message))
+
+    def offer(self, message: bytes) -> bool:
+        """Send a message of a stream, if that can be at once; else return False and send nothing."""
+        return self._begun and self.exchange.offer(self._envelope(message))
 
     def end(self) -> None:
         """End a stream."""
@@ -127,11 +132,12 @@ class GrpcProtocol:
         self._methods = MethodTable(methods)
         self._calls = calls
         self._trailers: Kept[Fields, Trailer] = Kept(lambda fields: Trailer(OK + fields))
+        self._enveloper = Enveloper()
 
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange."""
         headers = exchange.headers
-        call = GrpcCall(self._calls, exchange, self._trailers)
+        call = GrpcCall(self._calls, exchange, self._trailers, self._enveloper)
         try:
             call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
             path, method = self._methods.find(exchange.target)

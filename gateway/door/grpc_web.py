@@ -49,8 +49,8 @@ class GrpcWebCall(FramedCall):
         self.end_with(self._frame(_trailer_frame(error_fields(error) + self.trailer)))
 
     @override
-    async def send(self, message: bytes) -> None:
-        await self.send_frame(self._frame(envelope(message)))
+    def framed(self, message: bytes) -> bytes:
+        return self._frame(envelope(message))
 
     @override
     def end(self) -> None:

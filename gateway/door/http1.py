@@ -195,6 +195,11 @@ class Http1Connection(Receiver):
         if not transport.is_closing() or transport.get_write_buffer_size():
             transport.write(data)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has yet to read what was written."""
+        return self._writable is not None
+
     async def writable(self) -> None:
         """Return when the client has read most of what was written, or is gone."""
         if self._writable is not None:

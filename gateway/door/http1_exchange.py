@@ -95,12 +95,26 @@ class Http1Exchange:
         if connection is None:
             return
         if data and not self._bodiless:  # an empty chunk would end the body
-            connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self._write(connection, data)
         self._sent_bytes += len(data)
         if self._sent_bytes >= SENT_BYTES_MAX:
             self._sent_bytes = 0
             await asyncio.sleep(0)
         await connection.writable()
+
+    def offer(self, data: bytes) -> bool:
+        """Send a piece, if the client has read enough for it; else return False and send nothing."""
+        connection = self._connection
+        if connection is None or not data or self._bodiless or connection.is_blocked:
+            return False
+        if self._sent_bytes + len(data) >= SENT_BYTES_MAX:
+            return False
+        self._write(connection, data)
+        self._sent_bytes += len(data)
+        return True
+
+    def _write(self, connection: "Http1Connection", data: bytes) -> None:
+        connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self, trailer: Trailer | None = None) -> None:  # noqa: ARG002
         """End the answer."""

@@ -158,23 +158,11 @@ class Http2Exchange:
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made. One at a time."""
-        size = len(data)
-        if self.closed or not size or self.method == b"HEAD":
+        if self.closed or not data or self.method == b"HEAD":
             return
         outbox = self._outbox
-        if (
-            outbox.free
-            and size <= FRAME_BYTES_MAX
-            and size <= self.window
-            and size <= outbox.window
-            and self.pending is None
-        ):
-            outbox.pieces.append(pack_head(size << 8 | DATA, 0, self.stream))
-            outbox.pieces.append(data)
-            self.window -= size
-            outbox.window -= size
-            outbox.budget.pieces += 1
-            if not outbox.add(size):
+        if self._goes_at_once(len(data)):
+            if not self._put(data):
                 return
             await asyncio.sleep(0)
         else:
@@ -185,6 +173,33 @@ class Http2Exchange:
                 await self._sender
             finally:
                 self._sender = None
+
+    def offer(self, data: bytes) -> bool:
+        """Send a piece of the body, if that can be at once; else return False and send nothing."""
+        if self.closed or not data or self.method == b"HEAD" or not self._goes_at_once(len(data)):
+            return False
+        self._put(data)
+        return True
+
+    def _goes_at_once(self, size: int) -> bool:
+        outbox = self._outbox
+        return outbox.free and size <= self.window and size <= outbox.window and self.pending is None
+
+    def _put(self, data: bytes) -> bool:
+        """Send frames; return whether the outbox was flushed."""
+        size = len(data)
+        outbox = self._outbox
+        if size <= FRAME_BYTES_MAX:
+            outbox.pieces += (pack_head(size << 8 | DATA, 0, self.stream), data)
+        else:
+            view = memoryview(data)
+            for at in range(0, size, FRAME_BYTES_MAX):
+                part = view[at : at + FRAME_BYTES_MAX]
+                outbox.pieces += (pack_head(len(part) << 8 | DATA, 0, self.stream), part)
+        self.window -= size
+        outbox.window -= size
+        outbox.budget.pieces += 1
+        return outbox.add(size)
 
     def end(self, trailer: Trailer | None = None) -> None:
         """End the answer."""

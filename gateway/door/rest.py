@@ -119,9 +119,9 @@ class RestStream(FramedCall):
         self.end_with(b"event: error\ndata: %b\n\n" % body if self._as_events else body + b"\n")
 
     @override
-    async def send(self, message: bytes) -> None:
+    def framed(self, message: bytes) -> bytes:
         data = self._route.answer(message)
-        await self.send_frame(b"data: %b\n\n" % data if self._as_events else data + b"\n")
+        return b"data: %b\n\n" % data if self._as_events else data + b"\n"
 
     @override
     def end(self) -> None:

@@ -21,6 +21,12 @@ class Call(Protocol):
     def draining(self) -> bool:
         """Return whether the gateway is going away: streams then end with `ShuttingDown`."""
 
+    def offer(self, message: bytes) -> bool:
+        """Send a message of the stream past its handler, if that can be at once; else return False and send nothing.
+
+        Only while the handler waits for something of its own: then all it has yielded is sent.
+        """
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
 

@@ -8,7 +8,10 @@ from gateway.query.errors import PartitionUnavailable, QueryError
 from gateway.stores.base import Snapshot, StoreUnavailable
 from gateway.subscription.feed import Feed
 
-FLUSH_S = 0.01  # changes that come within it are given together; the first of them at once
+FLUSH_S = 0.01  # changes that come within it, or less, are given together; the first of them at once
+FLUSH_TIMES = 5  # as long as giving took the last time: few subscribers hear at once, many are no load for ever
+BURST_PAUSE_S = 0.005  # between two parts of a burst, for subscribers to take the first
+BURST_WAIT_S = 0.05  # where some have not: who takes less than that is slow, and does not hold up the others
 
 
 def is_same(life: Life, other: Life) -> bool:
@@ -26,6 +29,8 @@ class LiveTable:
         self._life: Life | None = None  # of the feed
         self._is_due = False
         self._pumped_s = 0.0
+        self._took_s = 0.0
+        self._waits_until_s = 0.0  # in the middle of a burst
         access.bell.listen(on_ring=self._rung, on_toll=self._tolled)
 
     def feed(self, life: Life) -> Feed:
@@ -40,7 +45,7 @@ class LiveTable:
     def _rung(self) -> None:
         if self._is_due or self._feed is None or not self._feed.is_followed:
             return
-        wait_s = self._pumped_s + FLUSH_S - time.monotonic()
+        wait_s = self._pumped_s + min(FLUSH_S, FLUSH_TIMES * self._took_s) - time.monotonic()
         if wait_s > 0:
             self._pump_in(wait_s)
         else:
@@ -60,18 +65,25 @@ class LiveTable:
             is_there = feed.pump(snapshot, life.partitions)
         except QueryError:  # a damaged row: whose it is finds out by itself
             return True
+        self._waits_until_s = 0.0
         if not is_there:
-            self._pump_in(0)
+            self._waits_until_s = time.monotonic() + BURST_WAIT_S
+            self._pump_in(BURST_PAUSE_S)
         return is_there
 
     def _pump(self) -> None:
         self._is_due = False
+        if self._feed is not None and time.monotonic() < self._waits_until_s and not self._feed.is_taken:
+            self._pump_in(BURST_PAUSE_S)
+            return
+        begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
                 self.pump(snapshot, self._access.life(snapshot))
         except (StoreUnavailable, PartitionUnavailable):
             return  # until the bell rings again
         self._pumped_s = time.monotonic()
+        self._took_s = self._pumped_s - begin_s
 
     def _tolled(self) -> None:
         if self._feed is not None:

@@ -250,9 +250,10 @@ class _Run:
         assert feed is not None
         while True:
             while (message := member.take()) is not None:
-                self._cursor.marks = dict(message.marks)
-                self._told_s = time.monotonic()
                 yield message.data
+            if (newest := member.newest) is not None:
+                self._cursor.marks, self._told_s = dict(newest.marks), newest.made_s
+                member.newest = None
             if member.lost:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
@@ -262,7 +263,7 @@ class _Run:
                 yield self._live_progress(feed)
             if end is not None:
                 raise end
-            await member.wait(self._seconds_to_progress())
+            await member.wait(self._seconds_to_progress(), self._call.offer)
         self.leave()
         self._told_current = False  # what the feed said last does not count: it is to be said that this goes on
         if member.is_slow:

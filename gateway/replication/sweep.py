@@ -72,9 +72,12 @@ class Sweep:
 
     def _remove(self, expiry: Expiry, store_id: StoreId, replica: Replica, limit: int) -> int:
         """Remove rows of a partition from the cursor on; return how many looks and rows that took: `limit` or so."""
-        offset, swept = replica.position.next_offset, 0
-        if replica in self._swept and self._swept[replica][0] == offset:
-            swept = self._swept[replica][1]
+        offset = replica.position.next_offset
+        if replica not in self._swept:  # a process before this one may have swept
+            self._swept[replica] = (offset, self._count_swept(store_id, replica, offset))
+        known, swept = self._swept[replica]
+        if known != offset:
+            swept = 0
         limit = min(limit, SWEPT_AT_OFFSET_MAX - swept)
         if limit <= 0:
             self._cursor = None
@@ -86,6 +89,10 @@ class Sweep:
             removed = self._store.expire(store_id, replica.partition, gone, time_ms=now_ms)
             self._swept[replica] = (offset, swept + removed)
         return taken
+
+    def _count_swept(self, store_id: StoreId, replica: Replica, offset: Offset) -> int:
+        with self._store.snapshot() as snapshot:
+            return len(snapshot.history(store_id, replica.partition, start=offset, limit=SWEPT_AT_OFFSET_MAX))
 
     def _find(
         self, snapshot: Snapshot, expiry: Expiry, store_id: StoreId, replica: Replica, *, limit: int, now_us: int

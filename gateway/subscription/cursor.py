@@ -46,12 +46,17 @@ class Room:
 
     def take(self, sizes: Sequence[int]) -> int:
         """Return how many of things of these sizes there is room for, in their order, and give it to them."""
-        count = 0
-        for size in sizes[: self.rows]:
-            if size > self.bytes and count:
-                break
-            self.bytes = max(0, self.bytes - size)
-            count += 1
+        fitting = sizes[: self.rows]
+        total = sum(fitting)
+        if total <= self.bytes:
+            count, self.bytes = len(fitting), self.bytes - total
+        else:
+            count = 0
+            for size in fitting:
+                if size > self.bytes and count:
+                    break
+                self.bytes = max(0, self.bytes - size)
+                count += 1
         is_full = count < len(sizes) or not self.bytes
         self.rows = 0 if is_full else self.rows - count
         return count

@@ -1,10 +1,12 @@
 """The feed of a table: its new changes, read once for all subscribers that have everything before them.
 
 Subscribers who ask for the same are a group, and get the very same bytes. A member that does not take what it is given
-costs a bounded number of bytes and nobody's time: it is let go, and comes back by its own cursor.
+costs a bounded number of bytes and nobody's time: it is let go, and comes back by its own cursor. Where a member waits,
+and its client takes a message at once, no task has to run for it.
 """
 
 import asyncio
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,33 +18,47 @@ from gateway.subscription.cursor import Given, HistoryLost, Mark, Room, Selectio
 MESSAGE_ROWS_MAX = 500
 MESSAGE_BYTES_MAX = 64 * 1024
 MEMBER_BYTES_MAX = 256 * 1024  # given to a member that has not taken it yet
-PUMP_MESSAGES_MAX = 20  # before subscribers get their turn
+PUMP_MESSAGES_MAX = 2  # before subscribers get their turn: half of what one may leave untaken
 
 Marks = Mapping[Partition, Mark]
 Positions = Mapping[Partition, Position]
 
 
 class Message(NamedTuple):
-    """What members of a group are given: the bytes, and where whoever took them stands."""
+    """What members of a group are given: the bytes, where whoever took them stands, and when they were made."""
 
     data: bytes
     marks: Marks
+    made_s: float  # of the monotonic clock
 
+
+Offer = Callable[[bytes], bool]
+"""Sends bytes to a client at once, or returns False."""
 
 Encode = Callable[[Sequence[Given], Marks, Positions, bool], bytes]
 """From what is given, the marks behind it, positions, and whether the copy is then whole, to a message's bytes."""
 
 
 class Member:
-    """A subscriber, live. `lost`: it was let go; `is_slow`: because it took too little."""
+    """A subscriber, live. `lost`: it was let go; `is_slow`: because it took too little.
+
+    `newest` is the last message that it took, or that its client took from an offer; whoever has noted it may clear it.
+    """
 
     def __init__(self, group: "Group") -> None:
         self.group = group
         self.lost = False
         self.is_slow = False
+        self.newest: Message | None = None
         self._messages: deque[Message] = deque()
         self._bytes = 0
         self._waiting: asyncio.Future[None] | None = None
+        self._offer: Offer | None = None
+
+    @property
+    def has_messages(self) -> bool:
+        """Return whether there is something to take."""
+        return bool(self._messages)
 
     def take(self) -> Message | None:
         """Return the next message; None where there is none now."""
@@ -50,28 +66,37 @@ class Member:
             return None
         message = self._messages.popleft()
         self._bytes -= len(message.data)
+        self.newest = message
         return message
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return when there is something to take, or the member is let go or woken, or after `timeout_s`."""
+    async def wait(self, timeout_s: float, offer: Offer | None = None) -> None:
+        """Return when there is something to take, or the member is let go or woken, or after `timeout_s`.
+
+        There is nothing to take of what is taken from an `offer`.
+        """
         if self._messages or self.lost:
             return
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
+        self._offer = offer
         timer = loop.call_later(timeout_s, self.wake)
         try:
             await self._waiting
         finally:
             timer.cancel()
-            self._waiting = None
+            self._waiting = self._offer = None
 
     def wake(self) -> None:
         """Let it look around."""
         if self._waiting is not None and not self._waiting.done():
+            self._offer = None
             self._waiting.set_result(None)
 
     def give(self, message: Message) -> None:
         """Give it a message; let it go where it has too many."""
+        if self._offer is not None and self._offer(message.data):
+            self.newest = message
+            return
         self._bytes += len(message.data)
         if self._bytes > MEMBER_BYTES_MAX and self._messages:
             self.is_slow = True
@@ -113,7 +138,7 @@ class Group:
             return
         self.is_told_whole = is_whole
         marks = {partition: feed.marks[partition] for partition in selection.partitions}
-        message = Message(self.encode(given, marks, feed.positions, is_whole), marks)
+        message = Message(self.encode(given, marks, feed.positions, is_whole), marks, time.monotonic())
         for member in list(self.members):
             member.give(message)
 
@@ -133,6 +158,11 @@ class Feed:
     def is_followed(self) -> bool:
         """Return whether anybody is fed."""
         return bool(self._groups)
+
+    @property
+    def is_taken(self) -> bool:
+        """Return whether all members have taken what they were given."""
+        return not any(member.has_messages for group in self._groups.values() for member in group.members)
 
     def is_whole(self, partitions: Sequence[Partition]) -> bool:
         """Return whether members have been given all up to the positions of these partitions."""
@@ -184,7 +214,8 @@ class Feed:
             self._give_changes(changes, is_whole=is_whole)
         if is_whole:
             for group in self._groups.values():
-                group.give((), self, is_whole=True)
+                if not group.is_told_whole:
+                    group.give((), self, is_whole=True)
 
     def _give_changes(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
         for group in self._runs:

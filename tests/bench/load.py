@@ -146,7 +146,7 @@ class Generators:
     @contextmanager
     def open_streams(self, target: Target, requests: Requests, count: int, connections: int) -> Iterator[None]:
         """Hold streams that have each had a message; raise where one ends before the block does. Needs Go."""
-        words = self._go_words("streams", target, requests, "--count", str(count), "--connections", str(connections))
+        words = self.go_words("streams", target, requests, "--count", str(count), "--connections", str(connections))
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin
             assert process.stdout
@@ -160,13 +160,14 @@ class Generators:
             finally:
                 process.kill()
 
-    def _go_words(self, command: str, target: Target, requests: Requests, *options: str) -> list[str]:
+    def go_words(self, command: str, target: Target, requests: Requests, *options: str) -> list[str]:
+        """Return the command line of the Go generator."""
         words = [str(self.go), command, "--address", target.address, "--path", requests.path]
         words += ["--requests", str(requests.file)] + (["--ca", str(target.ca)] if target.ca else [])
         return [*words, *options]
 
     def _go_run(self, command: str, target: Target, requests: Requests, *options: str) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(_run(self._go_words(command, target, requests, *options)))
+        report: dict[str, Any] = json.loads(_run(self.go_words(command, target, requests, *options)))
         return report
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from tests.bench import gets, reads, streams
+from tests.bench import gets, reads, streams, subscribe
 from tests.bench.contestants import Bench, contestants
 from tests.bench.figures import Figures
 from tests.bench.load import Generators, Target, say
@@ -30,6 +30,7 @@ class Part(StrEnum):
     BATCH = "batch"
     RANGE = "range"
     SCAN = "scan"
+    SUBSCRIBE = "subscribe"
     LATENCY = "latency"
 
 
@@ -65,6 +66,8 @@ def measure(
                 reads.measure_ranges(bench, target)
             if Part.SCAN in parts:
                 reads.measure_scans(bench, target)
+            if Part.SUBSCRIBE in parts:
+                subscribe.measure(bench, target)
 
 
 def _restored(figures: Figures, gateway: GatewayProcess) -> None:

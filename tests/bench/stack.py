@@ -14,27 +14,23 @@ from typing import Any
 
 import fastavro
 import grpc
-from confluent_kafka import Producer, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from gateway.contract.binder import bind
 from gateway.contract.binding_queries import BATCH_KEYS_MAX
 from gateway.contract.descriptors import load_descriptors
-from gateway.contract.keys import encode_key
-from gateway.contract.rows import row_schema
-from gateway.contract.versions import VERSION_HEADER, make_version
-from gateway.v1 import changelog_pb2, options_pb2, status_pb2
+from gateway.v1 import options_pb2, status_pb2
 from streamjobs.local.kafka import Broker
 from streamjobs.local.samples import create_topic
 from streamjobs.tables.ratings import RATING_SCHEMA
+from tests.bench.changelog import PARTITIONS, Changelog
 from tests.support.certificates import Authority
 from tests.support.processes import process_tree
 
 CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
-PARTITIONS = 4
 WORKERS = 2
 READY_TIMEOUT_S = 180.0
 _EVENT_SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
@@ -116,6 +112,7 @@ class Stack:
         self.protoset = directory / "contract.binpb"
         self.protoset.write_bytes(_contract().SerializeToString())
         self._catalogue = bind(load_descriptors(self.protoset))
+        self.changelog = Changelog(self._catalogue.tables["ratings"])
         self._broker = Broker(directory / "kafka", log_file=directory / "kafka.log")
 
     def __enter__(self) -> "Stack":
@@ -151,14 +148,14 @@ class Stack:
 
     def batch_bytes(self, keys: list[int]) -> bytes:
         """Return a BatchGetRatingsRequest for `keys`, as bytes."""
-        request = self._message("BatchGetRatingsRequest")
+        request = self.message("BatchGetRatingsRequest")
         for key in keys:
             request.keys.add(movie_id=key)
         return bytes(request.SerializeToString())
 
     def page_bytes(self, first_movie: int, rows: int) -> bytes:
         """Return a ListRatingsRequest for the page that begins with `first_movie`, as bytes."""
-        request = self._message("ListRatingsRequest")
+        request = self.message("ListRatingsRequest")
         request.movie_id_from = first_movie
         request.page_size = rows
         return bytes(request.SerializeToString())
@@ -172,55 +169,14 @@ class Stack:
         # A batch has results for keys without a row, too.
         return sum(1 for row in rows if "missing" not in row.DESCRIPTOR.fields_by_name or row.HasField("found"))
 
-    def _message(self, name: str) -> Any:
+    def message(self, name: str) -> Any:
+        """Return an empty message of the contract."""
         found = self._catalogue.pool.FindMessageTypeByName(f"examples.ratings.v1.{name}")
         return message_factory.GetMessageClass(found)()
 
     def seed_changelog(self, rows: int) -> None:
         """Write a changelog of `rows` rows and its manifest, as a job would have."""
-        table = self._catalogue.tables["ratings"]
-        topic = "ratings-g1-changelog"
-        settings = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-        create_topic(self.bootstrap, topic, PARTITIONS, settings)
-        create_topic(self.bootstrap, "tables", 1, {"cleanup.policy": "compact"})
-        schema = fastavro.parse_schema(row_schema(table))
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
-        )
-        version = make_version(1, 1)
-        for movie in range(1, rows + 1):
-            key = encode_key(table.key, [movie])
-            out = io.BytesIO(b"\x00\x00\x00\x00\x01")
-            out.seek(5)
-            row = {"movie_id": movie, "average_rating": 5.0, "rating_count": 1, "update_time": 1_700_000_000_000_000}
-            fastavro.schemaless_writer(out, schema, row)
-            partition = table.partition_of(key, PARTITIONS)
-            producer.produce(topic, out.getvalue(), key, partition=partition, headers=[(VERSION_HEADER, version)])
-            if movie % 10_000 == 0:
-                producer.poll(0)
-                while len(producer) > 300_000:
-                    producer.poll(0.1)
-        producer.flush()
-        producer.produce("tables", self._manifest(topic).SerializeToString(), key="ratings")
-        producer.flush()
-
-    def _manifest(self, topic: str) -> changelog_pb2.Manifest:
-        table = self._catalogue.tables["ratings"]
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        found = admin.describe_topics(TopicCollection([topic]))
-        return changelog_pb2.Manifest(
-            table="ratings",
-            generation=1,
-            contract_fingerprint=table.fingerprint,
-            changelog_topic=topic,
-            changelog_topic_id=str(found[topic].result().topic_id),
-            partition_count=PARTITIONS,
-            partitioner=table.partitioner.value,
-            key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in table.key],
-            partition_by_count=table.partition_by_count,
-            value_schemas={1: json.dumps(row_schema(table))},
-            mode=changelog_pb2.JOB_MODE_REALTIME,
-        )
+        self.changelog.seed(self.bootstrap, rows)
 
     @contextmanager
     def _child(self, log_path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:

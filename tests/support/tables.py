@@ -146,6 +146,10 @@ class LocalCall(Call):
         """Return the seconds left."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
+    def offer(self, message: bytes) -> bool:
+        """Take nothing: it all comes from the handler."""
+        return False
+
     def set_trailer(self, trailer: Fields) -> None:
         """Keep the trailer."""
         self.trailer = trailer

@@ -11,16 +11,17 @@ import (
 )
 
 var commands = map[string]func(*flag.FlagSet, []string) (any, error){
-	"calls":    calls,
-	"connects": connects,
-	"scan":     scan,
-	"streams":  streams,
-	"floor":    floor,
+	"calls":     calls,
+	"connects":  connects,
+	"scan":      scan,
+	"streams":   streams,
+	"subscribe": subscribe,
+	"floor":     floor,
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "give a command: calls, connects, scan, streams or floor")
+		fmt.Fprintln(os.Stderr, "give a command: calls, connects, scan, streams, subscribe or floor")
 		os.Exit(2)
 	}
 	// Client and server share the machine's cores: collect garbage less often than a server would.

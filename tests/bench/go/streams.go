@@ -16,13 +16,13 @@ import (
 
 var serverStream = grpc.StreamDesc{ServerStreams: true}
 
-// open begins a server stream.
-func (t *target) open(connection *grpc.ClientConn) (grpc.ClientStream, error) {
+// open begins a server stream, with the requests in turn.
+func (t *target) open(connection *grpc.ClientConn, number int) (grpc.ClientStream, error) {
 	stream, err := connection.NewStream(context.Background(), &serverStream, t.path)
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.SendMsg(t.requests[0]); err != nil {
+	if err := stream.SendMsg(t.requests[number%len(t.requests)]); err != nil {
 		return nil, err
 	}
 	return stream, stream.CloseSend()
@@ -39,7 +39,7 @@ func scan(flags *flag.FlagSet, args []string) (any, error) {
 		return nil, err
 	}
 	begin, rows := time.Now(), 0
-	stream, err := target.open(connection)
+	stream, err := target.open(connection, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func streams(flags *flag.FlagSet, args []string) (any, error) {
 	first := make(chan error, *count)
 	for n := range *count {
 		go func() {
-			stream, err := target.open(connections[n%len(connections)])
+			stream, err := target.open(connections[n%len(connections)], n)
 			var message []byte
 			if err == nil {
 				err = stream.RecvMsg(&message)

@@ -1,0 +1,81 @@
+"""The changelog of ratings, written without a job: its rows and its manifest."""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from gateway.contract.catalogue import Table
+from gateway.contract.keys import encode_key
+from gateway.contract.rows import row_schema
+from gateway.contract.versions import VERSION_HEADER, make_version
+from gateway.v1 import changelog_pb2
+from streamjobs.local.samples import create_topic
+
+TOPIC = "ratings-g1-changelog"
+SOURCE_TOPIC = "ratings"
+PARTITIONS = 4
+SEED_TIME_US = 1_700_000_000_000_000  # of the rows that were there first: whatever is written later is newer
+_QUEUED_MAX = 300_000
+
+
+class Changelog:
+    """Encodes rows of `table`. A row's sequence is its time: so every writer's rows are newer than those before."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._schema = row_schema(table)
+        self._parsed: Any = fastavro.parse_schema(dict(self._schema))
+
+    def record(self, movie: int, time_us: int) -> dict[str, Any]:
+        """Return what `Producer.produce` takes for the row of `movie` written at `time_us`, since 1970."""
+        key = encode_key(self._table.key, [movie])
+        out = io.BytesIO(b"\x00\x00\x00\x00\x01")
+        out.seek(5)
+        row = {"movie_id": movie, "average_rating": 5.0, "rating_count": 1, "update_time": time_us}
+        fastavro.schemaless_writer(out, self._parsed, row)
+        return {
+            "topic": TOPIC,
+            "key": key,
+            "value": out.getvalue(),
+            "partition": self._table.partition_of(key, PARTITIONS),
+            "headers": [(VERSION_HEADER, make_version(1, time_us))],
+        }
+
+    def seed(self, bootstrap: str, rows: int) -> None:
+        """Create the topics, and write the movies 1 … rows and the manifest."""
+        settings = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+        create_topic(bootstrap, TOPIC, PARTITIONS, settings)
+        create_topic(bootstrap, "tables", 1, {"cleanup.policy": "compact"})
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
+        for movie in range(1, rows + 1):
+            producer.produce(**self.record(movie, SEED_TIME_US))
+            if movie % 10_000 == 0:
+                producer.poll(0)
+                while len(producer) > _QUEUED_MAX:
+                    producer.poll(0.1)
+        producer.flush()
+        producer.produce("tables", self._manifest(bootstrap).SerializeToString(), key="ratings")
+        producer.flush()
+
+    def _manifest(self, bootstrap: str) -> changelog_pb2.Manifest:
+        table = self._table
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        found = admin.describe_topics(TopicCollection([TOPIC]))
+        return changelog_pb2.Manifest(
+            table=table.name,
+            generation=1,
+            contract_fingerprint=table.fingerprint,
+            changelog_topic=TOPIC,
+            changelog_topic_id=str(found[TOPIC].result().topic_id),
+            partition_count=PARTITIONS,
+            partitioner=table.partitioner.value,
+            key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in table.key],
+            partition_by_count=table.partition_by_count,
+            value_schemas={1: json.dumps(self._schema)},
+            sources=[changelog_pb2.SourceTopic(topic=SOURCE_TOPIC, partition_count=1, keyed=True)],
+            mode=changelog_pb2.JOB_MODE_REALTIME,
+        )

@@ -1,0 +1,161 @@
+"""Subscribers whose client takes messages at once, past the stream's task: the copy is the same, and its tokens are."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+import pytest
+
+from gateway.query.call import StreamMethod
+from gateway.query.live_table import FLUSH_S
+from gateway.stores.base import StoreUnavailable
+from gateway.subscription import feed
+from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
+from tests.support.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
+from tests.support.tables import LocalCall
+from tests.unit.query.conftest import Ratings, make_ratings
+
+
+class Taker(LocalCall):
+    """A client's side of a stream: takes what is offered as often as `willing` says, and what the handler yields."""
+
+    def __init__(self, willing: random.Random | None) -> None:
+        super().__init__(None)
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self.taken = 0
+        self._willing = willing
+
+    def offer(self, message: bytes) -> bool:
+        if self._willing is not None and self._willing.random() < 0.3:
+            return False
+        self.messages.put_nowait(message)
+        self.taken += 1
+        return True
+
+
+@asynccontextmanager
+async def taking(ratings: Ratings, token: str, willing: random.Random | None = None) -> AsyncIterator[Taker]:
+    """Open a stream, whose task ends with the block."""
+    asker, call = ratings.asker, Taker(willing)
+    handler = asker.methods[f"{asker.service}/{METHOD}"]
+    assert isinstance(handler, StreamMethod)
+    request = asker.request(METHOD, subscribe_options=options(token, **OFTEN))
+    messages = handler.handler(request.SerializeToString(), call)
+
+    async def pass_on() -> None:
+        async for message in messages:
+            call.messages.put_nowait(message)
+
+    task = asyncio.ensure_future(pass_on())
+    try:
+        yield call
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await messages.aclose()  # type: ignore[attr-defined]
+
+
+async def take(call: Taker, copy: Copy, ratings: Ratings) -> None:
+    data = await asyncio.wait_for(call.messages.get(), TIMEOUT_S)
+    response_class = ratings.asker.catalogue.queries[f"{ratings.asker.service}/{METHOD}"].response_class
+    copy.take(response_class.FromString(data))
+
+
+async def until(call: Taker, copy: Copy, ratings: Ratings, writer: Writer) -> None:
+    while copy.phase != SUBSCRIBE_PHASE_CURRENT or copy.counts != writer.counts:
+        await take(call, copy, ratings)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: int) -> None:
+    ratings = make_ratings()
+    writer, choice = Writer(ratings, seed), random.Random(seed)
+    writer.put(*range(30))
+
+    async def talk() -> None:
+        copy, offers_taken = Copy(), 0
+        for _ in range(15):
+            async with taking(ratings, copy.token, choice) as call:
+                await until(call, copy, ratings, writer)
+                for _ in range(choice.randrange(8)):
+                    for _ in range(choice.randrange(1, 4)):
+                        writer.anything()
+                    await asyncio.sleep(choice.choice((0.0, 0.0, 0.012)))
+                    if not call.messages.empty():
+                        await take(call, copy, ratings)
+                offers_taken += call.taken
+        async with taking(ratings, copy.token) as call:
+            await until(call, copy, ratings, writer)
+        assert copy.resets == 1
+        assert offers_taken > 0
+
+    asyncio.run(talk())
+
+
+def test_progress_after_offers_has_what_was_offered() -> None:
+    ratings = make_ratings()
+    writer = Writer(ratings)
+    writer.put(*range(10))
+
+    async def talk() -> None:
+        copy = Copy()
+        async with taking(ratings, "") as call:
+            await until(call, copy, ratings, writer)
+            writer.put(3)
+            await until(call, copy, ratings, writer)
+            assert call.taken == 1
+            given = copy.given
+            await take(call, copy, ratings)  # nothing changed: this is a heartbeat
+            assert (copy.given, call.taken) == (given, 1)
+        async with taking(ratings, copy.token) as call:
+            await take(call, copy, ratings)
+            assert (copy.given, copy.phase) == (given, SUBSCRIBE_PHASE_CURRENT)
+
+    asyncio.run(talk())
+
+
+def test_a_burst_makes_nobody_slow_who_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 5)
+    monkeypatch.setattr(feed, "MEMBER_BYTES_MAX", 4_000)  # a few messages
+    ratings = make_ratings()
+    writer = Writer(ratings)
+
+    async def talk() -> None:
+        copy = Copy()
+        async with taking(ratings, "", random.Random(1)) as call:
+            await until(call, copy, ratings, writer)
+            writer.put(*range(200), *range(200))
+            await until(call, copy, ratings, writer)
+            assert copy.given == 400, "changes of a key were joined, as for a slow subscriber"
+
+    asyncio.run(talk())
+
+
+def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratings = make_ratings()
+    writer = Writer(ratings)
+    writer.put(*range(10))
+
+    async def talk() -> None:
+        copy = Copy()
+        async with taking(ratings, "") as call:
+            await until(call, copy, ratings, writer)
+            for movie_id in (1, 2, 3):
+                writer.put(movie_id)
+                await until(call, copy, ratings, writer)
+            assert (copy.given, call.taken) == (13, 3)
+            with monkeypatch.context() as broken:
+                broken.setattr(feed, "read_changes", _no_store)
+                writer.put(4)
+                await asyncio.sleep(2 * FLUSH_S)
+            ratings.asker.bell.ring()
+            await until(call, copy, ratings, writer)
+            assert (copy.given, call.taken) == (14, 3)
+
+    asyncio.run(talk())
+
+
+def _no_store(*_: object) -> NoReturn:
+    raise StoreUnavailable("away")
