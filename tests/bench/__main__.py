@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import latency, peer, picture, serving
+from tests.bench import latency, peer, picture, serving, throughput
 from tests.bench.figures import Figures
 from tests.bench.gets import hot_figure
 from tests.bench.serving import Part
@@ -40,6 +40,8 @@ def main(
     seconds: Annotated[float, typer.Option(help="Length of one load.")] = 4.0,
     repeat: Annotated[int, typer.Option(min=1, help="Loads of each kind; their median counts.")] = 5,
     probes: Annotated[int, typer.Option(help="Events whose way to a Get is timed.")] = 300,
+    records: Annotated[int, typer.Option(min=10_000, help="Records of the backlog that jobs work off.")] = 1_000_000,
+    table: Annotated[list[str] | None, typer.Option(help="Tables whose jobs work it off; all without it.")] = None,
     warm: Annotated[float, typer.Option(help="Seconds of load before the peer is measured.")] = 40.0,
     only: Annotated[Part | None, typer.Option(help="The part to measure; all without it.")] = None,
     out: Annotated[
@@ -56,10 +58,12 @@ def main(
         built = peer.build(peer_dir.resolve(), work) if peer_dir and peer.can_build() else None
         if built is None:
             OUT.print("no peer: name its directory with --peer, and have Maven")
-        if parts - {Part.LATENCY}:
+        if parts - {Part.LATENCY, Part.THROUGHPUT}:
             serving.measure(work, built, figures, parts=parts, rows=rows, seconds=seconds, repeat=repeat, warm_s=warm)
         if Part.LATENCY in parts:
             latency.measure(work, built, figures, probes=probes)
+        if Part.THROUGHPUT in parts:
+            throughput.measure(work, built, figures, names=table or (), records=records, repeat=repeat)
     noises.append(noise())
     report = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -32,6 +32,7 @@ class Part(StrEnum):
     SCAN = "scan"
     SUBSCRIBE = "subscribe"
     LATENCY = "latency"
+    THROUGHPUT = "throughput"
 
 
 def measure(

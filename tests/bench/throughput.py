@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,9 +57,11 @@ class Contestant:
     run: Callable[[str], Run]
 
 
-def measure(work: Path, built: Path | None, figures: Figures, *, records: int, repeat: int) -> None:
-    """Record the pace of each table's job, in both modes where its declaration permits."""
-    tables = [load_table(name) for name in example_names()]
+def measure(
+    work: Path, built: Path | None, figures: Figures, *, names: Sequence[str], records: int, repeat: int
+) -> None:
+    """Record the pace of the jobs of these tables (of all where none is named), in each mode that they may run in."""
+    tables = [load_table(name) for name in names or example_names()]
     tables.sort(key=lambda table: table.name != "ratings")  # the one with a peer first
     backlog = Backlog(work / "throughput", tables, records)
     for table in tables:
