@@ -1,5 +1,7 @@
 """Settings for all tests."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.support.apicurio", "tests.support.kafka"]
@@ -7,3 +9,7 @@ pytest_plugins = ["tests.support.apicurio", "tests.support.kafka"]
 # Machines are noisy: no test fails for being slow. What hypothesis finds on one machine it finds on the next.
 settings.register_profile("tablegate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tablegate")
+
+# Started in the background, tests ignore Ctrl-C, and the processes that they start would ignore it too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
