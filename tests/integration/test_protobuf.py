@@ -147,7 +147,7 @@ def test_a_record_is_decoded_once() -> None:
 JOB = """from streamjobs.table import Mode, Protobuf, Source, Table
 
 TABLE = Table(
-    name="order_totals",
+    name="customer_totals",
     contract="totals.proto",
     source=Source("{topic}", Protobuf("tests.orders.Order", file="orders.proto")),
     key={{"order_id": "order_id"}},
@@ -171,12 +171,12 @@ def test_job_reads_what_confluents_serializer_writes(broker: Broker, schema_regi
             values.append(serializer(message, SerializationContext(topic, MessageField.VALUE)))
     produce(broker.bootstrap, topic, [NewRecord(None, value) for value in values])
     contract = load_contract(load_table(str(job)))
-    changelog = "order_totals-g1-changelog"
+    changelog = "customer_totals-g1-changelog"
     arguments = ["--table", str(job), "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoint")]
     with JobProcess(tmp_path / "logs", *arguments) as running:
         running.wait_for("running")
         wait_until("the row", lambda: any(one.key for one in consume(broker.bootstrap, changelog)), running)
-        wait_until("dead letter", lambda: bool(consume(broker.bootstrap, "order_totals-dead-letters")), running)
+        wait_until("dead letter", lambda: bool(consume(broker.bootstrap, "customer_totals-dead-letters")), running)
         assert running.stop() == 0
         assert "Traceback" not in running.errors()
     decoder = RowDecoder(contract, {1: json.dumps(row_schema(contract))})
@@ -184,6 +184,6 @@ def test_job_reads_what_confluents_serializer_writes(broker: Broker, schema_regi
     assert value is not None
     row: Any = contract.row_class.FromString(decoder.decode(value))
     assert (row.order_id, row.order_count, row.cash.units, row.newest) == ("", 2, 3, "STATUS_UNSPECIFIED")
-    (letter,) = consume(broker.bootstrap, "order_totals-dead-letters")
+    (letter,) = consume(broker.bootstrap, "customer_totals-dead-letters")
     assert letter.value == values[-1]
     assert b"value has another message index" in dict(letter.headers)["reason"]

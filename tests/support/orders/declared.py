@@ -11,7 +11,7 @@ def table_of(topic: str = "orders", *, value: Protobuf = ORDER, key: Protobuf | 
     """Return the table of a topic whose records are in these formats."""
     names = ", ".join(f"`{name}`" for name in value.field_names)
     return Table(
-        name="order_totals",
+        name="customer_totals",
         contract="totals.proto",
         source=Source(topic, value, key=key),
         key={"order_id": value.field_names[0] if value is not ORDER else "order_id"},
