@@ -245,24 +245,6 @@ def test_wrong_options(ratings: Ratings) -> None:
         ratings.asker.stream(METHOD, subscribe_options={"start": 7})
 
 
-def test_a_subscriber_that_does_not_read_is_let_go_and_catches_up(ratings: Ratings, writer: Writer) -> None:
-    writer.put(*range(10))
-
-    async def talk() -> None:
-        copy = Copy()
-        async with subscribed(ratings) as stream:
-            await stream.until(copy, writer.counts)
-            for _ in range(200):
-                writer.put(*range(100))
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.05)
-            await stream.until(copy, writer.counts)
-            assert copy.resets == 1
-            assert copy.given < 20_000
-
-    asyncio.run(talk())
-
-
 def test_certain_keys(ratings: Ratings, writer: Writer) -> None:
     writer.put(*range(10))
     keys = [{"movie_id": movie_id} for movie_id in (3, 5, 3, 77)]
