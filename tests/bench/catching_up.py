@@ -21,10 +21,13 @@ READ_AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records a second: `cold` from the start of the job, `warm` of about the second half."""
+    """Records a second: `cold` from the start of the job, `warm` of about the second half.
+
+    `warm` is None where one batch had most of the records: then there is no second half.
+    """
 
     cold: float
-    warm: float
+    warm: float | None
 
 
 class Output(ABC):
@@ -48,10 +51,11 @@ class Output(ABC):
         done = list(itertools.accumulate(self._gained[time_ms] for time_ms in times_ms))
         # The last time before the half: a batch comes out at once, and just after the half would be in it.
         half = sum(1 for records in done if records * 2 <= done[-1]) - 1
-        if half < 0:
-            raise RuntimeError(f"the first batch has most of the {done[-1]:,} records; give more --records")
+        cold = done[-1] / (times_ms[-1] / 1000 - started_s)
+        if half < 0 or done[half] * 10 < done[-1]:
+            return Pace(cold, None)
         warm_s = (times_ms[-1] - times_ms[half]) / 1000
-        return Pace(done[-1] / (times_ms[-1] / 1000 - started_s), (done[-1] - done[half]) / warm_s)
+        return Pace(cold, (done[-1] - done[half]) / warm_s)
 
 
 class Counted(Output):

@@ -80,17 +80,22 @@ def _contest(figures: Figures, name: str, contestants: list[Contestant], repeat:
         for contestant in contestants:
             say(f"{name}: {contestant.who}, {turn + 1} of {repeat}")
             runs[contestant.who].append(contestant.run(f"{contestant.who}-{turn}"))
-    for which, unit, of in (
-        ("cold", "records/s", lambda run: run.pace.cold),
-        ("warm", "records/s", lambda run: run.pace.warm),
-        ("CPU", "µs a record", lambda run: run.cpu_us),
-        ("CPU of the broker", "µs a record", lambda run: run.broker_cpu_us),
-    ):
-        for who, each in runs.items():
-            figures.record(f"{name}, {which}", who, [of(run) for run in each], unit)
-        if "peer" in runs and unit == "records/s":
-            shares = [of(ours) / of(peers) for ours, peers in zip(runs["tablegate"], runs["peer"], strict=True)]
+    for which, unit, of in _MEASURED:
+        values = {who: [value for run in each if (value := of(run)) is not None] for who, each in runs.items()}
+        for who, each in values.items():
+            if each:
+                figures.record(f"{name}, {which}", who, each, unit)
+        if unit == "records/s" and all(len(each) == repeat for each in values.values()) and "peer" in values:
+            shares = [ours / peers for ours, peers in zip(values["tablegate"], values["peer"], strict=True)]
             figures.record(f"{name}, {which}, of the peer's", "tablegate", shares, "x")
+
+
+_MEASURED: tuple[tuple[str, str, Callable[[Run], float | None]], ...] = (
+    ("cold", "records/s", lambda run: run.pace.cold),
+    ("warm", "records/s", lambda run: run.pace.warm),
+    ("CPU", "µs a record", lambda run: run.cpu_us),
+    ("CPU of the broker", "µs a record", lambda run: run.broker_cpu_us),
+)
 
 
 class _Job:
