@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from gateway.contract.catalogue import Table
-from gateway.contract.tokens import TokenSigner
+from gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from gateway.contract.types import Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
+from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
 from gateway.query.call import Fields
-from gateway.query.errors import PartitionUnavailable
+from gateway.query.errors import PartitionUnavailable, QueryError, TableRebuilt
 from gateway.query.expiry import UnexpiredReader
 from gateway.query.topic_ends import TopicEnds
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
@@ -77,6 +77,23 @@ class TableAccess:
         if position is None or position.phase is not _LIVE:
             raise PartitionUnavailable(self.table.name, partition, "it is being restored")
         return position
+
+    def open_token(
+        self, text: str, *, kind: TokenKind, request_hash: int, life: Life, refused: Callable[[str], QueryError]
+    ) -> Token:
+        """Return the token of a query of this table; `refused` makes the error of a bad one from what is wrong with it.
+
+        Raise that, `TableRebuilt`, or `PartitionUnavailable` where the token is of a generation that is not here yet.
+        """
+        name = self.table.name
+        try:
+            return self.signer.open(text, kind=kind, table=name, generation=life.generation, request_hash=request_hash)
+        except InvalidToken as error:
+            raise refused(error.fault.value) from None
+        except StaleGeneration as error:
+            if error.token_generation > life.generation:
+                raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
+            raise TableRebuilt(name) from None
 
     def read_info(self, life: Life, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""

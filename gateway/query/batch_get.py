@@ -31,11 +31,11 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
             life = access.life(snapshot)
             for partition, places in _by_partition(access, keys, life.partition_count).items():
                 position = access.live(snapshot, life, partition)
+                asked = [keys[place] for place in places]
                 if wish is not None:
-                    asked = [keys[place] for place in places]
                     wish.check_keys(access, snapshot, life, partition, position, asked)
                 positions[partition] = position
-                found = snapshot.get_many(life.store_id, partition, [keys[place] for place in places])
+                found = snapshot.get_many(life.store_id, partition, asked)
                 for place, row in zip(places, found, strict=True):
                     rows[place] = row
         call.set_trailer(trailer(positions))

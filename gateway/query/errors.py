@@ -85,6 +85,11 @@ class InvalidResumeToken(QueryError):
     reason = errors_pb2.ERROR_REASON_INVALID_RESUME_TOKEN
 
 
+def resume_token_refused(fault: str) -> QueryError:
+    """Return the error of a resume token, from what is wrong with it."""
+    return InvalidResumeToken(f"the resume token {fault}; start over without it")
+
+
 class InvalidConsistencyToken(QueryError):
     """The consistency token is not of this table: read without it."""
 

@@ -27,6 +27,7 @@ from gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
+from gateway.query.params import seconds_of
 from gateway.query.topic_ends import EndsUnknown, TopicEnds
 from gateway.stores.base import Position, Snapshot
 from gateway.subscription.bell import Bell
@@ -75,15 +76,15 @@ class Wish:
         keys: Iterable[bytes],
     ) -> None:
         """Raise `NotCaughtUp` where neither the partition nor each row of these keys is fresh enough."""
-        text = self.lack(life, partition, position)
-        if text is None:
-            return
-        if self.covers is None:
-            raise NotCaughtUp(access.table.name, partition, text)
-        for key in keys:
-            stored = snapshot.get_stored(life.store_id, partition, key)
-            if stored is None or not self.covers(life, stored.version):
-                raise NotCaughtUp(access.table.name, partition, text)
+        try:
+            self.check(access, life, partition, position)
+        except NotCaughtUp:
+            if self.covers is None:
+                raise
+            for key in keys:
+                stored = snapshot.get_stored(life.store_id, partition, key)
+                if stored is None or not self.covers(life, stored.version):
+                    raise
 
 
 def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Wish | None]:
@@ -315,7 +316,7 @@ def _too_old(max_staleness_s: float, access: TableAccess) -> Lack:
 
 
 def _seconds(field: str, duration: Any) -> float:
-    seconds = float(duration.seconds) + float(duration.nanos) / 1e9
+    seconds = seconds_of(duration)
     if seconds < 0:
         raise InvalidField(field, "is negative; send a duration of 0 or more")
     return seconds

@@ -37,6 +37,11 @@ def timestamp_parts(field: str, value: Any) -> tuple[int, int]:
     return seconds, nanos
 
 
+def seconds_of(duration: Any) -> float:
+    """Return a google.protobuf.Duration in seconds."""
+    return float(duration.seconds) + float(duration.nanos) / 1e9
+
+
 def value_encoder(name: str, key_type: KeyType) -> Callable[[Any], bytes]:
     """Return the function from a value of field `name` to its key bytes; it raises `InvalidField`."""
     encode: Callable[[Any], bytes] = ENCODERS[key_type]  # type: ignore[assignment]
@@ -100,8 +105,9 @@ def keys_reader(
     `key_fields` are those of its message, in key order; empty where it repeats the key's only column itself.
     """
     name = keys.name
-    read_key: Callable[[Any], bytes]
-    read_key = key_reader(key_fields, table.key) if key_fields else _scalar_reader(table.key[0].type)
+    read_key: Callable[[Any], bytes] = (
+        key_reader(key_fields, table.key) if key_fields else _scalar_reader(table.key[0].type)
+    )
 
     def read(request: Message) -> list[bytes]:
         values = getattr(request, name)

@@ -7,12 +7,12 @@ from typing import Any
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import RangeQuery
-from gateway.contract.tokens import InvalidToken, StaleGeneration, request_hasher
+from gateway.contract.tokens import request_hasher
 from gateway.contract.types import Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from gateway.query.access import Life, TableAccess, trailer
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
+from gateway.query.errors import InvalidField, InvalidPageToken, QueryError
 from gateway.query.freshness import Wish, when_fresh, wish_reader
 from gateway.query.params import KeyBounds, bounds_reader, key_reader, parse
 from gateway.query.wire import Heads
@@ -127,22 +127,13 @@ class _RangePlan:
         """Return the bounds of what the page token leaves; raise `InvalidPageToken` or `TableRebuilt`."""
         if not page.token_text:
             return page.bounds
-        table = self._access.table.name
-        try:
-            token = self._access.signer.open(
-                page.token_text,
-                kind=TOKEN_KIND_PAGE,
-                table=table,
-                generation=life.generation,
-                request_hash=self._request_hash(request),
-            )
-        except InvalidToken as error:
-            text = f"the page token {error.fault.value}; start over at the first page"
-            raise InvalidPageToken(text) from None
-        except StaleGeneration as error:
-            if error.token_generation > life.generation:
-                raise PartitionUnavailable(table, None, "the token is of a newer generation of it") from None
-            raise TableRebuilt(table) from None
+        token = self._access.open_token(
+            page.token_text,
+            kind=TOKEN_KIND_PAGE,
+            request_hash=self._request_hash(request),
+            life=life,
+            refused=_page_token_refused,
+        )
         start, end = page.bounds.start, page.bounds.end
         if page.descending:
             return KeyBounds(start, token.after_key if end is None else min(end, token.after_key))
@@ -159,6 +150,10 @@ class _RangePlan:
             after_key=after_key,
         )
         return self._access.signer.sign(token).encode("ascii")
+
+
+def _page_token_refused(fault: str) -> QueryError:
+    return InvalidPageToken(f"the page token {fault}; start over at the first page")
 
 
 def _merged(snapshot: Snapshot, life: Life, partitions: list[Partition], bounds: KeyBounds, page: _Page) -> list[Row]:

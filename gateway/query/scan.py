@@ -8,19 +8,12 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from gateway.contract.catalogue import ScanQuery
-from gateway.contract.tokens import InvalidToken, StaleGeneration, request_hasher
+from gateway.contract.tokens import request_hasher
 from gateway.contract.types import Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call, StreamHandler
-from gateway.query.errors import (
-    CorruptRow,
-    DeadlineExceeded,
-    InvalidResumeToken,
-    PartitionUnavailable,
-    ShuttingDown,
-    TableRebuilt,
-)
+from gateway.query.errors import CorruptRow, DeadlineExceeded, ShuttingDown, TableRebuilt, resume_token_refused
 from gateway.query.filters import Test, filters_reader
 from gateway.query.freshness import Wish, when_fresh, wish_reader
 from gateway.query.params import parse
@@ -90,16 +83,9 @@ class _ScanPlan:
         text = getattr(request, options.name).resume_token if options is not None else ""
         if not text:
             return Token(kind=TOKEN_KIND_SCAN, table=table, generation=life.generation, request_hash=request_hash)
-        try:
-            return self.access.signer.open(
-                text, kind=TOKEN_KIND_SCAN, table=table, generation=life.generation, request_hash=request_hash
-            )
-        except InvalidToken as error:
-            raise InvalidResumeToken(f"the resume token {error.fault.value}; start over without it") from None
-        except StaleGeneration as error:
-            if error.token_generation > life.generation:
-                raise PartitionUnavailable(table, None, "the token is of a newer generation of it") from None
-            raise TableRebuilt(table) from None
+        return self.access.open_token(
+            text, kind=TOKEN_KIND_SCAN, request_hash=request_hash, life=life, refused=resume_token_refused
+        )
 
 
 class _ScanRun:

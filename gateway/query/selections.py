@@ -42,11 +42,10 @@ def _only(select: Select, keys: frozenset[bytes], table: Table) -> Select:
 
     def select_keys(partition_count: int) -> Selection:
         run = select(partition_count)
-        holds = run.holder()
         found: dict[Partition, list[bytes]] = {}
         for key in sorted(keys):
             partition = table.partition_of(key, partition_count)
-            if partition in run.partitions and holds(key):
+            if partition in run.partitions and run.holds(key):
                 found.setdefault(partition, []).append(key)
         return replace(run, partitions=sorted(found), keys=found)
 

@@ -9,20 +9,21 @@ from typing import Any
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import SubscribeQuery
-from gateway.contract.tokens import InvalidToken, StaleGeneration, request_hasher
+from gateway.contract.tokens import request_hasher
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call, StreamHandler
 from gateway.query.errors import (
     InvalidField,
-    InvalidResumeToken,
     PartitionUnavailable,
     ShuttingDown,
     SlowSubscription,
     StreamExpired,
+    TableRebuilt,
+    resume_token_refused,
 )
 from gateway.query.live_table import LiveTable, is_same
-from gateway.query.params import parse
+from gateway.query.params import parse, seconds_of
 from gateway.query.selections import selection_reader
 from gateway.query.subscription_messages import ChangeEncoder, Positions, Speaker, cursor_of
 from gateway.stores.base import Snapshot
@@ -148,19 +149,14 @@ class _Run:
         """Return the cursor of the resume token; None where only a new snapshot helps. Raise `InvalidResumeToken`."""
         access, life = self._plan.access, self._life
         try:
-            token = access.signer.open(
+            token = access.open_token(
                 self._resume_token,
                 kind=TOKEN_KIND_SUBSCRIBE,
-                table=access.table.name,
-                generation=life.generation,
                 request_hash=self._request_hash,
+                life=life,
+                refused=resume_token_refused,
             )
-        except InvalidToken as error:
-            raise InvalidResumeToken(f"the resume token {error.fault.value}; start over without it") from None
-        except StaleGeneration as error:
-            if error.token_generation > life.generation:
-                name = access.table.name
-                raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
+        except TableRebuilt:
             return None
         return cursor_of(token, life, self._selection, ages=access.table.expiry is not None)
 
@@ -280,7 +276,7 @@ class _Run:
 def _progress_s(field: str, options: Any) -> float:
     if not options.HasField("progress_interval"):
         return PROGRESS_S
-    seconds = float(options.progress_interval.seconds) + float(options.progress_interval.nanos) / 1e9
+    seconds = seconds_of(options.progress_interval)
     if seconds <= 0:
         raise InvalidField(field, "is not positive; send how often you want to hear, or leave it out")
     return min(max(seconds, PROGRESS_MIN_S), PROGRESS_MAX_S)

@@ -8,6 +8,7 @@ goes back. Rows and changes of a step are read in one snapshot.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from gateway.contract.types import Offset, Partition, StoreId
@@ -62,7 +63,7 @@ class Room:
         return count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Selection:
     """Which rows a subscription is for: start <= key < end (None: to the last), and `matches` where it is not None.
 
@@ -75,8 +76,9 @@ class Selection:
     matches: Matches | None = None
     keys: Mapping[Partition, Sequence[bytes]] | None = None
 
-    def holder(self) -> Callable[[bytes], bool]:
-        """Return the function from a key to whether it is in it."""
+    @cached_property
+    def holds(self) -> Callable[[bytes], bool]:
+        """Whether a key is in it."""
         start, end = self.start, self.end
         if self.keys is not None:
             return frozenset(key for keys in self.keys.values() for key in keys).__contains__
@@ -213,8 +215,7 @@ def _known(
     changes: Sequence[PastChange], selection: Selection, cursor: Cursor, partition: Partition
 ) -> list[PastChange]:
     """Return the changes of keys that are selected, and to which the rows that were taken reach."""
-    holds = selection.holder()
-    known = [change for change in changes if holds(change.key)]
+    known = [change for change in changes if selection.holds(change.key)]
     if cursor.filling < len(selection.partitions) and selection.partitions[cursor.filling] == partition:
         return [change for change in known if change.key <= cursor.after_key]
     return known

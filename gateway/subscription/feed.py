@@ -119,7 +119,6 @@ class Group:
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name
         self.selection = selection
-        self.holds = selection.holder()
         self.encode = encode
         self.members: set[Member] = set()
         self.is_told_whole = True  # as by the message after which a member joined
@@ -219,7 +218,7 @@ class Feed:
 
     def _give_changes(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
         for group in self._runs:
-            group.give([change for change in changes if group.holds(change.key)], self, is_whole=is_whole)
+            group.give([change for change in changes if group.selection.holds(change.key)], self, is_whole=is_whole)
         if self._keys:
             found: defaultdict[Group, list[PastChange]] = defaultdict(list)
             for change in changes:

@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from google.protobuf.message import DecodeError
 
 from gateway.v1 import changelog_pb2
@@ -15,8 +15,8 @@ from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
 from streamjobs.runtime.markers import MARKER_KEY
 from streamjobs.runtime.options import Start
-from streamjobs.runtime.presence import job_group, rebuild_group, rebuilt_generation
-from streamjobs.runtime.topics import BROKER_TIMEOUT_S, QUIET_CLIENT, Topic, Topics, broker_away
+from streamjobs.runtime.presence import hosts_of, job_group, rebuild_group, rebuilt_generation
+from streamjobs.runtime.topics import Topic, Topics, read_to_end
 from streamjobs.table import Global, Mode, Table
 
 MARKER_WINDOWS = (1, 1_000, 100_000)
@@ -106,33 +106,14 @@ def newest_marker(bootstrap: str, cluster: Topics, changelog: Topic) -> changelo
 def _newest_in(bootstrap: str, changelog: Topic, start: int, end: int) -> changelog_pb2.ProgressMarker | None:
     if start >= end:
         return None
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "tablegate-job-list",  # asked for by the client; never joined, nothing is committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            **QUIET_CLIENT,
-        }
-    )
     newest = None
-    try:
-        consumer.assign([TopicPartition(changelog.name, 0, start)])
-        while True:
-            record = consumer.poll(BROKER_TIMEOUT_S)
-            if record is None:
-                raise broker_away(bootstrap)
-            error = record.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return newest
-            if error is not None:
-                raise JobError(f'topic "{changelog.name}" at {bootstrap} cannot be read: {KafkaException(error)}')
+    with closing(read_to_end(bootstrap, changelog.name, start)) as records:
+        for record in records:
             if record.key() == MARKER_KEY:
                 newest = _marker(record.value() or b"") or newest
             if (record.offset() or 0) >= end - 1:
-                return newest
-    finally:
-        consumer.close()
+                break
+    return newest
 
 
 def _marker(value: bytes) -> changelog_pb2.ProgressMarker | None:
@@ -235,8 +216,7 @@ def _refuse_running(cluster: Topics, table: str) -> None:
     for group, doing in ((job_group(table), "is kept by a job that runs"), (rebuild_group(table), "is being rebuilt")):
         members = cluster.members(group)
         if members:
-            hosts = ", ".join(sorted({member.host for member in members}))
-            raise JobError(f'table "{table}" {doing} on {hosts}; stop that one first')
+            raise JobError(f'table "{table}" {doing} on {hosts_of(members)}; stop that one first')
 
 
 def _local_directory(checkpoints: str) -> Path | None:

@@ -1,16 +1,24 @@
 """The manifest of a table: read, made and written in the topic `tables`."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from google.protobuf.message import DecodeError
 
 from gateway.contract import catalogue
 from gateway.v1 import changelog_pb2
 from streamjobs.runtime.declarations import job_argument
 from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.topics import BROKER_TIMEOUT_S, MANIFESTS_TOPIC, QUIET_CLIENT, Topic, Topics, broker_away
+from streamjobs.runtime.topics import (
+    BROKER_TIMEOUT_S,
+    MANIFESTS_TOPIC,
+    QUIET_CLIENT,
+    Topic,
+    Topics,
+    broker_away,
+    read_to_end,
+)
 from streamjobs.table import Mode, Table
 
 JOB_MODES = {
@@ -139,33 +147,11 @@ def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
     """Return offset and value of each table's newest manifest that is no tombstone; nothing before the first job."""
     if Topics(bootstrap).find(MANIFESTS_TOPIC) is None:
         return {}
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            # The broker answers a fetch that finds nothing new after this time, by default half a second: that is how
-            # long the end would take to show, several times for each table that starts.
-            "fetch.wait.max.ms": 10,
-            **QUIET_CLIENT,
-        }
-    )
     newest: dict[str, tuple[int, bytes]] = {}
-    try:
-        consumer.assign([TopicPartition(MANIFESTS_TOPIC, 0, 0)])
-        while True:
-            record = consumer.poll(BROKER_TIMEOUT_S)
-            if record is None:
-                raise broker_away(bootstrap)
-            error = record.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                return newest
-            if error is not None:
-                raise JobError(f'topic "{MANIFESTS_TOPIC}" at {bootstrap} cannot be read: {KafkaException(error)}')
+    with closing(read_to_end(bootstrap, MANIFESTS_TOPIC, 0)) as records:
+        for record in records:
             table, value = (record.key() or b"").decode(errors="replace"), record.value()
             newest.pop(table, None)
             if value is not None:
                 newest[table] = record.offset() or 0, value
-    finally:
-        consumer.close()
+    return newest

@@ -4,7 +4,7 @@ The same consumer reads the topic of manifests, so that a job hears of a newer g
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -151,7 +151,11 @@ def await_gone(bootstrap: str, table: str, group: str) -> None:
         time.sleep(POLL_S)
 
 
+def hosts_of(members: Iterable[Member]) -> str:
+    """Return where members of a group run, for a sentence."""
+    return ", ".join(sorted({member.host for member in members}))
+
+
 def _taken(table: str, group: str, members: Sequence[Member]) -> JobError:
-    hosts = ", ".join(sorted({member.host for member in members}))
     doing = "kept" if group == job_group(table) else "being rebuilt"
-    return JobError(f'table "{table}" is {doing} by another job, on {hosts}; stop that one first')
+    return JobError(f'table "{table}" is {doing} by another job, on {hosts_of(members)}; stop that one first')

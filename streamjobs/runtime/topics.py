@@ -2,11 +2,11 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them without saying so
     AdminClient,
     ConfigResource,
@@ -241,6 +241,36 @@ def _agrees(setting: str, actual: str | None, wanted: str) -> bool:
 
 def _or_more(setting: str, wanted: str) -> str:
     return f"{wanted} or more" if setting == "retention.ms" else wanted
+
+
+def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, None, None]:
+    """Yield the records of a topic's first partition from an offset to its end; raise `JobError`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # The broker answers a fetch that finds nothing new after this time, by default half a second: that is how
+            # long the end would take to show, several times for each table that starts.
+            "fetch.wait.max.ms": 10,
+            **QUIET_CLIENT,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, start)])
+        while True:
+            record = consumer.poll(BROKER_TIMEOUT_S)
+            if record is None:
+                raise broker_away(bootstrap)
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return
+            if error is not None:
+                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {KafkaException(error)}')
+            yield record
+    finally:
+        consumer.close()
 
 
 def broker_away(bootstrap: str) -> JobError:

@@ -98,7 +98,7 @@ class World:
 
     def shown(self, selection: Selection, partition: Partition, mark: Mark | None = None) -> dict[bytes, bytes]:
         """Return what a selection has of `state`."""
-        matches, holds = selection.matches, selection.holder()
+        matches, holds = selection.matches, selection.holds
         return {
             key: row
             for key, row in self.state(partition, mark).items()
