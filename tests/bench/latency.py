@@ -1,4 +1,4 @@
-"""From an event to its Get: the time from `produce` to the first answer that holds it."""
+"""From an event to its Get: `produce` to the first answer that holds it; acknowledgement to a Get that waits for it."""
 
 import random
 import statistics
@@ -8,19 +8,23 @@ from pathlib import Path
 
 import grpc
 
+from streamjobs.local.samples import stocks
+from streamjobs.table import Mode
 from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, say
 from tests.bench.peer import Peer
 from tests.bench.stack import Stack, read_count, request_bytes
+from tests.support.own_writes import GET_TICK, OwnWrites, ticks
 
 MOVIES = 50
 WARM_S = 30.0
 POLL_S = 0.0005
 PROBE_TIMEOUT_S = 60.0  # the job may still be starting
+OWN_WRITES = 1_000
 
 
 def measure(work: Path, built: Path | None, figures: Figures, *, probes: int) -> None:
-    """Record p50 and p99 of event → Get: both modes of the job, then the peer, at its best and with its defaults."""
+    """Record p50 and p99: both modes of the job, reads of own writes, the peer at its best and with its defaults."""
     for mode in ("realtime", "microbatch"):
         say(f"event → Get, {mode}")
         with Stack(work / mode) as stack:
@@ -28,8 +32,32 @@ def measure(work: Path, built: Path | None, figures: Figures, *, probes: int) ->
             with stack.job(mode=mode), stack.gateway() as gateway:
                 count = probes if mode == "realtime" else probes // 3  # each takes 20 times as long
                 _record(figures, f"event → Get, {mode}", "tablegate", _probe(stack, gateway.address, count))
+    _measure_own_writes(work, figures)
     if built:
         _measure_peer(work, built, figures, probes)
+
+
+def _measure_own_writes(work: Path, figures: Figures) -> None:
+    name = "acknowledged event → Get with at_least_source, realtime"
+    say(name)
+    took_ms: list[float] = []
+    with OwnWrites(work / "own-writes", "stock_ticks", Mode.REALTIME, GET_TICK) as own:
+        warm_until = time.monotonic() + WARM_S
+        for symbol, price in ticks():
+            acknowledged = own.write(stocks.tick(symbol, price))
+            refused, start = own.refused, time.perf_counter()
+            found = own.get(acknowledged, symbol=symbol).stock_tick.price
+            took_s = time.perf_counter() - start
+            if found != price:
+                raise RuntimeError(f"{symbol} has the price {found}, and {price} was acknowledged")
+            if time.monotonic() > warm_until:
+                if own.refused > refused:
+                    raise RuntimeError(f"a Get was refused: what was acknowledged was not there after {took_s:.1f} s")
+                took_ms.append(took_s * 1000)
+                if len(took_ms) == OWN_WRITES:
+                    break
+            time.sleep(random.uniform(0.0, 0.05))
+    _record(figures, name, "tablegate", took_ms)
 
 
 def _measure_peer(work: Path, built: Path, figures: Figures, probes: int) -> None:

@@ -1,99 +1,54 @@
 """The ratings table behind a door of this process, while it changes, and while door and connections come and go."""
 
 import asyncio
-import threading
-from collections.abc import Coroutine, Iterable
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from gateway.door.door import Door
-from gateway.query.plans import query_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
+from typing_extensions import override
 
-WORK_TIMEOUT_S = 30
+from tests.support.ratings_door import RatingsDoor
+
+DRAIN_S = 5
 PIECE_BYTES = 64 * 1024
 
-Result = TypeVar("Result")
 
-
-class LiveRatings:
-    """100 movies at first. `counts`: what a client's copy must become, movie → number of ratings.
-
-    Clients reach the door through a relay at `address`, which stays the same: so a connection can be cut under them.
-    """
+class LiveRatings(RatingsDoor):
+    """100 movies at first. Clients reach the door through a relay: so a connection can be cut under them."""
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self._store = MemoryStore()
-        self._table = ratings_table(self._store)
+        super().__init__()
         self._relay = Relay()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self.open()
+        super().__enter__()
         self.put(range(1, 101))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.drain()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
     @property
+    @override
     def address(self) -> str:
-        """Where clients connect to."""
         return f"127.0.0.1:{self._relay.port}"
 
-    def open(self) -> None:
-        """Open a door, as a gateway that starts does."""
-        self._work(self._open())
+    @override
+    def start(self) -> None:
+        super().start()
+        self._run(self._relay.start(self.port))
 
-    def drain(self) -> None:
-        """Close the door, as a gateway that is told to end does; then nothing listens."""
-        self._work(self._drain())
+    @override
+    def stop(self) -> None:
+        self._run(self._drain())
+        super().stop()
 
     def cut(self) -> None:
         """Break off all connections without a word; new ones are taken."""
-        self._work(self._relay.cut())
-
-    def put(self, movie_ids: Iterable[int]) -> None:
-        """Give each movie one rating more."""
-        self._work(self._put(movie_ids))
-
-    def delete(self, movie_id: int) -> None:
-        """Remove a movie."""
-        self._work(self._delete(movie_id))
-
-    def _work(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WORK_TIMEOUT_S)
-
-    async def _open(self) -> None:
-        self._bell = Bell()
-        self._door = Door(query_methods(catalogue_of(), self._store, SIGNER, self._bell), "127.0.0.1:0")
-        await self._door.start()
-        await self._relay.start(self._door.port)
+        self._run(self._relay.cut())
 
     async def _drain(self) -> None:
+        """End streams as a gateway does that is told to end: each hears of it."""
         self._relay.refuse()
         self._door.drain()
         self._bell.toll()
-        await self._door.stop(5)
+        await self._door.stop(DRAIN_S)
         await self._relay.end()
-
-    async def _put(self, movie_ids: Iterable[int]) -> None:
-        for movie_id in movie_ids:
-            self.counts[movie_id] = self.counts.get(movie_id, 0) + 1
-            self._table.put([rating(movie_id, count=self.counts[movie_id])])
-        self._bell.ring()
-
-    async def _delete(self, movie_id: int) -> None:
-        del self.counts[movie_id]
-        self._table.delete([rating(movie_id)])
-        self._bell.ring()
 
 
 class Relay:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -110,17 +110,21 @@ class RatingsDoor:
             write()
             return
 
-        async def run() -> None:
+        async def announce() -> None:
             write()
             self._bell.ring()
 
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        self._run(announce())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _made(self) -> Door:
         self._loop, self._bell = asyncio.get_running_loop(), Bell()
         catalogue = catalogue_of()
         methods = {**query_methods(catalogue, self._store, SIGNER, self._bell), **reflection_methods(catalogue)}
-        return Door({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        self._door = Door({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        return self._door
 
     def _faulty(self, methods: Methods) -> Methods:
         subscribe, get = methods[SUBSCRIBE], methods[GET]
