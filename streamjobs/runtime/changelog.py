@@ -15,7 +15,7 @@ from streamjobs.runtime.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, stored_co
 from streamjobs.runtime.decoding import encoded_sql
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.java import first_line
-from streamjobs.runtime.keys import key_bytes_sql, partition_sql
+from streamjobs.runtime.keys import key_bytes_sql, partition_sql, without_ansi
 from streamjobs.table import RowOutput, Table
 
 RECORD_TYPE = (
@@ -23,6 +23,7 @@ RECORD_TYPE = (
     "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>"
 )
 """A record as the Kafka sink takes it."""
+_PARTITION, _KEY, _HEADERS = "__partition", "__key", "__headers"
 
 
 def changelog_records(
@@ -41,13 +42,20 @@ def changelog_records(
     columns = [stored_column(rows, avro_field).alias(avro_field["name"]) for avro_field in value_schema["fields"]]
     body = to_avro(sql.struct(*columns), json.dumps(value_schema))
     value = sql.when(sql.col(EXISTS_COLUMN), sql.concat(sql.expr(f"X'00{schema_id:08X}'"), body))
-    version = f"concat(X'{generation:08X}', unhex(lpad(hex({SEQUENCE_COLUMN}), 16, '0')))"
+    version = f"concat(X'{generation:08X}', CAST({SEQUENCE_COLUMN} AS BINARY))"
+    with without_ansi(rows.sparkSession):
+        rows = rows.select(
+            "*",
+            sql.expr(partition_sql(contract, partition_count) or "CAST(NULL AS INT)").alias(_PARTITION),
+            sql.expr(key_bytes_sql(contract.key)).alias(_KEY),
+            sql.expr(f"array(struct('{VERSION_HEADER}' AS key, {version} AS value))").alias(_HEADERS),
+        )
     record = sql.struct(
         sql.lit(topic).alias("topic"),
-        sql.expr(partition_sql(contract, partition_count) or "CAST(NULL AS INT)").alias("partition"),
-        sql.expr(key_bytes_sql(contract.key)).alias("key"),
+        sql.col(_PARTITION).alias("partition"),
+        sql.col(_KEY).alias("key"),
         value.alias("value"),
-        sql.expr(f"array(struct('{VERSION_HEADER}' AS key, {version} AS value))").alias("headers"),
+        sql.col(_HEADERS).alias("headers"),
     )
     outputs = [output for output in table.outputs if row_outputs and isinstance(output, RowOutput)]
     if not outputs:

@@ -1,19 +1,24 @@
 """Ordered key bytes and partition as Spark SQL, equal to `gateway/contract/keys.py` byte for byte.
 
-They are expressions, not Python functions, because Real-time Mode takes no Python.
+They are expressions, not Python functions, because Real-time Mode takes no Python. They are to be analyzed with
+`without_ansi`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
 
 from gateway.contract.catalogue import Partitioner, Table
 from gateway.contract.keys import KeyColumn, KeyType
 
-# ANSI mode has no cast from bigint to binary; 16 hex digits are the 8 bytes. The xor flips the sign bit.
-_INT64 = "unhex(lpad(hex(CAST({0} AS BIGINT) ^ (-9223372036854775808L)), 16, '0'))"
+# The cast gives 8 bytes, big endian; the xor flips the sign bit.
+_INT64 = "CAST(CAST({0} AS BIGINT) ^ (-9223372036854775808L) AS BINARY)"
 _BOOL = "IF({0}, X'01', X'00')"
 # \\G makes the regular expression go on where its last match ended, at whole bytes: without it, the digits 00 of two
-# neighbouring bytes (A0 0B) would be taken for a byte 00.
-_BYTES = r"concat(unhex(regexp_replace(hex({0}), '\\G((?:..)*?)00', '$100FF')), X'0000')"
+# neighbouring bytes (A0 0B) would be taken for a byte 00. It is slow, and few keys have such a byte.
+_ESCAPED = r"IF(contains({0}, X'00'), unhex(regexp_replace(hex({0}), '\\G((?:..)*?)00', '$100FF')), {0})"
+_BYTES = f"concat({_ESCAPED}, X'0000')"
 _STRING = _BYTES.format("CAST({0} AS BINARY)")
 
 _ENCODERS = {
@@ -24,6 +29,16 @@ _ENCODERS = {
     KeyType.TIMESTAMP: _INT64.format("unix_micros({0})"),
 }
 """SQL of each type's bytes; {0} is the value."""
+
+
+@contextmanager
+def without_ansi(spark: SparkSession) -> Iterator[None]:
+    """Analyze expressions in the block without ANSI mode: there bigint casts to binary, and what fails is null."""
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", "true")
 
 
 def key_bytes_sql(columns: Sequence[KeyColumn], struct: str | None = None) -> str:

@@ -1,7 +1,6 @@
 """A source topic as rows: its records decoded, and the reason of each that no row can be made of."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from streamjobs.runtime.decoding import Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
 from streamjobs.runtime.errors import JobError, UnknownSchema
 from streamjobs.runtime.java import first_line
-from streamjobs.runtime.keys import key_bytes_sql
+from streamjobs.runtime.keys import key_bytes_sql, without_ansi
 from streamjobs.runtime.schemas import WriterSchemas
 from streamjobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, is_window_start
 
@@ -142,7 +141,7 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
     """
     source = side if isinstance(side, Source) else side.source
     fields, expressions = records.frame, record_key(side, table)
-    with _null_for_errors(fields.sparkSession):
+    with without_ansi(fields.sparkSession):
         for name, expression in expressions.items():
             _check(fields, expression, f'{source.declared_at}: table "{table.name}" key column "{name}"')
         key = sql.struct(*(sql.expr(expression).alias(name) for name, expression in expressions.items()))
@@ -164,7 +163,7 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
 def with_global_key(records: Records, side: Global, table: Table) -> Records:
     """Return a global side's records, those without a key malformed: nothing would ever find them."""
     what = f'{side.source.declared_at}: table "{table.name}" global side of topic "{side.source.topic}" key'
-    with _null_for_errors(records.frame.sparkSession):
+    with without_ansi(records.frame.sparkSession):
         _check(records.frame, side.key, what)
         problem = Problem("null_key", f"({side.key}) IS NULL", "'key is null'")
         reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {_reason_sql([problem])}, NULL))"
@@ -199,7 +198,7 @@ def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> D
     source = side.source
     fields = decode_source(records, source, schemas, deletes=True).frame
     where = f'{source.declared_at}: global side of topic "{source.topic}"'
-    with _null_for_errors(fields.sparkSession):
+    with without_ansi(fields.sparkSession):
         _check(fields, side.key, f"{where} key")
         found = (
             fields.where(f"{REASON_COLUMN} IS NULL AND {IGNORED_COLUMN} IS NULL AND {_passes_sql(source)}")
@@ -223,16 +222,6 @@ def _check(frame: DataFrame, expression: str, what: str, *, wanted: str | None =
         raise JobError(f"{what} does not compute: {first_line(error)}") from None
     if wanted is not None and found != wanted:
         raise JobError(f"{what} is {found}, not {wanted}; write an expression that gives {wanted}")
-
-
-@contextmanager
-def _null_for_errors(spark: SparkSession) -> Iterator[None]:
-    """Make expressions analyzed in the block null where they would fail: a record's content must not stop a job."""
-    spark.conf.set("spark.sql.ansi.enabled", "false")
-    try:
-        yield
-    finally:
-        spark.conf.set("spark.sql.ansi.enabled", "true")
 
 
 def _key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[Problem]:
