@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
 BENCH ?=
 
-.PHONY: help setup demo check test test-long proto proto-check clients bench clean
+.PHONY: help setup demo cluster-demo check test test-long proto proto-check clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -25,15 +25,18 @@ setup: $(READY) ## make the virtual environment
 demo: $(READY) ## Kafka, a job with eight tables and a gateway, a question of each (ONCE=1: ask and exit)
 	@exec $(BIN)/tablegate demo $(if $(ONCE),--once)
 
+cluster-demo: $(READY) ## Kafka, Redis, a job and three gateways: one is killed while its rows are read (ONCE=1: exit)
+	@exec $(BIN)/tablegate demo --gateways 3 $(if $(ONCE),--once)
+
 check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/buf lint
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -q -n 2 -m "not jvm and not tools" --ignore tests/integration --ignore tests/model tests
+	@$(BIN)/pytest -q -n 2 -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
-	@$(BIN)/pytest -q -n 2 -m "not jvm" tests
+	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests
 	@$(BIN)/pytest -q -m "jvm and not long" tests
 
 test-long: $(READY) ## the tests of tables again, each with ten times the events (up to an hour)

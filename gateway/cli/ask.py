@@ -24,6 +24,7 @@ from tablegate_client import Subscription, TokenStore, subscribe
 CALL_TIMEOUT_S = 10.0  # a person waits
 CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is two minutes: a person is gone by then
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
+EXPLAIN_PATH = "/gateway.v1.GatewayService/Explain"
 HTTPS = "https://"
 
 
@@ -118,6 +119,18 @@ class Gateway:
             answer: gateway_status_pb2.GetStatusResponse = call(
                 gateway_status_pb2.GetStatusRequest(), timeout=CALL_TIMEOUT_S
             )
+            return answer
+
+    def explain(self, method: str, request: str) -> gateway_status_pb2.ExplainResponse:
+        """Return who would answer a request, which is given as JSON."""
+        call = self._channel.unary_unary(
+            EXPLAIN_PATH,
+            request_serializer=gateway_status_pb2.ExplainRequest.SerializeToString,
+            response_deserializer=gateway_status_pb2.ExplainResponse.FromString,
+        )
+        with _explained(self.address):
+            asked = gateway_status_pb2.ExplainRequest(method=method, json=request)
+            answer: gateway_status_pb2.ExplainResponse = call(asked, timeout=CALL_TIMEOUT_S)
             return answer
 
     def catalogue(self) -> Catalogue:

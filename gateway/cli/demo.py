@@ -1,51 +1,31 @@
 """`tablegate demo`: Kafka, a job that keeps all example tables and a gateway, on this machine; a question of each."""
 
-import fcntl
 import itertools
 import json
-import os
 import shlex
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-
-from rich.progress import Progress, TaskID
 
 from gateway.cli.children import Child, ChildEnded
 from gateway.cli.demo_answers import Answers, NoAnswer, command_line, progress_bars, say
+from gateway.cli.demo_parts import DemoError, Events, Steps, free_ports, job, take_directory
 from gateway.cli.demo_tables import QUESTIONS, RATINGS, SYSTEMS
 from gateway.contract.descriptors import DescriptorError, shipped_proto_directory
 from streamjobs.local import LocalError
-from streamjobs.local.jars import jars
-from streamjobs.local.java import find_java
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import EventProducer, create_topic, record_count
 
-SAMPLES = 200  # of each system
-SAMPLE_RATINGS = 2_000
-SAMPLE_SEED = 1
 TRICKLE_S = 0.5
 TRICKLE_EVENTS = 3
 """Events that another system sends at once, after every second rating: its tables then make one batch for them."""
-# Most of what two cores do while eight tables start is to compile Java. The quick compiler alone halves that.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-class DemoError(Exception):
-    """What stopped the demo, in one sentence."""
 
 
 def demo(data: Path, *, once: bool, port: int) -> None:
     """Start everything, ask, print the answers; then stay until Ctrl-C, unless `once`. Raise `DemoError`."""
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         with ExitStack() as stack:
-            _lock(stack, data)
-            running = _Running(stack, data, _free_port(port))
+            take_directory(stack, data)
+            [port] = free_ports(port, ["the gateway"])
+            running = _Running(stack, data, port)
             _print_more(running.address)
             if not once:
                 running.stay()
@@ -56,53 +36,6 @@ def demo(data: Path, *, once: bool, port: int) -> None:
     say(f"stopped; the next start finds its data in {data}")
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _lock(stack: ExitStack, data: Path) -> None:
-    data.mkdir(parents=True, exist_ok=True)
-    lock = stack.enter_context((data / "lock").open("w"))
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise DemoError(f'a demo runs in "{data}": stop it, or choose another directory with --data') from None
-
-
-def _free_port(wanted: int) -> int:
-    """Return `wanted`, or any free port where somebody has it."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found = int(probe.getsockname()[1])
-            if found != wanted:
-                say(f"port {wanted} is taken: the gateway listens on {found}")
-            return found
-    raise DemoError("no port is free on 127.0.0.1: end some program and try again")
-
-
-class _Steps:
-    """Progress bars: one line a step, its time behind it."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    @contextmanager
-    def step(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a step while the block runs; the block may say how much of how much is done."""
-        task: TaskID = self._progress.add_task(text, total=None)
-
-        def advance(done: int, total: int) -> None:
-            self._progress.update(task, completed=done, total=total)
-
-        yield advance
-        self._progress.update(task, total=1, completed=1)
-
-
 class _Running:
     """Kafka, the jobs and a gateway, started in this order as parts of `stack`; the gateway answers at `address`."""
 
@@ -110,42 +43,20 @@ class _Running:
         self.address = f"127.0.0.1:{port}"
         started = time.monotonic()
         with progress_bars(transient=False) as progress:
-            steps = _Steps(progress)
-            with steps.step("Java and pinned jars") as advance:
-                find_java()
-                for kind in ("broker", "spark"):
-                    jars(kind, advance)
-            with steps.step("Kafka, one node"):
-                broker = stack.enter_context(Broker(data / "kafka", log_file=data / "logs" / "kafka.log"))
-            self._producer = EventProducer(broker.bootstrap)
-            stack.callback(self._producer.flush)
-            with steps.step(f"sample events of {len(SYSTEMS)} systems") as advance:
-                is_first_start = self._send_samples(broker.bootstrap, advance)
+            events = Events(stack, data, SYSTEMS, Steps(progress))
+        self._producer = events.producer
         say(_modes())
-        self._children = [stack.enter_context(child) for child in _children(data, broker.bootstrap, self.address)]
+        tables = [question.table.name for question in QUESTIONS]
+        children = (job(data, events.bootstrap, *tables), _gateway(data, events.bootstrap, self.address))
+        self._children = [stack.enter_context(child) for child in children]
         answers = Answers(
             self.address,
             job_log=data / "logs" / "job.log",
             check=self._check,
-            send=None if is_first_start else self._producer.send,
+            send=None if events.is_first_start else self._producer.send,
         )
         answers.wait(started)
-        say(f"Kafka listens on {broker.bootstrap}; logs are in {data / 'logs'}.\n")
-
-    def _send_samples(self, bootstrap: str, advance: Callable[[int, int], None]) -> bool:
-        """Send events of the systems that have none; return whether there are such."""
-        sent = False
-        for number, system in enumerate(SYSTEMS):
-            for topic, partitions in system.topics.items():
-                create_topic(bootstrap, topic, partitions)
-            if not any(record_count(bootstrap, topic) for topic in system.topics):
-                count = SAMPLE_RATINGS if system is RATINGS else SAMPLES
-                for event in itertools.chain(system.known_events(), system.events(count, SAMPLE_SEED)):
-                    self._producer.send(event)
-                sent = True
-            advance(number + 1, len(SYSTEMS))
-        self._producer.flush()
-        return sent
+        say(f"Kafka listens on {events.bootstrap}; logs are in {data / 'logs'}.\n")
 
     def _check(self) -> None:
         for child in self._children:
@@ -174,17 +85,11 @@ The others are in micro-batches, and hold no thread between two of them.
 """
 
 
-def _children(data: Path, bootstrap: str, address: str) -> Sequence[Child]:
-    logs = data / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    job = ["job", "run", *(question.table.name for question in QUESTIONS), "--bootstrap", bootstrap]
-    job += ["--checkpoints", str(data / "checkpoints"), "--spark-log", str(logs / "spark.log")]
+def _gateway(data: Path, bootstrap: str, address: str) -> Child:
     serve = ["serve", "--bootstrap", bootstrap, "--data", str(data / "gateway"), "--listen", address, "--reflection"]
     for question in QUESTIONS:
         serve += ["--contract", str(shipped_proto_directory() / question.table.contract)]
-    # The user's own options come last, where they win.
-    java = {"JDK_JAVA_OPTIONS": f"{JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()}
-    return Child("job", logs / "job.log", *job, environment=java), Child("gateway", logs / "gateway.log", *serve)
+    return Child("gateway", data / "logs" / "gateway.log", *serve)
 
 
 def _print_more(address: str) -> None:

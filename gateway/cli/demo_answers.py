@@ -116,7 +116,7 @@ class Answers:
 
     def _states(self) -> dict[str, str]:
         """Return what each table does or waits for."""
-        running, is_planned = _job_events(self._job_log)
+        running, is_planned = job_events(self._job_log)
         waiting = {question.table.name for question in self._waiting}
         states = {}
         for question in QUESTIONS:
@@ -140,7 +140,7 @@ class Answers:
         )
 
 
-def _job_events(job_log: Path) -> tuple[set[str], bool]:
+def job_events(job_log: Path) -> tuple[set[str], bool]:
     """Return the tables whose queries run, and whether Spark is being started, by what the job has logged."""
     running, is_planned = set(), False
     for line in job_log.read_text(errors="replace").splitlines():

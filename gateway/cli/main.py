@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gateway.cli import show
-from gateway.cli.ask import AskError, Gateway, Trust
+from gateway.cli.ask import AskError, Trust
+from gateway.cli.connecting import LOCAL, Address, AsJson, gateway_at, use_trust
 from gateway.cli.failing import fail
 from gateway.cli.jobs import jobs
+from gateway.cli.operating import drain, explain, status
 
 if TYPE_CHECKING:
     from gateway.door.tls import TlsFiles
@@ -27,16 +29,10 @@ app = typer.Typer(
 )
 app.add_typer(jobs, name="job")
 
-Address = Annotated[
-    str,
-    typer.Option(help="Gateway to ask; https://HOST:PORT for TLS.", envvar="TABLEGATE_ADDRESS", metavar="HOST:PORT"),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")]
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
 Fields = Annotated[
     list[str] | None, typer.Argument(help="Fields of the request, as field=value.", metavar="FIELD=VALUE...")
 ]
-LOCAL = "127.0.0.1:50051"
 
 
 @app.callback()
@@ -53,18 +49,7 @@ def connection(
 
     Start with [bold]tablegate demo[/bold]: Kafka, a job with eight tables and a gateway on this machine, and questions.
     """
-    global _trust
-    _trust = Trust(ca, cert, key)
-
-
-_trust = Trust()
-
-
-def _gateway(address: str) -> Gateway:
-    try:
-        return Gateway(address, _trust)
-    except AskError as error:
-        fail(error)
+    use_trust(Trust(ca, cert, key))
 
 
 def _print(rows: Iterable[Message], *, as_json: bool) -> None:
@@ -81,7 +66,7 @@ def _print(rows: Iterable[Message], *, as_json: bool) -> None:
 @app.command()
 def get(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Name a column again for another key."""
-    with _gateway(address) as gateway:
+    with gateway_at(address) as gateway:
         _print(gateway.get(table, fields or []), as_json=as_json)
 
 
@@ -95,7 +80,7 @@ def range_(
     as_json: AsJson = False,
 ) -> None:
     """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
-    with _gateway(address) as gateway:
+    with gateway_at(address) as gateway:
         _print(gateway.range(table, fields or [], limit=limit, descending=descending), as_json=as_json)
 
 
@@ -108,7 +93,7 @@ def scan(
     as_json: AsJson = False,
 ) -> None:
     """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
-    with _gateway(address) as gateway:
+    with gateway_at(address) as gateway:
         _print(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
 
 
@@ -148,7 +133,7 @@ def subscribe(
     from gateway.cli.subscribe import follow
 
     as_lines = as_json or not sys.stdout.isatty()
-    with _gateway(address) as gateway:
+    with gateway_at(address) as gateway:
         try:
             follow(gateway, table, fields or [], as_json=as_lines, resume=resume, changes_only=changes_only)
         except AskError as error:
@@ -158,7 +143,7 @@ def subscribe(
 @app.command()
 def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Show the tables of a gateway, their keys, and the methods that read them."""
-    with _gateway(address) as gateway:
+    with gateway_at(address) as gateway:
         try:
             catalogue, status = gateway.catalogue(), gateway.status()
         except AskError as error:
@@ -171,19 +156,8 @@ def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
         show.tables(described)
 
 
-@app.command()
-def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
-    """Show how far each partition of a gateway is; exit code 1 unless all tables are served."""
-    with _gateway(address) as gateway:
-        try:
-            answer = gateway.status()
-        except AskError as error:
-            fail(error)
-    if as_json:
-        print(json.dumps(show.to_dict(answer)))
-    else:
-        show.status(answer)
-    raise typer.Exit(0 if answer.tables and all(table.serving for table in answer.tables) else 1)
+for command in (status, explain, drain):
+    app.command()(command)
 
 
 @app.command()
@@ -216,6 +190,14 @@ def serve(
     data: Annotated[Path, typer.Option(help="Directory of the store, which may be lost, and of token.key.")] = Path(
         ".tablegate/gateway"
     ),
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Redis that is to hold the store in place of the directory; each gateway needs a prefix of its own.",
+            metavar="redis://HOST:PORT/0?prefix=NAME",
+            envvar="TABLEGATE_STORE",
+        ),
+    ] = None,
     listen: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")] = LOCAL,
     workers: Annotated[int | None, typer.Option(help="Serving processes; one a core without it.", min=1)] = None,
     token_key: Annotated[
@@ -241,16 +223,48 @@ def serve(
         typer.Option(help="Let pages of this origin call, for example https://shop.example; * for all. Repeatable."),
     ] = None,
     tables_topic: Annotated[str, typer.Option(help="Topic of the jobs' manifests.")] = "tables",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            help="Be one of a cluster: gateways that share the partitions, and of which any answers. The others reach "
+            "this one there; all need the same --token-key.",
+            metavar="HOST:PORT",
+            rich_help_panel="Cluster",
+        ),
+    ] = None,
+    gateway_id: Annotated[
+        str | None,
+        typer.Option(help="Name in the cluster; without it a made-up one, kept in --data.", rich_help_panel="Cluster"),
+    ] = None,
+    zone: Annotated[
+        str,
+        typer.Option(help="Where it stands: replicas go to different zones first.", rich_help_panel="Cluster"),
+    ] = "",
+    replicas: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How many gateways are to have each partition; 0 for all, 2 without it. For one table: TABLE=N. "
+            "Repeatable.",
+            metavar="N|TABLE=N",
+            rich_help_panel="Cluster",
+        ),
+    ] = None,
+    gateways_topic: Annotated[
+        str,
+        typer.Option(help="Topic where gateways find each other; made where there is none.", rich_help_panel="Cluster"),
+    ] = "gateways",
     log_file: Annotated[Path | None, typer.Option(help="File for the log; stderr without it.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
     from gateway.server.app import serve as run
     from gateway.server.config import ServeConfig, ServeError, cores
 
+    of_all, of_tables = _replicas(replicas or ())
     config = ServeConfig(
         contracts=tuple(contract),
         bootstrap=bootstrap,
         data=data,
+        store_url=store,
         listen=listen,
         workers=workers or cores(),
         reflection=reflection,
@@ -258,6 +272,12 @@ def serve(
         insecure=insecure,
         cors_origins=tuple(cors_origin or ()),
         tables_topic=tables_topic,
+        advertise=advertise,
+        gateway_id=gateway_id,
+        zone=zone,
+        replicas=of_all,
+        replicas_of=of_tables,
+        gateways_topic=gateways_topic,
         token_key_file=token_key,
         log_file=log_file,
     )
@@ -266,6 +286,21 @@ def serve(
     except ServeError as error:
         fail(error)
     raise typer.Exit(code)
+
+
+def _replicas(texts: Iterable[str]) -> tuple[int | None, dict[str, int]]:
+    """Return how many replicas each partition is to have, None where that is not said; and those of certain tables."""
+    of_all: int | None = None
+    of_tables: dict[str, int] = {}
+    for text in texts:
+        table, equals, number = text.rpartition("=")
+        if not number.isdecimal() or (equals and not table):
+            fail(f'--replicas "{text}" is no number of replicas; give N, or TABLE=N for one table')
+        if table:
+            of_tables[table] = int(number)
+        else:
+            of_all = int(number)
+    return of_all, of_tables
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> "TlsFiles | None":
@@ -326,15 +361,34 @@ def produce_sample(
 @app.command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Ask, print the answers, stop.")] = False,
-    data: Annotated[Path, typer.Option(help="Directory for everything the demo keeps.")] = Path(".tablegate/demo"),
-    port: Annotated[int, typer.Option(help="Port of the gateway; a free one where it is taken.")] = 50051,
+    gateways: Annotated[
+        int, typer.Option(help="With several, they share one table, and one of them is killed.", min=1, max=5)
+    ] = 1,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for everything the demo keeps; without it .tablegate/demo, or .tablegate/cluster-demo.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="Port of the gateway, the first of several; free ones where they are taken.")
+    ] = 50051,
 ) -> None:
-    """Start Kafka, a job that keeps all example tables and a gateway on this machine, and ask each table."""
-    from gateway.cli.demo import DemoError
+    """Start Kafka, a job that keeps all example tables and a gateway on this machine, and ask each table.
+
+    With --gateways 3: a cluster that goes on while one of its gateways is killed and comes back.
+    With --once the exit code is then 1 unless nobody noticed.
+    """
     from gateway.cli.demo import demo as run
+    from gateway.cli.demo_cluster import cluster_demo
+    from gateway.cli.demo_parts import DemoError
 
     try:
-        run(data, once=once, port=port)
+        if gateways > 1:
+            cluster_demo(data or Path(".tablegate/cluster-demo"), gateways=gateways, once=once, port=port)
+        else:
+            run(data or Path(".tablegate/demo"), once=once, port=port)
     except DemoError as error:
         fail(error)
 

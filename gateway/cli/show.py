@@ -1,6 +1,5 @@
 """Tables on a terminal."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +8,10 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.served import partition_count, served_tables
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.columns import is_money
-from gateway.v1 import status_pb2
+from gateway.v1.status_pb2 import GetStatusResponse
 
 OUT = Console(highlight=False)
 
@@ -58,10 +58,11 @@ def _decimal(money: Any) -> str:
     return f"{sign}{abs(money.units)}.{digits[:2]}{digits[2:].rstrip('0')}"
 
 
-def describe_tables(catalogue: Catalogue, status: status_pb2.GetStatusResponse | None) -> list[dict[str, Any]]:
+def describe_tables(catalogue: Catalogue, status: GetStatusResponse | None) -> list[dict[str, Any]]:
     """Return what a person asks of each table; `serving` and partitions where a gateway's status is given."""
     described = []
     states = {table.table: table for table in status.tables} if status else {}
+    served = served_tables(status) if status else frozenset()
     for name, table in sorted(catalogue.tables.items()):
         entry: dict[str, Any] = {
             "table": name,
@@ -78,7 +79,7 @@ def describe_tables(catalogue: Catalogue, status: status_pb2.GetStatusResponse |
         if table.retention_us is not None:
             entry["retention_s"] = table.retention_us / 1e6
         if name in states:
-            entry |= {"partitions": len(states[name].partitions), "serving": states[name].serving}
+            entry |= {"partitions": partition_count(states[name]), "serving": name in served}
             entry |= {"problem": states[name].problem} if states[name].problem else {}
         described.append(entry)
     return described
@@ -113,44 +114,3 @@ def _duration(seconds: float) -> str:
         if seconds >= unit_s and seconds % unit_s == 0:
             return f"{seconds / unit_s:g} {unit}"
     return f"{seconds:g} s"
-
-
-def status(answer: status_pb2.GetStatusResponse) -> None:
-    """Print a gateway's status."""
-    age_s = time.time() - answer.beat_time.ToMilliseconds() / 1000
-    kafka = "reachable" if answer.kafka_reachable else "[yellow]away: answers get older[/yellow]"
-    OUT.print(f"replicator seen {max(age_s, 0):.1f} s ago, Kafka {kafka}")
-    for table in answer.tables:
-        OUT.print()
-        state = "[green]serving[/green]" if table.serving else "[yellow]not serving[/yellow]"
-        OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
-        if table.manifest.generation:
-            OUT.print(f", generation {table.manifest.generation} of {table.manifest.changelog_topic}", end="")
-        OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
-        if table.problem:
-            OUT.print(f"  {table.problem}")
-        elif not table.manifest.generation:
-            OUT.print("  its job has published no manifest yet, or Kafka was never reached")
-        if table.restore_rows_per_second:
-            left_s = table.restore_seconds_left
-            OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
-        if table.partitions:
-            OUT.print(_partitions(table))
-
-
-def _partitions(table: status_pb2.TableStatus) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("partition", "phase", "next offset", "end offset", "lag", "staleness"):
-        shown.add_column(name, justify="left" if name == "phase" else "right")
-    for partition in table.partitions:
-        phase = status_pb2.ReplicaPhase.Name(partition.phase).removeprefix("REPLICA_PHASE_").lower()
-        staleness_s = time.time() - partition.as_of_time.ToMilliseconds() / 1000
-        shown.add_row(
-            str(partition.partition),
-            phase,
-            str(partition.next_offset),
-            str(partition.end_offset),
-            str(max(partition.end_offset - partition.next_offset, 0)),
-            f"{max(staleness_s, 0):.1f} s" if partition.as_of_time.seconds else "",
-        )
-    return shown

@@ -69,8 +69,11 @@ class TokenSigner:
         body = token.SerializeToString()
         return _VERSION + urlsafe_b64encode(body + _tag(self._keys[0], body)).rstrip(b"=").decode("ascii")
 
-    def open(self, text: str, *, kind: TokenKind, table: str, generation: int, request_hash: int = 0) -> Token:
-        """Return what `sign` was given; raise `InvalidToken`, or `StaleGeneration` where all but that fits."""
+    def open(self, text: str, *, kind: TokenKind, table: str, generation: int | None, request_hash: int = 0) -> Token:
+        """Return what `sign` was given; raise `InvalidToken`, or `StaleGeneration` where all but that fits.
+
+        A `generation` of None fits any.
+        """
         token = self._verified(text)
         if token.kind != kind:
             raise InvalidToken(TokenFault.OTHER_KIND)
@@ -78,7 +81,7 @@ class TokenSigner:
             raise InvalidToken(TokenFault.OTHER_TABLE)
         if token.request_hash != request_hash:
             raise InvalidToken(TokenFault.OTHER_REQUEST)
-        if token.generation != generation:
+        if generation is not None and token.generation != generation:
             raise StaleGeneration(token.generation, generation)
         return token
 

@@ -5,15 +5,21 @@ import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 
+from google.rpc import code_pb2
+
 from gateway.door.exchange import Exchange
+from gateway.door.places import Places
 from gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
-from gateway.query.errors import DeadlineExceeded, Internal, Overloaded, QueryError, ShuttingDown
+from gateway.query.errors import DeadlineExceeded, Internal, QueryError, ShuttingDown, code_of
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
+STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves places to three others
 CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
+CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
 _logger = logging.getLogger("gateway.door")
 
@@ -44,6 +50,11 @@ class ServedCall(ABC):
         """Return whether the gateway is going away."""
         return self._calls.draining
 
+    @property
+    def forwarded(self) -> str | None:
+        """Return what the gateway that forwarded the call says of it; gateways call each other over gRPC alone."""
+        return None
+
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""
         self.trailer = trailer
@@ -70,14 +81,25 @@ class ServedCall(ABC):
 
 
 class Calls:
-    """What is at work in this process. One event loop."""
+    """What is at work in this process. One event loop.
+
+    `answered`: how many calls of each method have ended well; `failed`: how many have not, by method and code
+    (google.rpc.Code).
+    """
 
     def __init__(self) -> None:
         self.draining = False
-        self._waiting = 0
-        self._streams = 0
+        self.answered: defaultdict[str, int] = defaultdict(int)
+        self.failed: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._waiting = Places("waiting calls", most=CALLS_MAX, most_of_principal=CALLS_OF_PRINCIPAL_MAX)
+        self._streams = Places("streams", most=STREAMS_MAX, most_of_principal=STREAMS_OF_PRINCIPAL_MAX)
         self._tasks: set[asyncio.Future[None]] = set()
         self._duplex: set[asyncio.Future[None]] = set()
+
+    @property
+    def streams(self) -> int:
+        """Return how many streams are open."""
+        return self._streams.taken
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
@@ -86,20 +108,23 @@ class Calls:
         try:
             answer = method.handler(message, call)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets a status with details
-            call.fail(as_query_error(error, path))
+            self._fail(call, path, as_query_error(error, path))
             return
         if isinstance(answer, bytes):
             call.answer(answer)
+            self.answered[path] += 1
         else:
-            self._start(call, self._wait(call, path, answer)).add_done_callback(lambda _: close_unawaited(answer))
+            work = self._wait(call, path, answer, _on_account_of(call, method))
+            self._start(call, work).add_done_callback(lambda _: close_unawaited(answer))
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
-        self._start(call, self._stream(call, path, method.handler(message, call)))
+        self._start(call, self._stream(call, path, method.handler(message, call), _on_account_of(call, method)))
 
     def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
         """Serve a stream each way, in a task."""
-        task = self._start(call, self._stream(call, path, method.handler(messages, call)))
+        work = self._stream(call, path, method.handler(messages, call), call.exchange.principal)
+        task = self._start(call, work)
         self._duplex.add(task)
         task.add_done_callback(self._duplex.discard)
 
@@ -127,32 +152,22 @@ class Calls:
         call.exchange.on_gone = task.cancel
         return task
 
-    async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes]) -> None:
-        self._waiting += 1
-        try:
-            with self._telling(call, path):
-                if self._waiting > CALLS_MAX:
-                    raise Overloaded(f"more than {CALLS_MAX} calls wait; back off")
-                async with asyncio.timeout(call.time_left_s()):
-                    message = await answer
-                call.answer(message)
-        finally:
-            self._waiting -= 1
+    async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
+        with self._telling(call, path), self._waiting.held(principal):
+            async with asyncio.timeout(call.time_left_s()):
+                message = await answer
+            call.answer(message)
+            self.answered[path] += 1
 
-    async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes]) -> None:
-        self._streams += 1
-        try:
-            with self._telling(call, path):
-                if self._streams > STREAMS_MAX:
-                    raise Overloaded(f"more than {STREAMS_MAX} streams are open; back off")
-                if self.draining:
-                    raise ShuttingDown
-                async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
-                    async for message in messages:
-                        await call.send(message)
-                call.end()
-        finally:
-            self._streams -= 1
+    async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
+        with self._telling(call, path), self._streams.held(principal):
+            if self.draining:
+                raise ShuttingDown
+            async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
+                async for message in messages:
+                    await call.send(message)
+            call.end()
+            self.answered[path] += 1
 
     @contextmanager
     def _telling(self, call: ServedCall, path: str) -> Iterator[None]:
@@ -160,13 +175,30 @@ class Calls:
         try:
             yield
         except TimeoutError:
-            call.fail(DeadlineExceeded())
+            self._fail(call, path, DeadlineExceeded())
         except asyncio.CancelledError:
-            if self.draining:  # otherwise its client is gone
-                call.fail(ShuttingDown())
+            if self.draining:
+                self._fail(call, path, ShuttingDown())
+            else:  # its client is gone
+                self.failed[path, code_pb2.CANCELLED] += 1
             raise
         except Exception as error:  # noqa: BLE001  as above
-            call.fail(as_query_error(error, path))
+            self._fail(call, path, as_query_error(error, path))
+
+    def _fail(self, call: ServedCall, path: str, error: QueryError) -> None:
+        call.fail(error)
+        self.failed[path, code_of(error)] += 1
+
+
+def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
+    """Return the principal of a call; None where there is none, or where it comes from a gateway.
+
+    A gateway forwards for all of its clients, and each of them has its limit there. What only says that it is forwarded
+    is refused by the handler at once; where the handler does not look, saying so changes nothing.
+    """
+    if method.checks_mark and call.forwarded is not None:
+        return None
+    return call.exchange.principal
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:

@@ -76,6 +76,11 @@ class CrossOriginExchange(Exchange):
     def on_gone(self, call: Callable[[], object] | None) -> None:
         self._exchange.on_gone = call
 
+    @property
+    @override
+    def principal(self) -> str | None:
+        return self._exchange.principal
+
     def _more(self, head: Head) -> Head:
         return Head(head.status, head.fields + self._fields)
 

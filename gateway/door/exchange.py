@@ -31,6 +31,10 @@ class Exchange(Protocol):
     on_gone: Callable[[], object] | None
     """Called once where the client cancels, or its connection ends, before the answer did. Set by `App.serve`."""
 
+    @property
+    def principal(self) -> str | None:
+        """Return who the client is by its verified certificate (see `principal_of`); None without one, or when over."""
+
     def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole. Over HTTP/1.1 a trailer is left out."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Set
 from urllib.parse import quote
 
 from google.rpc import code_pb2
+from typing_extensions import override
 
 from gateway.door.calls import Calls, ServedCall
 from gateway.door.envelopes import MESSAGE_BYTES_MAX, Enveloper, checked_encoding, envelope, messages, only_message
@@ -12,6 +13,7 @@ from gateway.door.exchange import Exchange
 from gateway.door.heads import Head, Kept, Trailer
 from gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
+from gateway.routing.forwarding import FORWARDED
 
 CONTENT_TYPE = b"application/grpc"
 CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
@@ -20,6 +22,7 @@ OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
 _HEAD = Head(200, _FIELDS)
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
+_FORWARDED = FORWARDED.encode("ascii")
 _UNIT_S: Mapping[int, float] = {
     ord("H"): 3600.0,
     ord("M"): 60.0,
@@ -92,6 +95,12 @@ class GrpcCall(ServedCall):
         self._trailers = trailers
         self._envelope = enveloper
         self._begun = False
+
+    @property
+    @override
+    def forwarded(self) -> str | None:
+        text = self.exchange.headers.get(_FORWARDED)
+        return None if text is None else text.decode("latin-1")
 
     def answer(self, message: bytes) -> None:
         """Answer a unary call."""

@@ -81,6 +81,11 @@ class Http1Connection(Receiver):
         parser = self._parser
         return not (parser.begun or parser.coming or parser.ready or parser.refusal or self._work or self._rest)
 
+    @property
+    def principal(self) -> str | None:
+        """Who the client is by its verified certificate."""
+        return cast("str | None", self._transport.get_extra_info("principal"))
+
     # What the transport tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

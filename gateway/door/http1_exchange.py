@@ -64,6 +64,11 @@ class Http1Exchange:
         self._sent_bytes = 0  # in this turn of the event loop, or a few
 
     @property
+    def principal(self) -> str | None:
+        """Who the client is by its verified certificate."""
+        return None if self._connection is None else self._connection.principal
+
+    @property
     def waits_for_body(self) -> bool:
         """Whether the app is waiting in `read`."""
         return self._coming is not None

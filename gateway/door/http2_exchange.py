@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from gateway.door.frames import (
     DATA,
@@ -103,6 +103,11 @@ class Http2Exchange:
         self._sender: asyncio.Future[None] | None = None
         self._outbox = outbox
         self._streams = streams
+
+    @property
+    def principal(self) -> str | None:
+        """Who the client is by its verified certificate."""
+        return self._outbox.principal
 
     def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole."""
@@ -304,6 +309,11 @@ class Outbox:
         self._waiters: list[asyncio.Future[None]] = []
         self._transport = transport
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def principal(self) -> str | None:
+        """To whom it goes, by the client's verified certificate."""
+        return cast("str | None", self._transport.get_extra_info("principal"))
 
     def put(self, data: bytes) -> None:
         """Send frames that no window holds back."""

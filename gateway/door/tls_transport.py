@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from gateway.door.principals import principal_of
 from gateway.door.receiving import Receiver
 
 PIECE_BYTES = 64 * 1024  # through OpenSSL's buffers at once: they stay as long as they once were
@@ -41,6 +42,7 @@ class TlsTransport(asyncio.Transport, Receiver):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.opened = False  # the handshake is done
+        self._principal: str | None = None
         self._ended = False  # our half, or both
 
     # What the socket's transport tells.
@@ -94,6 +96,7 @@ class TlsTransport(asyncio.Transport, Receiver):
             self._on_failed(reason_of(error))
             return False
         self._flush()
+        self._principal = principal_of(self._tls)
         self.opened = True
         self._on_open()
         return True
@@ -198,7 +201,9 @@ class TlsTransport(asyncio.Transport, Receiver):
 
     @override
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the socket's transport has, or the `ssl_object`."""
+        """Return what the socket's transport has, or the `ssl_object`, or the `principal` (None: there is none)."""
+        if name == "principal":
+            return self._principal
         return self._tls if name == "ssl_object" else self._below.get_extra_info(name, default)
 
     @property

@@ -1,16 +1,24 @@
 """One table of a store: may it be answered, from which partitions, and what was read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from gateway.contract.catalogue import Table
+from gateway.contract.keys import KeyType, encode_key
 from gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from gateway.contract.types import Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
-from gateway.query.call import Fields
-from gateway.query.errors import PartitionUnavailable, QueryError, TableRebuilt
+from gateway.query.call import Call, Fields
+from gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError, TableRebuilt
 from gateway.query.expiry import UnexpiredReader
+from gateway.query.router import Router, Scope
 from gateway.query.topic_ends import TopicEnds
+from gateway.routing.directory import Directory
+from gateway.routing.marks import ForeignMark, Marks
 from gateway.stores.base import Phase, Position, Snapshot, StoreReader
 from gateway.subscription.bell import Bell
 from gateway.v1.query_pb2 import ReadInfo
@@ -46,6 +54,7 @@ class TableAccess:
         bell: Bell,
         now_ms: NowMs,
         ends: TopicEnds | None = None,
+        router: Router | None = None,
     ) -> None:
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
@@ -53,8 +62,31 @@ class TableAccess:
         self.bell = bell
         self.ends = ends
         self.now_ms = now_ms
+        self._router = router
+        self._marks = Marks(signer, now_ms)
         self._life: Life | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}
+        self._trailers: dict[Partition, Fields] = {}
+        self._trailers_version = (0, 0)  # of the directory, and the table's generation
+
+    @property
+    def router(self) -> Router | None:
+        """Return how other gateways are asked; None where this one stands alone."""
+        router = self._router
+        return router if router is not None and router.directory.own_id else None
+
+    def scope(self, call: Call) -> Scope | None:
+        """Return what another gateway asks for; None where a client asks. Raise `ForeignForward`."""
+        text = call.forwarded
+        return None if text is None else self._opened_scope(text)
+
+    def _opened_scope(self, text: str) -> Scope:
+        try:
+            mark = self._marks.open(text, self.table.name)
+        except ForeignMark as error:
+            raise ForeignForward(str(error)) from None
+        partitions = tuple(Partition(number) for number in mark.partitions)
+        return Scope(mark.generation, partitions or None, mark.resume_token)
 
     def life(self, snapshot: Snapshot) -> Life:
         """Return the life that is served; raise `PartitionUnavailable` where the table is not."""
@@ -71,12 +103,45 @@ class TableAccess:
         self._read_infos.clear()
         return known
 
+    def check_held(self, partitions_of: Callable[[Life], Iterable[Partition]]) -> None:
+        """Raise `PartitionUnavailable` where others are to be asked at once: before this gateway waits for anything."""
+        with self.store.snapshot() as snapshot:
+            life = self.life(snapshot)
+            for partition in partitions_of(life):
+                self.live(snapshot, life, partition)
+
     def live(self, snapshot: Snapshot, life: Life, partition: Partition) -> Position:
         """Return the position of a partition that may be answered; raise `PartitionUnavailable`."""
         position = snapshot.position(life.store_id, partition)
         if position is None or position.phase is not _LIVE:
             raise PartitionUnavailable(self.table.name, partition, "it is being restored")
         return position
+
+    def is_live(self, snapshot: Snapshot, life: Life, partition: Partition) -> bool:
+        """Return whether this gateway may answer from a partition."""
+        position = snapshot.position(life.store_id, partition)
+        return position is not None and position.phase is _LIVE
+
+    def key_of_row(self, row: bytes) -> bytes:
+        """Return the key bytes of a row of the table; raise `ValueError` where it is no such row."""
+        try:
+            message: Any = self.table.row_class.FromString(row)
+        except DecodeError:
+            raise ValueError("the bytes are no row") from None
+        columns = self.table.key
+        values = [getattr(message, column.name) for column in columns]
+        is_time = [column.type is KeyType.TIMESTAMP for column in columns]
+        return encode_key(
+            columns, [value.ToMicroseconds() if time else value for value, time in zip(values, is_time, strict=True)]
+        )
+
+    def places(self, keys: Sequence[bytes], life: Life) -> dict[Partition, list[int]]:
+        """Return the places of `keys` by partition, lowest partition first."""
+        partition_of, partition_count = self.table.partition_of, life.partition_count
+        places: dict[Partition, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(partition_of(key, partition_count), []).append(place)
+        return dict(sorted(places.items()))
 
     def open_token(
         self, text: str, *, kind: TokenKind, request_hash: int, life: Life, refused: Callable[[str], QueryError]
@@ -107,34 +172,92 @@ class TableAccess:
         self._read_infos[partition] = (position, life.generation, made)
         return made
 
+    def merged_read_info(self, life: Life, positions: Mapping[Partition, Position], infos: Sequence[bytes]) -> bytes:
+        """Return the ReadInfo of an answer made from `positions` here, and from answers with `infos` elsewhere.
+
+        Raise `PartitionUnavailable` where they are of several generations of the table.
+        """
+        generation = life.generation if positions else None
+        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
+        as_of_ms = [position.as_of_ms for position in positions.values()]
+        for data in infos:
+            info = ReadInfo.FromString(data)
+            try:
+                token = self.signer.open(
+                    info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table=self.table.name, generation=generation
+                )
+            except StaleGeneration:
+                text = "its gateways serve different generations of it for a moment"
+                raise PartitionUnavailable(self.table.name, None, text) from None
+            generation = token.generation
+            numbers = token.partitions or range(len(token.next_offsets))
+            next_offsets.update(zip(map(Partition, numbers), token.next_offsets, strict=True))
+            if info.HasField("as_of_time"):
+                as_of_ms.append(info.as_of_time.ToMilliseconds())
+        return self._signed_read_info(generation or life.generation, dict(sorted(next_offsets.items())), as_of_ms)
+
     def _made_read_info(self, life: Life, positions: Mapping[Partition, Position]) -> bytes:
+        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
+        return self._signed_read_info(
+            life.generation, next_offsets, [position.as_of_ms for position in positions.values()]
+        )
+
+    def _signed_read_info(self, generation: int, next_offsets: Mapping[Partition, int], as_of_ms: list[int]) -> bytes:
+        """Return a ReadInfo of a read at these next offsets; `as_of_ms` are those of what was read."""
         token = Token(
             kind=TOKEN_KIND_CONSISTENCY,
             table=self.table.name,
-            generation=life.generation,
+            generation=generation,
             issue_time_ms=self.now_ms(),
-            next_offsets=[position.next_offset for position in positions.values()],
+            next_offsets=next_offsets.values(),
         )
-        if list(positions) != life.partitions[: len(positions)]:
-            token.partitions.extend(positions)
+        if list(next_offsets) != list(range(len(next_offsets))):
+            token.partitions.extend(next_offsets)
         info = ReadInfo(consistency_token=self.signer.sign(token))
-        if positions:
-            as_of_ms = min([position.as_of_ms for position in positions.values()])
-            info.as_of_time.seconds = as_of_ms // 1_000
-            info.as_of_time.nanos = as_of_ms % 1_000 * 1_000_000
+        if as_of_ms:
+            oldest_ms = min(as_of_ms)
+            info.as_of_time.seconds = oldest_ms // 1_000
+            info.as_of_time.nanos = oldest_ms % 1_000 * 1_000_000
         return info.SerializeToString()
 
+    def trailer(self, life: Life, positions: Mapping[Partition, Position]) -> Fields:
+        """Return what follows an answer: which partition and gateway gave it, in which role."""
+        router = self.router
+        if router is None:
+            return _ALONE_SEVERAL if len(positions) != 1 else _alone_trailer(next(iter(positions)))
+        version = router.directory.version, life.generation
+        if version != self._trailers_version:
+            self._trailers_version = version
+            self._trailers.clear()
+        if len(positions) != 1:
+            return several_trailer(frozenset((router.directory.own_id,)))
+        [partition] = positions
+        kept = self._trailers.get(partition)
+        if kept is None:
+            kept = self._trailers[partition] = _trailer(router.directory, self.table.name, partition, life.generation)
+        return kept
 
-_TRAILERS: dict[Partition, Fields] = {}
-_SEVERAL: Fields = ((b"tablegate-partition", b"several"), (b"tablegate-role", b"owner"))
+
+@lru_cache(maxsize=4_096)
+def _alone_trailer(partition: Partition) -> Fields:
+    return ((b"tablegate-partition", b"%d" % partition), (b"tablegate-role", b"owner"))
 
 
-def trailer(partitions: Mapping[Partition, Position]) -> Fields:
-    """Return what follows an answer: which partition gave it, in which role."""
-    if len(partitions) != 1:
-        return _SEVERAL
-    [partition] = partitions
-    kept = _TRAILERS.get(partition)
-    if kept is None:
-        kept = _TRAILERS[partition] = ((b"tablegate-partition", b"%d" % partition), (b"tablegate-role", b"owner"))
-    return kept
+_ALONE_SEVERAL: Fields = ((b"tablegate-partition", b"several"), (b"tablegate-role", b"owner"))
+
+
+def _trailer(directory: Directory, table: str, partition: Partition, generation: int) -> Fields:
+    replicas = directory.replicas(table, partition, generation)
+    owner_id = replicas[0].gateway_id if replicas else directory.own_id
+    return (
+        (b"tablegate-partition", b"%d" % partition),
+        (b"tablegate-role", b"owner" if owner_id == directory.own_id else b"standby"),
+        (b"tablegate-gateway", directory.own_id.encode()),
+        (b"tablegate-owner", owner_id.encode()),
+    )
+
+
+@lru_cache(maxsize=1_024)
+def several_trailer(gateway_ids: frozenset[str]) -> Fields:
+    """Return the trailer of an answer from several partitions, to which these gateways gave their parts."""
+    return ((b"tablegate-partition", b"several"), (b"tablegate-gateway", ",".join(sorted(gateway_ids)).encode()))

@@ -1,35 +1,40 @@
 """BatchGet: the rows of several keys, in the order asked."""
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import BatchGetQuery
 from gateway.contract.types import Partition
-from gateway.query.access import TableAccess, trailer
+from gateway.query.access import TableAccess
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.errors import TooManyKeys
-from gateway.query.freshness import Wish, when_fresh, wish_reader
+from gateway.query.elsewhere import here_or
+from gateway.query.errors import PartitionUnavailable, TooManyKeys
+from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import keys_reader, parse
+from gateway.query.routed_batch import Read, RoutedBatch
+from gateway.query.router import Scope
 from gateway.query.wire import Heads
 from gateway.stores.base import Position
 
 
 def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
-    store = access.store
     keys_name = query.keys.name
     read_keys = keys_reader(query.keys, query.key_fields, query.table)
     read_wish = wish_reader(query, access)
     entries = _Entries(query)
     info_heads = None if query.read_info is None else Heads(query.read_info.number)
 
-    def answer(request: Message, keys: list[bytes], wish: Wish | None, call: Call) -> bytes:
+    def read(request: Message, keys: list[bytes], wish: Wish | None, scope: Scope | None) -> Read:
         positions: dict[Partition, Position] = {}
         rows: list[bytes | None] = [None] * len(keys)
-        with store.snapshot() as snapshot:
+        with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
-            for partition, places in _by_partition(access, keys, life.partition_count).items():
+            if scope is not None:
+                scope.check(query.table.name, life)
+            for partition, places in access.places(keys, life).items():
                 position = access.live(snapshot, life, partition)
                 asked = [keys[place] for place in places]
                 if wish is not None:
@@ -38,9 +43,14 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
                 found = snapshot.get_many(life.store_id, partition, asked)
                 for place, row in zip(places, found, strict=True):
                     rows[place] = row
-        call.set_trailer(trailer(positions))
-        results = entries.spliced(rows, getattr(request, keys_name))
+        return Read(entries.spliced(rows, getattr(request, keys_name)), life, positions)
+
+    def answer(request: Message, keys: list[bytes], wish: Wish | None, call: Call, scope: Scope | None) -> bytes:
+        results, life, positions = read(request, keys, wish, scope)
+        call.set_trailer(access.trailer(life, positions))
         return results if info_heads is None else results + info_heads.embed(access.read_info(life, positions))
+
+    routed = RoutedBatch(query, access, read)
 
     def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         request = parse(query.request_class, data)
@@ -49,20 +59,23 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
             raise TooManyKeys(asked, query.max_keys)
         keys = read_keys(request)
         wish = read_wish(request)
+        scope = access.scope(call)
+
+        def instead(missing: PartitionUnavailable) -> Awaitable[bytes]:
+            router = access.router
+            if router is None or scope is not None or missing.partition is None:
+                raise missing
+            return routed.answer(router, request, keys, wish, call)
+
         if wish is None:
-            return answer(request, keys, None, call)
-        return when_fresh(lambda: answer(request, keys, wish, call), wish, call)
+            try:
+                return answer(request, keys, None, call, scope)
+            except PartitionUnavailable as missing:
+                return instead(missing)
+        attempt = partial(answer, request, keys, wish, call, scope)
+        return here_or(instead, attempt, access, partial(access.places, keys), wish, call, scope)
 
     return handle
-
-
-def _by_partition(access: TableAccess, keys: list[bytes], partition_count: int) -> dict[Partition, list[int]]:
-    """Return the places of `keys` by partition, lowest partition first."""
-    partition_of = access.table.partition_of
-    places: dict[Partition, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(partition_of(key, partition_count), []).append(place)
-    return dict(sorted(places.items()))
 
 
 class _Entries:

@@ -21,6 +21,10 @@ class Call(Protocol):
     def draining(self) -> bool:
         """Return whether the gateway is going away: streams then end with `ShuttingDown`."""
 
+    @property
+    def forwarded(self) -> str | None:
+        """Return what the gateway that forwarded the call says of it, signed; None where a client made the call."""
+
     def offer(self, message: bytes) -> bool:
         """Send a message of the stream past its handler, if that can be at once; else return False and send nothing.
 
@@ -46,18 +50,23 @@ def close_unawaited(answer: Awaitable[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
-    """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum."""
+    """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum.
+
+    `checks_mark`: before it waits for anything, the handler refuses what says that it is forwarded and is not.
+    """
 
     handler: UnaryHandler
     default_timeout_s: float
     max_timeout_s: float
+    checks_mark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
-    """A method whose answer is a stream, for as long as its client wants."""
+    """A method whose answer is a stream, for as long as its client wants. `checks_mark`: as of `UnaryMethod`."""
 
     handler: StreamHandler
+    checks_mark: bool = False
 
 
 @dataclass(frozen=True, slots=True)

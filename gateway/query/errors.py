@@ -11,6 +11,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from gateway.contract.types import Partition
 from gateway.v1 import errors_pb2
 
 DOMAIN = "tablegate"
@@ -37,6 +38,7 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_STREAM_EXPIRED: code_pb2.UNAVAILABLE,
     errors_pb2.ERROR_REASON_SLOW_SUBSCRIBER: code_pb2.RESOURCE_EXHAUSTED,
     errors_pb2.ERROR_REASON_FUTURE_OFFSET: code_pb2.OUT_OF_RANGE,
+    errors_pb2.ERROR_REASON_FOREIGN_FORWARD: code_pb2.PERMISSION_DENIED,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -45,7 +47,7 @@ class QueryError(Exception):
     """An answer that is not OK. `retry_after_ms` is set where the same call may do better later."""
 
     reason: ClassVar[int] = errors_pb2.ERROR_REASON_UNSPECIFIED
-    retry_after_ms: ClassVar[int | None] = None
+    retry_after_ms: int | None = None
 
     def __init__(self, text: str, **metadata: str) -> None:
         super().__init__(text)
@@ -55,6 +57,18 @@ class QueryError(Exception):
     def details(self) -> list[Message]:
         """Return the details beside ErrorInfo and RetryInfo."""
         return []
+
+
+class PeerError(QueryError):
+    """What another gateway said, as it came: of any reason, also of one that only a newer gateway knows."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+        retry = error_details_pb2.RetryInfo()
+        for detail in status.details:
+            if detail.Unpack(retry):
+                self.retry_after_ms = retry.retry_delay.ToMilliseconds()
 
 
 class InvalidField(QueryError):
@@ -156,6 +170,7 @@ class PartitionUnavailable(QueryError):
         where = f'table "{table}"' if partition is None else f'table "{table}" partition {partition}'
         metadata = {"table": table} if partition is None else {"table": table, "partition": str(partition)}
         super().__init__(f"{where} is not served now: {text}; try again later", **metadata)
+        self.partition = None if partition is None else Partition(partition)
 
 
 class UntrackedSource(QueryError):
@@ -175,6 +190,16 @@ class FutureOffset(QueryError):
     def __init__(self, table: str, topic: str, source_partition: int) -> None:
         text = f'source topic "{topic}" has no record at this offset of partition {source_partition} yet'
         super().__init__(f'table "{table}": {text}; send one that was acknowledged', table=table, topic=topic)
+
+
+class ForeignForward(QueryError):
+    """The call says that a gateway forwarded it, and none of this cluster did: leave the mark of it out."""
+
+    reason = errors_pb2.ERROR_REASON_FOREIGN_FORWARD
+
+    def __init__(self, fault: str) -> None:
+        text = f"the mark of a forwarded call {fault}"
+        super().__init__(f"{text}; give all gateways of a cluster the same token keys, and clocks that agree")
 
 
 class Overloaded(QueryError):
@@ -267,7 +292,7 @@ class StoreAway(QueryError):
 
 def code_of(error: QueryError) -> int:
     """Return the google.rpc.Code of an error."""
-    return STATUS_OF_REASON[error.reason]
+    return error.status.code if isinstance(error, PeerError) else STATUS_OF_REASON[error.reason]
 
 
 def reason_of(error: QueryError) -> str:
@@ -277,6 +302,8 @@ def reason_of(error: QueryError) -> str:
 
 def status_of(error: QueryError) -> status_pb2.Status:
     """Return the error as a google.rpc.Status with all its details."""
+    if isinstance(error, PeerError):
+        return error.status
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN, metadata=error.metadata),
         *error.details(),

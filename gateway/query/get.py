@@ -3,11 +3,13 @@
 from collections.abc import Awaitable
 
 from gateway.contract.catalogue import GetQuery
-from gateway.query.access import TableAccess, trailer
+from gateway.query.access import TableAccess
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.errors import RowNotFound
-from gateway.query.freshness import Wish, when_fresh, wish_reader
+from gateway.query.elsewhere import Whole, here_or
+from gateway.query.errors import PartitionUnavailable, RowNotFound
+from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import key_reader, parse
+from gateway.query.router import Scope
 from gateway.query.wire import Heads
 
 
@@ -18,17 +20,20 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
     read_wish = wish_reader(query, access)
     row_heads = Heads(query.row.number)
     info_heads = None if query.read_info is None else Heads(query.read_info.number)
+    whole = Whole(query, access)
 
-    def answer(key: bytes, wish: Wish | None, call: Call) -> bytes:
+    def answer(key: bytes, wish: Wish | None, call: Call, scope: Scope | None) -> bytes:
         with store.snapshot() as snapshot:
             life = access.life(snapshot)
+            if scope is not None:
+                scope.check(table.name, life)
             partition = table.partition_of(key, life.partition_count)
             position = access.live(snapshot, life, partition)
             if wish is not None:
                 wish.check_keys(access, snapshot, life, partition, position, (key,))
             row = snapshot.get(life.store_id, partition, key)
         positions = {partition: position}
-        call.set_trailer(trailer(positions))
+        call.set_trailer(access.trailer(life, positions))
         if row is None and not query.missing_is_empty:
             raise RowNotFound(table.name, table.row.full_name)
         found = b"" if row is None else row_heads.embed(row)
@@ -38,8 +43,20 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         request = parse(query.request_class, data)
         key = read_key(request)
         wish = read_wish(request)
+        scope = access.scope(call)
         if wish is None:
-            return answer(key, None, call)
-        return when_fresh(lambda: answer(key, wish, call), wish, call)
+            try:
+                return answer(key, None, call, scope)
+            except PartitionUnavailable as missing:
+                return whole.answer(missing, data, call, scope, may_wait=False)
+        return here_or(
+            lambda missing: whole.answer(missing, data, call, scope, may_wait=True),
+            lambda: answer(key, wish, call, scope),
+            access,
+            lambda life: [table.partition_of(key, life.partition_count)],
+            wish,
+            call,
+            scope,
+        )
 
     return handle

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from gateway.query.access import Life, TableAccess
 from gateway.query.errors import PartitionUnavailable, QueryError
@@ -24,6 +25,7 @@ class LiveTable:
 
     def __init__(self, access: TableAccess) -> None:
         self.bell = access.bell
+        self.on_toll: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
         self._feed: Feed | None = None
         self._life: Life | None = None  # of the feed
@@ -80,11 +82,17 @@ class LiveTable:
         try:
             with self._access.store.snapshot() as snapshot:
                 self.pump(snapshot, self._access.life(snapshot))
-        except (StoreUnavailable, PartitionUnavailable):
+        except StoreUnavailable:
             return  # until the bell rings again
+        except PartitionUnavailable:
+            if self._feed is not None:
+                self._feed.leave_unserved(list(self._feed.marks))
+            return
         self._pumped_s = time.monotonic()
         self._took_s = self._pumped_s - begin_s
 
     def _tolled(self) -> None:
         if self._feed is not None:
             self._feed.wake()
+        for wake in self.on_toll:
+            wake()

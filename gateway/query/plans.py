@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Generator
+from contextlib import aclosing
 from typing import Any
 
 from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, RangeQuery, ScanQuery, SubscribeQuery
@@ -22,9 +23,10 @@ from gateway.query.call import (
 from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
 from gateway.query.get import get_handler
 from gateway.query.live_table import LiveTable
-from gateway.query.ranges import range_handler
-from gateway.query.scan import scan_handler
-from gateway.query.subscribe import subscribe_handler
+from gateway.query.routed_range import range_handler
+from gateway.query.routed_scan import scan_handler
+from gateway.query.routed_subscribe import subscribe_handler
+from gateway.query.router import Router
 from gateway.query.topic_ends import TopicEnds
 from gateway.stores.base import StoreCorrupt, StoreReader, StoreUnavailable
 from gateway.subscription.bell import Bell
@@ -46,13 +48,16 @@ def query_methods(
     bell: Bell,
     *,
     ends: TopicEnds | None = None,
+    router: Router | None = None,
     now_ms: NowMs = wall_clock_ms,
 ) -> Methods:
     """Return the methods of the contracts' services, by path.
 
-    `bell` rings when the store has changed; `ends` asks Kafka what `latest` means.
+    `bell` rings when the store has changed; `ends` asks Kafka what `latest` means; `router` asks other gateways.
     """
-    accesses = {name: TableAccess(table, store, signer, bell, now_ms, ends) for name, table in catalogue.tables.items()}
+    accesses = {
+        name: TableAccess(table, store, signer, bell, now_ms, ends, router) for name, table in catalogue.tables.items()
+    }
     live = {name: LiveTable(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
         path: _method(query, accesses[query.table.name], live[query.table.name])
@@ -74,12 +79,12 @@ def _method(query: Query, access: TableAccess, live: LiveTable) -> UnaryMethod |
         case RangeQuery():
             handler = range_handler(query, access)
         case ScanQuery():
-            return StreamMethod(_guarded_stream(scan_handler(query, access)))
+            return StreamMethod(_guarded_stream(scan_handler(query, access)), checks_mark=True)
         case SubscribeQuery():
-            return StreamMethod(_guarded_stream(subscribe_handler(query, access, live)))
+            return StreamMethod(_guarded_stream(subscribe_handler(query, access, live)), checks_mark=True)
         case _:
             raise TypeError(query)
-    return UnaryMethod(_guarded_unary(handler), query.default_timeout_s, query.max_timeout_s)
+    return UnaryMethod(_guarded_unary(handler), query.default_timeout_s, query.max_timeout_s, checks_mark=True)
 
 
 def _guarded_unary(handler: UnaryHandler) -> UnaryHandler:
@@ -112,8 +117,9 @@ class _Guarded(Awaitable[bytes]):
 def _guarded_stream(handler: StreamHandler) -> StreamHandler:
     async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
         try:
-            async for message in handler(data, call):
-                yield message
+            async with aclosing(handler(data, call)) as messages:  # type: ignore[type-var]
+                async for message in messages:
+                    yield message
         except StoreUnavailable as error:
             raise _told(error) from error
 

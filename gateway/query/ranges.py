@@ -1,8 +1,8 @@
 """Range: a run of keys, a page at a time. A page ends at its last key, so its token is good on any gateway."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -10,11 +10,12 @@ from gateway.contract.catalogue import RangeQuery
 from gateway.contract.tokens import request_hasher
 from gateway.contract.types import Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
-from gateway.query.access import Life, TableAccess, trailer
-from gateway.query.call import Call, UnaryHandler
+from gateway.query.access import Life, TableAccess
+from gateway.query.call import Call
 from gateway.query.errors import InvalidField, InvalidPageToken, QueryError
-from gateway.query.freshness import Wish, when_fresh, wish_reader
-from gateway.query.params import KeyBounds, bounds_reader, key_reader, parse
+from gateway.query.freshness import Wish, wish_reader
+from gateway.query.params import KeyBounds, bounds_reader, key_reader
+from gateway.query.router import Scope
 from gateway.query.wire import Heads
 from gateway.stores.base import Position, Snapshot
 from gateway.v1 import query_pb2
@@ -24,25 +25,10 @@ PAGE_BYTES_MAX = 1024 * 1024  # a client takes answers of 4 MiB by default; a pa
 Row = tuple[bytes, bytes]
 """Key and row bytes."""
 
-_KEY = itemgetter(0)
+KEY = itemgetter(0)
 
 
-def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
-    """Return the handler of `query`."""
-    plan = _RangePlan(query, access)
-
-    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
-        request = parse(query.request_class, data)
-        page = plan.page(request)
-        wish = plan.read_wish(request)
-        if wish is None:
-            return plan.answer(request, page, None, call)
-        return when_fresh(lambda: plan.answer(request, page, wish, call), wish, call)
-
-    return handle
-
-
-class _Page:
+class Page:
     """What one call asks for."""
 
     __slots__ = ("bounds", "descending", "partition_prefix", "size", "token_text")
@@ -57,12 +43,20 @@ class _Page:
         self.token_text = token_text
 
 
-class _RangePlan:
+class Run(NamedTuple):
+    """The rows of a page and one more, where there is one; and what they were read from."""
+
+    rows: list[Row]
+    life: Life
+    positions: Mapping[Partition, Position]
+
+
+class RangePlan:
     """A Range, compiled."""
 
     def __init__(self, query: RangeQuery, access: TableAccess) -> None:
-        self._query = query
-        self._access = access
+        self.query = query
+        self.access = access
         key = access.table.key
         prefix_count = len(query.prefix)
         self._read_prefix = key_reader([param.field for param in query.prefix], key[:prefix_count])
@@ -75,13 +69,13 @@ class _RangePlan:
         self._token_heads = Heads(query.next_page_token.number)
         self._info_heads = None if query.read_info is None else Heads(query.read_info.number)
 
-    def page(self, request: Message) -> _Page:
+    def page(self, request: Message) -> Page:
         """Return what `request` asks for; raise `InvalidField`."""
-        query = self._query
+        query = self.query
         size = getattr(request, query.page_size.name)
         if size < 0:
             raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
-        return _Page(
+        return Page(
             self._read_bounds(request),
             partition_prefix=self._read_prefix(request) if self._one_partition else None,
             descending=self._descending(request),
@@ -90,44 +84,69 @@ class _RangePlan:
         )
 
     def _descending(self, request: Message) -> bool:
-        if self._query.order is None:
+        if self.query.order is None:
             return False
-        order: Any = getattr(request, self._query.order.name)
+        order: Any = getattr(request, self.query.order.name)
         if order not in query_pb2.Order.values():
-            raise InvalidField(self._query.order.name, "is no known order; send ORDER_ASCENDING or ORDER_DESCENDING")
+            raise InvalidField(self.query.order.name, "is no known order; send ORDER_ASCENDING or ORDER_DESCENDING")
         return bool(order == query_pb2.ORDER_DESCENDING)
 
-    def answer(self, request: Message, page: _Page, wish: Wish | None, call: Call) -> bytes:
+    def answer(self, request: Message, page: Page, wish: Wish | None, call: Call, scope: Scope | None) -> bytes:
         """Return the response from one snapshot."""
-        access = self._access
+        access = self.access
+        run = self.run(request, page, wish, scope=scope)
+        call.set_trailer(access.trailer(run.life, run.positions))
+        info = b"" if self.query.read_info is None else access.read_info(run.life, run.positions)
+        return self.response(request, page, run.life, run.rows, has_more=False, info=info)
+
+    def run(
+        self,
+        request: Message,
+        page: Page,
+        wish: Wish | None,
+        *,
+        scope: Scope | None = None,
+        partitions: Sequence[Partition] | None = None,
+    ) -> Run:
+        """Return the rows of a page, from one snapshot: of all partitions that it has, or of these."""
+        access = self.access
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
+            if scope is not None:
+                scope.check(access.table.name, life)
+                partitions = scope.partitions
             positions: dict[Partition, Position] = {}
-            for partition in self._partitions(life, page):
+            for partition in self.partitions(page, life) if partitions is None else partitions:
                 positions[partition] = position = access.live(snapshot, life, partition)
                 if wish is not None:
                     wish.check(access, life, partition, position)
-            bounds = self._rest(request, page, life)
+            bounds = self.rest(request, page, life)
             rows = [] if bounds.empty else _merged(snapshot, life, list(positions), bounds, page)
-        call.set_trailer(trailer(positions))
+        return Run(rows, life, positions)
+
+    def response(
+        self, request: Message, page: Page, life: Life, rows: list[Row], *, has_more: bool, info: bytes
+    ) -> bytes:
+        """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them."""
         given = _page_of(rows, page.size)
         parts = [self._row_heads.embed_all([row for _, row in given])]
-        if len(given) < len(rows):
+        if has_more or len(given) < len(rows):
             parts.append(self._token_heads.embed(self._token(request, life, given[-1][0])))
         if self._info_heads is not None:
-            parts.append(self._info_heads.embed(access.read_info(life, positions)))
+            parts.append(self._info_heads.embed(info))
         return b"".join(parts)
 
-    def _partitions(self, life: Life, page: _Page) -> list[Partition]:
+    def partitions(self, page: Page, life: Life) -> list[Partition]:
+        """Return the partitions that a page's rows are in."""
         if page.partition_prefix is None:
             return life.partitions
-        return [self._access.table.partition_of(page.partition_prefix, life.partition_count)]
+        return [self.access.table.partition_of(page.partition_prefix, life.partition_count)]
 
-    def _rest(self, request: Message, page: _Page, life: Life) -> KeyBounds:
+    def rest(self, request: Message, page: Page, life: Life) -> KeyBounds:
         """Return the bounds of what the page token leaves; raise `InvalidPageToken` or `TableRebuilt`."""
         if not page.token_text:
             return page.bounds
-        token = self._access.open_token(
+        token = self.access.open_token(
             page.token_text,
             kind=TOKEN_KIND_PAGE,
             request_hash=self._request_hash(request),
@@ -143,20 +162,20 @@ class _RangePlan:
     def _token(self, request: Message, life: Life, after_key: bytes) -> bytes:
         token = Token(
             kind=TOKEN_KIND_PAGE,
-            table=self._access.table.name,
+            table=self.access.table.name,
             generation=life.generation,
             request_hash=self._request_hash(request),
-            issue_time_ms=self._access.now_ms(),
+            issue_time_ms=self.access.now_ms(),
             after_key=after_key,
         )
-        return self._access.signer.sign(token).encode("ascii")
+        return self.access.signer.sign(token).encode("ascii")
 
 
 def _page_token_refused(fault: str) -> QueryError:
     return InvalidPageToken(f"the page token {fault}; start over at the first page")
 
 
-def _merged(snapshot: Snapshot, life: Life, partitions: list[Partition], bounds: KeyBounds, page: _Page) -> list[Row]:
+def _merged(snapshot: Snapshot, life: Life, partitions: list[Partition], bounds: KeyBounds, page: Page) -> list[Row]:
     """Return the page's rows and one more, where there is one, in order over all `partitions`."""
     limit = page.size + 1
     rows: list[Row] = []
@@ -170,7 +189,7 @@ def _merged(snapshot: Snapshot, life: Life, partitions: list[Partition], bounds:
             descending=page.descending,
         )
     if len(partitions) > 1:
-        rows.sort(key=_KEY, reverse=page.descending)  # runs that are sorted already: this merges them
+        rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
     return rows[:limit]
 
 

@@ -1,8 +1,9 @@
-"""Scan: every row that passes the filters, partition by partition, in short snapshots and by key cursor."""
+"""Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -12,11 +13,11 @@ from gateway.contract.tokens import request_hasher
 from gateway.contract.types import Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from gateway.query.access import Life, TableAccess
-from gateway.query.call import Call, StreamHandler
+from gateway.query.call import Call
 from gateway.query.errors import CorruptRow, DeadlineExceeded, ShuttingDown, TableRebuilt, resume_token_refused
 from gateway.query.filters import Test, filters_reader
 from gateway.query.freshness import Wish, when_fresh, wish_reader
-from gateway.query.params import parse
+from gateway.query.message_parts import MessageSplitter
 from gateway.query.ranges import Row
 from gateway.query.wire import Heads
 from gateway.stores.base import Position
@@ -30,27 +31,7 @@ FLUSH_S = 0.01  # rows that passed a filter wait no longer for others
 PROGRESS_S = 1.0  # a message at least this often, though no row passes
 
 
-def scan_handler(query: ScanQuery, access: TableAccess) -> StreamHandler:
-    """Return the handler of `query`."""
-    plan = _ScanPlan(query, access)
-
-    async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
-        request = parse(query.request_class, data)
-        tests = plan.read_filters(request)
-        wish = plan.read_wish(request)
-        if wish is None:
-            life = plan.open(None)
-        else:
-            opened = when_fresh(lambda: plan.open(wish), wish, call)
-            life = opened if isinstance(opened, Life) else await opened
-        run = _ScanRun(plan, life, tests, plan.resumed(request, life))
-        async for message in run.messages(call):
-            yield message
-
-    return handle
-
-
-class _ScanPlan:
+class ScanPlan:
     """A Scan, compiled."""
 
     def __init__(self, query: ScanQuery, access: TableAccess) -> None:
@@ -59,59 +40,118 @@ class _ScanPlan:
         self.read_filters = filters_reader(query.filters)
         self.read_wish = wish_reader(query, access)
         self.row_heads = Heads(query.rows.number)
+        self.splitter = MessageSplitter(query.rows, query.progress)
         self.progress_heads = None if query.progress is None else Heads(query.progress.number)
         self.info_heads = Heads(ScanProgress.READ_INFO_FIELD_NUMBER)
         self.token_heads = Heads(ScanProgress.RESUME_TOKEN_FIELD_NUMBER)
-        self._request_hash = request_hasher(query)
+        self.request_hash = request_hasher(query)
 
-    def open(self, wish: Wish | None) -> Life:
-        """Return the life that is scanned, once every partition may be answered and is fresh enough."""
+    async def opened(self, wish: Wish | None, call: Call, partitions: Iterable[Partition] | None = None) -> Life:
+        """Return the life that is scanned, once these partitions (None: all) may be answered and are fresh enough."""
+        if wish is None:
+            return self._open(None, partitions)
+        life = when_fresh(lambda: self._open(wish, partitions), wish, call)
+        return life if isinstance(life, Life) else await life
+
+    def _open(self, wish: Wish | None, partitions: Iterable[Partition] | None) -> Life:
         access = self.access
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
-            for partition in life.partitions:
+            for partition in life.partitions if partitions is None else partitions:
                 position = access.live(snapshot, life, partition)
                 if wish is not None:
                     wish.check(access, life, partition, position)
         return life
 
-    def resumed(self, request: Message, life: Life) -> Token:
-        """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
-        table = self.access.table.name
-        request_hash = self._request_hash(request)
+    def token_text(self, request: Message) -> str:
+        """Return the resume token of a request; "" for none."""
         options = self.query.scan_options
-        text = getattr(request, options.name).resume_token if options is not None else ""
-        if not text:
-            return Token(kind=TOKEN_KIND_SCAN, table=table, generation=life.generation, request_hash=request_hash)
+        return "" if options is None else str(getattr(request, options.name).resume_token)
+
+    def resumed(self, request: Message, token_text: str, life: Life) -> Token:
+        """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
+        request_hash = self.request_hash(request)
+        if token_text:
+            return self.open_token(token_text, request_hash, life)
+        name = self.access.table.name
+        return Token(kind=TOKEN_KIND_SCAN, table=name, generation=life.generation, request_hash=request_hash)
+
+    def open_token(self, text: str, request_hash: int, life: Life) -> Token:
+        """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
         return self.access.open_token(
             text, kind=TOKEN_KIND_SCAN, request_hash=request_hash, life=life, refused=resume_token_refused
         )
 
 
-class _ScanRun:
-    """One scan, as far as it is. `_token` says what was given, `_cursor` what was read."""
+class Scanned:
+    """What a scan has given: `token` goes on behind it; `positions` are what it was read at, by partition.
 
-    def __init__(self, plan: _ScanPlan, life: Life, tests: list[Test], token: Token) -> None:
+    A partition is read in several snapshots, maybe of several gateways: its position has the next offset of the newest,
+    as no row may be older afterwards, and the time of the oldest, as no row may be older than is told.
+    """
+
+    def __init__(self, plan: ScanPlan, life: Life, token: Token) -> None:
+        self.life = life
+        self.token = token
+        self.positions: dict[Partition, Position] = {}
+        self._plan = plan
+
+    def read_at(self, partition: Partition, position: Position) -> None:
+        """Take in where rows of a partition were read."""
+        known = self.positions.get(partition)
+        if known is None:
+            self.positions[partition] = position
+        elif position is not known:
+            newest, oldest_ms = max(known.next_offset, position.next_offset), min(known.as_of_ms, position.as_of_ms)
+            self.positions[partition] = replace(known, next_offset=newest, as_of_ms=oldest_ms)
+
+    def rows_left(self, held: int = 0) -> int | None:
+        """Return how many rows may be given beside those that are held; None for any number."""
+        most = self._plan.query.max_rows
+        return max(0, most - self.token.rows_given - held) if most else None
+
+    def message(self, rows: bytes, count: int, *, partition: int, after_key: bytes) -> bytes:
+        """Return a message with `count` rows, their tags included, behind which `after_key` of `partition` was read."""
+        plan, token = self._plan, self.token
+        token.rows_given += count
+        token.partition, token.after_key = partition, after_key
+        if plan.progress_heads is None:
+            return rows
+        token.issue_time_ms = plan.access.now_ms()
+        resume_token = plan.token_heads.embed(plan.access.signer.sign(token).encode("ascii"))
+        info = plan.info_heads.embed(plan.access.read_info(self.life, self.positions))
+        return rows + plan.progress_heads.embed(resume_token + info)
+
+
+class ScanRun:
+    """A scan of some partitions, as far as it is: `scanned` says what was given, `_cursor` what was read.
+
+    `partitions` are in order, and none is done already. Where the scan has begun with one, it goes on.
+    """
+
+    def __init__(
+        self, plan: ScanPlan, scanned: Scanned, tests: Sequence[Test], partitions: Sequence[Partition]
+    ) -> None:
         self._plan = plan
         self._access = plan.access
-        self._life = life
+        self._scanned = scanned
         self._tests = tests
-        self._token = token
-        self._partition = Partition(token.partition)
-        self._cursor = token.after_key
-        self._positions: dict[Partition, Position] = {}
+        token = scanned.token
+        self._partitions = [*partitions, Partition(partitions[-1] + 1 if partitions else token.partition)]
+        self._done = 0
+        self._cursor = token.after_key if self._partition == token.partition else b""
         self._limit = FIRST_READ_ROWS
         self._row_class = plan.access.table.row_class
 
     async def messages(self, call: Call) -> AsyncIterator[bytes]:
-        """Yield the stream's messages: at least one, and the last one tells that all is read."""
+        """Yield the messages: at least one, and the last one tells that all is read."""
         pending: list[Row] = []  # read and not given yet, all of one partition
         flushed = time.monotonic()
         told = False  # whether the last message told all that was read
         while not self._finished(pending):
-            _check(call)
+            check(call)
             partition = self._partition
-            pending += self._passed(self._read())[: self._rows_left(pending)]
+            pending += self._passed(self._read())[: self._scanned.rows_left(len(pending))]
             if self._due(pending, partition, time.monotonic() - flushed):
                 for message in self._spliced(pending, partition):
                     yield message
@@ -123,13 +163,13 @@ class _ScanRun:
             for message in self._spliced(pending, self._partition):
                 yield message
 
-    def _rows_left(self, pending: list[Row]) -> int | None:
-        """Return how many more rows the scan may give; None for any number."""
-        most = self._plan.query.max_rows
-        return max(0, most - self._token.rows_given - len(pending)) if most else None
+    @property
+    def _partition(self) -> Partition:
+        """Return the partition that is read; when all are, the number behind the last."""
+        return self._partitions[self._done]
 
     def _finished(self, pending: list[Row]) -> bool:
-        return self._partition >= self._life.partition_count or self._rows_left(pending) == 0
+        return self._done == len(self._partitions) - 1 or self._scanned.rows_left(len(pending)) == 0
 
     def _due(self, pending: list[Row], partition: Partition, waited_s: float) -> bool:
         """Return whether what is read makes a message."""
@@ -143,14 +183,14 @@ class _ScanRun:
         access = self._access
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
-            if life.generation != self._life.generation:
+            if life.generation != self._scanned.life.generation:
                 raise TableRebuilt(access.table.name)
             position = access.live(snapshot, life, self._partition)
-            self._positions.setdefault(self._partition, position)
+            self._scanned.read_at(self._partition, position)
             start = self._cursor + b"\x00" if self._cursor else b""
             rows = snapshot.range(life.store_id, self._partition, start=start, end=None, limit=self._limit)
         if len(rows) < self._limit:
-            self._partition, self._cursor = Partition(self._partition + 1), b""
+            self._done, self._cursor = self._done + 1, b""
         else:
             self._cursor = rows[-1][0]
         if rows:
@@ -184,16 +224,8 @@ class _ScanRun:
         yield self._message(rows, self._partition, self._cursor)
 
     def _message(self, rows: list[Row], partition: Partition, after_key: bytes) -> bytes:
-        """Return a message whose resume token goes on after `after_key` of `partition`."""
-        plan, token = self._plan, self._token
-        token.rows_given += len(rows)
-        body = plan.row_heads.embed_all([row for _, row in rows])
-        if plan.progress_heads is None:
-            return body
-        token.partition, token.after_key, token.issue_time_ms = partition, after_key, self._access.now_ms()
-        resume_token = plan.token_heads.embed(self._access.signer.sign(token).encode("ascii"))
-        info = plan.info_heads.embed(self._access.read_info(self._life, self._positions))
-        return body + plan.progress_heads.embed(resume_token + info)
+        spliced = self._plan.row_heads.embed_all([row for _, row in rows])
+        return self._scanned.message(spliced, len(rows), partition=partition, after_key=after_key)
 
 
 def _row_bytes(rows: list[Row]) -> int:
@@ -210,7 +242,8 @@ def _fitting(rows: list[Row]) -> int:
     return len(rows)
 
 
-def _check(call: Call) -> None:
+def check(call: Call) -> None:
+    """Raise what ends a stream now: `ShuttingDown` or `DeadlineExceeded`."""
     if call.draining:
         raise ShuttingDown
     left_s = call.time_left_s()

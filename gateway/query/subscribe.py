@@ -1,9 +1,11 @@
-"""Subscribe: the rows, then every change, from wherever a token says."""
+"""Subscribe to this gateway's store: the rows, then every change, from wherever a token says."""
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
@@ -12,7 +14,7 @@ from gateway.contract.catalogue import SubscribeQuery
 from gateway.contract.tokens import request_hasher
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from gateway.query.access import Life, TableAccess
-from gateway.query.call import Call, StreamHandler
+from gateway.query.call import Call
 from gateway.query.errors import (
     InvalidField,
     PartitionUnavailable,
@@ -23,8 +25,9 @@ from gateway.query.errors import (
     resume_token_refused,
 )
 from gateway.query.live_table import LiveTable, is_same
-from gateway.query.params import parse, seconds_of
-from gateway.query.selections import selection_reader
+from gateway.query.params import seconds_of
+from gateway.query.router import Scope
+from gateway.query.selections import Select, selection_reader
 from gateway.query.subscription_messages import ChangeEncoder, Positions, Speaker, cursor_of
 from gateway.stores.base import Snapshot
 from gateway.subscription.cursor import Cursor, HistoryLost, Room, Selection, Step, start_live, step
@@ -46,22 +49,7 @@ CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at on
 CONFLATED_BYTES_MAX = 256 * 1024
 
 
-def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
-    """Return the handler of `query`."""
-    plan = _Plan(query, access, live)
-
-    async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
-        run = _Run(plan, parse(query.request_class, data), call)
-        try:
-            async for message in run.messages():
-                yield message
-        finally:
-            run.leave()
-
-    return handle
-
-
-class _Plan:
+class SubscribePlan:
     """A Subscribe, compiled."""
 
     def __init__(self, query: SubscribeQuery, access: TableAccess, live: LiveTable) -> None:
@@ -73,46 +61,103 @@ class _Plan:
         self.read_selection = selection_reader(query)
         self.options_name = query.subscribe_options.name
 
+    def asked(self, request: Message) -> "Asked":
+        """Return what a request asks for; raise `InvalidField`."""
+        name = self.options_name
+        options: Any = getattr(request, name)
+        if options.start not in SubscribeStart.values():
+            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
+            raise InvalidField(f"{name}.start", text)
+        return Asked(
+            starts_live=options.start == SUBSCRIBE_START_LIVE,
+            progress_s=_progress_s(f"{name}.progress_interval", options),
+            resume_token=options.resume_token,
+            request_hash=self.request_hash(request),
+            select=self.read_selection(request),
+        )
 
-class _Run:
-    """One stream, as far as it is. `_cursor` says what the client's copy is once it has all that was yielded."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a Subscribe asks for."""
+
+    starts_live: bool
+    progress_s: float
+    resume_token: str
+    request_hash: int
+    select: Select
+
+
+class Pace:
+    """When a stream speaks, and when it ends."""
+
+    def __init__(self, call: Call, progress_s: float, *, is_part: bool = False) -> None:
+        """Begin a stream; one that `is_part` of another ends with that."""
+        self.told_s = 0.0  # when the last message was made
+        self._progress_s = progress_s
+        self._call = call
+        self._ends_s = math.inf if is_part else time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
+
+    def seconds_to_progress(self) -> float:
+        """Return the seconds until it is to say something again."""
+        return max(0.0, self.told_s + self._progress_s - time.monotonic())
+
+    def ending(self) -> ShuttingDown | StreamExpired | None:
+        """Return why the stream has to end now."""
+        if self._call.draining:
+            return ShuttingDown()
+        return StreamExpired() if time.monotonic() >= self._ends_s else None
+
+
+class SubscribeRun:
+    """One stream from this store, as far as it is. `_cursor` says where a copy is that has all that was yielded.
+
+    With a `scope` it is for some partitions only, and part of what another stream gives. Where other gateways may go
+    on, it ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same life.
+    `is_open`: it has begun, all its partitions being served.
+    """
 
     _life: Life
     _selection: Selection
     _speaker: Speaker
 
-    def __init__(self, plan: _Plan, request: Message, call: Call) -> None:
+    def __init__(self, plan: SubscribePlan, asked: Asked, call: Call, pace: Pace, scope: Scope | None = None) -> None:
         self._plan = plan
+        self._asked = asked
         self._call = call
-        options: Any = getattr(request, plan.options_name)
-        if options.start not in SubscribeStart.values():
-            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
-            raise InvalidField(f"{plan.options_name}.start", text)
-        self._starts_live = options.start == SUBSCRIBE_START_LIVE
-        self._progress_s = _progress_s(f"{plan.options_name}.progress_interval", options)
-        self._resume_token = options.resume_token
-        self._request_hash = plan.request_hash(request)
-        self._select = plan.read_selection(request)
-        self._ends_s = time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
-        self._told_s = 0.0  # when the last message was made
-        self._told_current = False  # whether that said that the copy is whole
+        self._pace = pace
+        self._scope = scope
+        self.is_open = False
+        self._told_current = False  # whether the last message said that the copy is whole
         self._cursor = Cursor()
         self._positions: Positions = {}
         self._is_slow = False
         self._feed: Feed | None = None
         self._member: Member | None = None
 
-    async def messages(self) -> AsyncIterator[bytes]:
+    async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream's messages, until the stream has to end."""
-        if not self._open():
-            yield self._reset()
-        while True:
-            async for message in self._catch_up():
-                yield message
-            async for message in self._follow():
-                yield message
+        try:
+            if not self._open():
+                yield self._reset()
+            while True:
+                async for message in self._catch_up():
+                    yield message
+                async for message in self._follow():
+                    yield message
+        finally:
+            self._leave()
 
-    def leave(self) -> None:
+    def token(self) -> str:
+        """Return the token that goes on behind what was yielded."""
+        return self._speaker.token(self._cursor) if self.is_open else self._asked.resume_token
+
+    @property
+    def _leaves(self) -> bool:
+        """Return whether other gateways may go on where this one cannot."""
+        return self._scope is not None or self._plan.access.router is not None
+
+    def _leave(self) -> None:
         """Let go of the feed."""
         if self._feed is not None and self._member is not None:
             self._feed.leave(self._member)
@@ -124,73 +169,74 @@ class _Run:
         """Find the cursor to start from; return whether the client has a copy, or wants none."""
         access = self._plan.access
         with access.store.snapshot() as snapshot:
-            self._use(access.life(snapshot))
+            life = access.life(snapshot)
+            if self._scope is not None:
+                self._scope.check(access.table.name, life)
+            selection = self._asked.select(life.partition_count)
+            if self._scope is not None and self._scope.partitions is not None:
+                selection = selection.within(self._scope.partitions)
+            self._use(life, selection)
             positions = self._live_positions(snapshot)
-            if self._resume_token:
-                cursor = self._resumed()
-            elif self._starts_live:
-                cursor = start_live(snapshot, self._life.store_id, positions, self._selection)
+            if self._asked.resume_token:
+                is_resumed = self._resume()
             else:
-                cursor = None
-        self._cursor = cursor or Cursor()
-        return cursor is not None
+                is_resumed = self._asked.starts_live
+                if is_resumed:
+                    self._cursor = start_live(snapshot, life.store_id, positions, selection)
+        self.is_open = True
+        return is_resumed
 
-    def _use(self, life: Life) -> None:
+    def _use(self, life: Life, selection: Selection) -> None:
         plan = self._plan
-        self._life = life
-        self._selection = self._select(life.partition_count)
-        self._speaker = Speaker(plan.encoder, plan.access, life, self._selection, self._request_hash)
+        self._life, self._selection = life, selection
+        self._speaker = Speaker(plan.encoder, plan.access, life, selection, self._asked.request_hash)
 
     def _live_positions(self, snapshot: Snapshot) -> Positions:
         live = self._plan.access.live
         return {partition: live(snapshot, self._life, partition) for partition in self._selection.partitions}
 
-    def _resumed(self) -> Cursor | None:
-        """Return the cursor of the resume token; None where only a new snapshot helps. Raise `InvalidResumeToken`."""
-        access, life = self._plan.access, self._life
+    def _resume(self) -> bool:
+        """Go on from the token; return False where only a new snapshot helps. Raise `InvalidResumeToken`."""
+        access, life, asked = self._plan.access, self._life, self._asked
         try:
             token = access.open_token(
-                self._resume_token,
+                asked.resume_token,
                 kind=TOKEN_KIND_SUBSCRIBE,
-                request_hash=self._request_hash,
+                request_hash=asked.request_hash,
                 life=life,
                 refused=resume_token_refused,
             )
         except TableRebuilt:
-            return None
-        return cursor_of(token, life, self._selection, ages=access.table.expiry is not None)
+            return False
+        found = cursor_of(token, life, self._selection, ages=access.table.expiry is not None)
+        if found is None:
+            return False
+        self._cursor, selection = found
+        self._use(life, selection)
+        return True
 
-    # When it speaks, and when it ends.
+    # What it says.
 
     def _reset(self) -> bytes:
         """Return the message that begins a new snapshot."""
         self._cursor = Cursor()
-        self._told_s, self._told_current = time.monotonic(), False
+        self._pace.told_s, self._told_current = time.monotonic(), False
         return self._speaker.say((), SUBSCRIBE_PHASE_RESET, self._cursor)
 
     def _said(self, result: Step | None = None) -> bytes:
         """Return the message of a step; or of none, while the copy stays behind."""
-        self._told_s, self._told_current = time.monotonic(), result is not None and result.is_whole
+        self._pace.told_s, self._told_current = time.monotonic(), result is not None and result.is_whole
         given = result.given if result is not None else ()
         if self._told_current:
             return self._speaker.say(given, SUBSCRIBE_PHASE_CURRENT, self._cursor, self._positions)
         return self._speaker.say(given, SUBSCRIBE_PHASE_CATCHING_UP, self._cursor)
-
-    def _seconds_to_progress(self) -> float:
-        return max(0.0, self._told_s + self._progress_s - time.monotonic())
-
-    def _ending(self) -> ShuttingDown | StreamExpired | None:
-        """Return why the stream has to end now."""
-        if self._call.draining:
-            return ShuttingDown()
-        return StreamExpired() if time.monotonic() >= self._ends_s else None
 
     # By its own cursor.
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
         """Yield what is between the cursor and now; return when the feed goes on from there."""
         while True:
-            if (end := self._ending()) is not None:
+            if (end := self._pace.ending()) is not None:
                 yield self._said()
                 raise end
             try:
@@ -199,14 +245,16 @@ class _Run:
                 yield self._reset()
                 continue
             except PartitionUnavailable:
+                if self._leaves:
+                    raise
                 result = None  # it was served when this began, and comes back
             if result is None or result.is_ahead:
-                if not self._seconds_to_progress():
+                if not self._pace.seconds_to_progress():
                     yield self._said()
-                await self._plan.live.bell.wait(min(UNSERVED_LOOK_S, self._seconds_to_progress()))
+                await self._plan.live.bell.wait(min(UNSERVED_LOOK_S, self._pace.seconds_to_progress()))
                 continue
             news = bool(result.given) or result.is_whole != self._told_current
-            if news or not self._seconds_to_progress():
+            if news or not self._pace.seconds_to_progress():
                 yield self._said(result)
             if self._member is not None:
                 self._is_slow = False
@@ -222,7 +270,9 @@ class _Run:
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
             if not is_same(life, self._life):
-                self._use(life)
+                if self._leaves:
+                    raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
+                self._use(life, self._asked.select(life.partition_count))
                 raise HistoryLost
             self._life = life
             self._positions = positions = self._live_positions(snapshot)
@@ -230,7 +280,8 @@ class _Run:
                 snapshot, life.store_id, positions, self._selection, self._cursor, room=room, conflate=self._is_slow
             )
             if result.is_whole and live.pump(snapshot, life):
-                name = (self._plan.query.path, self._request_hash)
+                part = None if self._scope is None else frozenset(self._selection.partitions)
+                name = (self._plan.query.path, self._asked.request_hash, part)
                 self._feed = live.feed(life)
                 self._member = self._feed.join(
                     name, self._selection, self._speaker.say_live, self._cursor.marks, positions
@@ -248,27 +299,35 @@ class _Run:
             while (message := member.take()) is not None:
                 yield message.data
             if (newest := member.newest) is not None:
-                self._cursor.marks, self._told_s = dict(newest.marks), newest.made_s
+                self._cursor.marks, self._pace.told_s = dict(newest.marks), newest.made_s
                 member.newest = None
             if member.lost:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
             self._cursor.marks = {partition: feed.marks[partition] for partition in self._selection.partitions}
-            end = self._ending()
-            if end is not None or not self._seconds_to_progress():
+            if self._leaves:
+                self._check_served(feed)
+            end = self._pace.ending()
+            if end is not None or not self._pace.seconds_to_progress():
                 yield self._live_progress(feed)
             if end is not None:
                 raise end
-            await member.wait(self._seconds_to_progress(), self._call.offer)
-        self.leave()
+            await member.wait(self._pace.seconds_to_progress(), self._call.offer)
+        self._leave()
         self._told_current = False  # what the feed said last does not count: it is to be said that this goes on
         if member.is_slow:
             if self._plan.query.disconnects_slow:
                 raise SlowSubscription(self._plan.access.table.name)
             self._is_slow = True
 
+    def _check_served(self, feed: Feed) -> None:
+        """Raise `PartitionUnavailable` where the feed stands still."""
+        for partition in feed.unserved:
+            if partition in self._cursor.marks:
+                raise PartitionUnavailable(self._plan.access.table.name, partition, "it is on other gateways now")
+
     def _live_progress(self, feed: Feed) -> bytes:
-        self._told_s = time.monotonic()
+        self._pace.told_s = time.monotonic()
         is_whole = feed.is_whole(self._selection.partitions)
         return self._speaker.say_live((), self._cursor.marks, feed.positions, is_whole)
 

@@ -1,6 +1,7 @@
 """What a Subscribe says: changes and progress as the contract's messages, and the tokens to go on from."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -10,6 +11,7 @@ from gateway.contract.keys import decode_key
 from gateway.contract.types import Offset, Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
 from gateway.query.access import Life, TableAccess
+from gateway.query.message_parts import MessageSplitter
 from gateway.query.wire import Heads
 from gateway.stores.base import Position
 from gateway.subscription.cursor import Cursor, Given, Mark, Selection
@@ -34,6 +36,7 @@ class ChangeEncoder:
         self._upsert = Heads(query.upsert.number)
         self._delete = Heads(query.delete.number)
         self._progress = Heads(query.progress.number)
+        self._splitter = MessageSplitter(query.changes, query.progress)
         self._read_info = Heads(SubscribeProgress.READ_INFO_FIELD_NUMBER)
 
     def message(self, given: Sequence[Given], progress: SubscribeProgress, read_info: bytes | None) -> bytes:
@@ -42,10 +45,19 @@ class ChangeEncoder:
         changes = [
             delete.embed(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
         ]
+        return self.joined(self._changes.embed_all(changes), progress, read_info)
+
+    def joined(self, changes: bytes, progress: SubscribeProgress, read_info: bytes | None) -> bytes:
+        """Return a response of changes as they are on the wire."""
         told = progress.SerializeToString()
         if read_info is not None:
             told += self._read_info.embed(read_info)
-        return self._changes.embed_all(changes) + self._progress.embed(told)
+        return changes + self._progress.embed(told)
+
+    def split(self, response: bytes) -> tuple[bytes, SubscribeProgress]:
+        """Return what `joined` was given."""
+        parts = self._splitter.split(response)
+        return parts.repeated, SubscribeProgress.FromString(parts.progress)
 
     def _key_message(self, key: bytes) -> bytes:
         message = self._key_class()
@@ -80,7 +92,7 @@ class Speaker:
         self, given: Sequence[Given], phase: SubscribePhase, cursor: Cursor, positions: Positions | None = None
     ) -> bytes:
         """Return the message after which a copy is at `cursor`; with `positions` it says what is read."""
-        progress = SubscribeProgress(phase=phase, resume_token=self._token(cursor))
+        progress = SubscribeProgress(phase=phase, resume_token=self.token(cursor))
         read_info = None
         if positions is not None:
             mine = {partition: positions[partition] for partition in self._selection.partitions}
@@ -94,42 +106,63 @@ class Speaker:
             return self.say(given, SUBSCRIBE_PHASE_CURRENT, cursor, positions)
         return self.say(given, SUBSCRIBE_PHASE_CATCHING_UP, cursor)
 
-    def _token(self, cursor: Cursor) -> str:
+    def token(self, cursor: Cursor) -> str:
+        """Return the resume token of a cursor."""
         selection, life, marks = self._selection, self._life, cursor.marks
         is_filled = cursor.filling == len(selection.partitions)
         token = Token(
-            kind=TOKEN_KIND_SUBSCRIBE,
-            table=self._access.table.name,
-            generation=life.generation,
-            request_hash=self._request_hash,
-            issue_time_ms=self._access.now_ms(),
             after_key=cursor.after_key,
             partition=life.partition_count if is_filled else selection.partitions[cursor.filling],
-            partitions=list(marks),
-            next_offsets=[mark.offset for mark in marks.values()],
             life_id=life.state.life_id,
-            changelog_topic_id=life.manifest.changelog_topic_id,
         )
-        if any(mark.skip for mark in marks.values()):
-            token.skips.extend([mark.skip for mark in marks.values()])
-        return self._access.signer.sign(token)
+        return signed(token, marks, self._access, life, self._request_hash)
 
 
-def cursor_of(token: Token, life: Life, selection: Selection, *, ages: bool) -> Cursor | None:
-    """Return the cursor that a token of this generation says; None where only a new snapshot helps.
+def signed(token: Token, marks: Marks, access: TableAccess, life: Life, request_hash: int) -> str:
+    """Return the text of a resume token, to which marks, and what it belongs to, are added."""
+    token.kind = TOKEN_KIND_SUBSCRIBE
+    token.table = access.table.name
+    token.generation = life.generation
+    token.request_hash = request_hash
+    token.issue_time_ms = access.now_ms()
+    token.changelog_topic_id = life.manifest.changelog_topic_id
+    token.partitions.extend(marks)
+    token.next_offsets.extend([mark.offset for mark in marks.values()])
+    if any(mark.skip for mark in marks.values()):
+        token.skips.extend([mark.skip for mark in marks.values()])
+    return access.signer.sign(token)
 
-    `ages`: the table has retention. Each store removes what is expired at its own time, so what a subscriber has been
-    told of that is known in the store alone that made its token.
+
+def marks_of(token: Token) -> dict[Partition, Mark]:
+    """Return the marks that a resume token says."""
+    skips = token.skips or [0] * len(token.partitions)
+    return {
+        Partition(partition): Mark(Offset(offset), skip)
+        for partition, offset, skip in zip(token.partitions, token.next_offsets, skips, strict=True)
+    }
+
+
+def cursor_of(token: Token, life: Life, selection: Selection, *, ages: bool) -> tuple[Cursor, Selection] | None:
+    """Return the cursor that a token of this generation says, and the selection with its partitions in that order.
+
+    None where only a new snapshot helps. `ages`: the table has retention. Each store removes what is expired at its own
+    time, so what a subscriber has been told of that is known in the store alone that made its token. A token that
+    several gateways made together is of no store, where they are not all the same: on such a table it begins anew.
     """
     is_same_life = token.life_id == life.state.life_id
     if token.changelog_topic_id != life.manifest.changelog_topic_id or (ages and not is_same_life):
         return None
-    skips = list(token.skips) if is_same_life and token.skips else [0] * len(token.partitions)
-    marks = {
-        Partition(partition): Mark(Offset(offset), skip)
-        for partition, offset, skip in zip(token.partitions, token.next_offsets, skips, strict=True)
-    }
-    partitions = list(selection.partitions)
-    filling = partitions.index(Partition(token.partition)) if token.partition in partitions else len(partitions)
-    begun = partitions[:filling] + [partition for partition in partitions[filling : filling + 1] if partition in marks]
-    return Cursor(marks, filling, token.after_key) if list(marks) == begun else None
+    marks = marks_of(token)
+    if not is_same_life:
+        marks = {partition: Mark(mark.offset) for partition, mark in marks.items()}
+    filling = Partition(token.partition)
+    is_filled = filling == life.partition_count
+    done = [partition for partition in selection.partitions if partition in marks and partition != filling]
+    rest = [partition for partition in selection.partitions if partition not in marks and partition != filling]
+    if not marks.keys() <= set(selection.partitions) or (is_filled and rest):
+        return None
+    if is_filled:
+        return Cursor(marks, len(done)), selection
+    if filling not in selection.partitions:
+        return None
+    return Cursor(marks, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])

@@ -6,40 +6,36 @@
 
 `serving` is what the store tells the workers of; each of its partitions is answered once it is LIVE. A new generation
 is built beside it, and takes its place when it is restored and was made from all source records that the old one was
-made from (`lack_of`); until then the old one is followed, and served on even where its topic is gone. A changelog that
-lost records, or was made anew, is not served on where there is no next generation: the table starts over from an empty
-store id.
+made from (`lack_of`); until then the old one is followed, and served on even where its topic is gone. Where there is no
+next generation, a changelog that lost records is not served on: the table starts over from an empty store id. One that
+was made anew needs a new generation: a manifest that changes within its own is refused (`Succession`).
 """
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Hashable, Sequence
 
 from gateway.contract.catalogue import Table
 from gateway.contract.types import StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.following import Following, closed_facts, lack_of, partitions, stored_position
+from gateway.replication.following import Following, lack_of
 from gateway.replication.log import Clock, Log, TopicFacts
-from gateway.replication.manifests import follows_on, problem_of
+from gateway.replication.manifests import Succession, follows_on, problem_of
 from gateway.replication.replica import Replica, SkippedRecords
-from gateway.replication.retention import early_removal
+from gateway.replication.share import Share
+from gateway.replication.stored_table import StoredTable, next_name
 from gateway.replication.table_log import TableLog
 from gateway.replication.topic_look import Looked, TopicLook, topic_fault
-from gateway.stores.base import StoreWriter
+from gateway.stores.base import Phase, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
-
-OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
-
-
-def next_name(table_name: str) -> str:
-    """Return the name under which the store keeps the generation that is being built; no table has such a name."""
-    return f"{table_name}/next"
 
 
 class FollowedTable:
     """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never."""
 
-    def __init__(self, table: Table, *, store: StoreWriter, log: Log, clock: Clock, caught_up_ms: int) -> None:
+    def __init__(
+        self, table: Table, *, store: StoreWriter, log: Log, clock: Clock, share: Share, caught_up_ms: int
+    ) -> None:
         self.table = table
         self.skipped = SkippedRecords(table.name)
         self.serving: Following | None = None
@@ -50,15 +46,27 @@ class FollowedTable:
         self._store = store
         self._log = log
         self._clock = clock
+        self._share = share
         self._manifest: Manifest | None = None
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
         self._look, self._older_look = TopicLook(log, clock), TopicLook(log, clock)
         self._lines = TableLog(table.name, clock)
+        self._stored = StoredTable(table, store=store, clock=clock, lines=self._lines)
+        self._succession = Succession(self._stored.newest_manifest())
 
     # What the topic of manifests says.
 
-    def offer(self, manifest: Manifest | None, *, missing: str) -> None:
-        """Take the newest manifest; `missing` says why there is none."""
+    def offer(self, news: Sequence[Manifest | None], *, missing: str) -> None:
+        """Take the manifests since the last offer, the newest last, None for a removed one; `missing`: why none is."""
+        manifest = breach = problem = None
+        for manifest in news:
+            if manifest is None:
+                self._succession.end()
+                continue
+            breach = self._succession.breach_of(manifest)
+            problem = problem_of(self.table, manifest)
+            if breach is None and problem is None:
+                self._succession.take(manifest)
         if manifest is None:
             self._manifest = None
             self._refuse(missing)
@@ -66,7 +74,9 @@ class FollowedTable:
         if self._manifest is not None and manifest.generation < self._manifest.generation:
             self._lines.say(logging.WARNING, f"ignored a manifest of the older generation {manifest.generation}")
             return
-        problem = problem_of(self.table, manifest)
+        if breach is not None:
+            self._break_with(manifest, breach)
+            return
         if problem is not None:
             self._decline(manifest, problem)
             return
@@ -78,7 +88,7 @@ class FollowedTable:
         self._look.ask_at_once()
         self._older_look.ask_at_once()
         if current is None:
-            self._resuming = self._stored_older(manifest)
+            self._resuming = self._stored.older(manifest)
 
     def _decline(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on beside a new one that we cannot follow; else nothing."""
@@ -88,35 +98,32 @@ class FollowedTable:
         self._manifest = None
         self._refuse(problem)
 
+    def _break_with(self, manifest: Manifest, breach: str) -> None:
+        """Give up a generation whose manifest has changed; an older one may be served on, else nothing is."""
+        serving = self._older(manifest)
+        older = self._stored.older(manifest) if serving is None else serving.manifest
+        if older is None:
+            self._manifest = None
+            self._refuse(breach, level=logging.ERROR)
+            return
+        self._lines.say(logging.ERROR, f"{breach}; generation {older.generation} is served on")
+        if self.building is not None:
+            self._forget(self.building)
+        self._manifest, self._resuming = older, None
+        self._look.ask_at_once()
+
     def _update(self, current: Following, manifest: Manifest) -> None:
         current.update(manifest)
-        self._keep(current, self.table.name if current is self.serving else next_name(self.table.name))
+        self._stored.keep(current, self.table.name if current is self.serving else next_name(self.table.name))
 
-    def _stored_older(self, manifest: Manifest) -> Manifest | None:
-        """Return the manifest of an older generation that is stored, and that this contract can serve on."""
-        state = self._stored(self.table.name)
-        if state is None or not state.HasField("manifest") or state.manifest.generation >= manifest.generation:
-            return None
-        problem = problem_of(self.table, state.manifest)
-        if problem is not None:
-            self._lines.say(logging.WARNING, f"{problem}; what is stored of it is not served on")
-            return None
-        return state.manifest
-
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str, *, level: int = logging.WARNING) -> None:
         """Serve nothing, and say why. Rows stay: a good manifest or look goes on with them."""
         if problem == self.problem:
             return
         self.problem = problem
-        self._lines.say(logging.WARNING, problem)
+        self._lines.say(level, problem)
         self._stop()
-        state = self._stored(self.table.name) or TableState()
-        kept = TableState(
-            store_id=state.store_id, life_id=state.life_id, problem=problem, retention_us=state.retention_us
-        )
-        if state.HasField("manifest"):
-            kept.manifest.CopyFrom(state.manifest)
-        self._store.put_table(self.table.name, kept)
+        self._stored.refuse(problem)
 
     def _stop(self) -> None:
         for following in self._followings():
@@ -134,6 +141,8 @@ class FollowedTable:
         """Ask for the topics when it is time, take the answers, switch generations, report progress."""
         if self._manifest is not None:
             self._look_around(self._manifest)
+        for following in self._followings():
+            self._share_out(following)
         self._switch_when_due()
         for following in self._followings():
             following.stop_final()
@@ -143,6 +152,24 @@ class FollowedTable:
         ages = [each.caught_up_ms for each in self._followings() if not each.is_frozen]
         self.caught_up_ms = min(ages, default=self.caught_up_ms)
 
+    def _share_out(self, following: Following) -> None:
+        following.share_out(is_served=following is self.serving)
+        following.clean()
+        if following.asks():
+            is_older = self._manifest is not None and following is self._older(self._manifest)
+            (self._older_look if is_older else self._look).ask_at_once()
+
+    @property
+    def is_unclean(self) -> bool:
+        """Return whether rows of partitions that are not to be here are being removed."""
+        return any(following.is_unclean for following in self._followings())
+
+    @property
+    def shape(self) -> Hashable:
+        """Return what is another value when something else is to be announced, beside phases."""
+        versions = [following.version for following in self._followings()]
+        return self.serving, self.building, self.problem, *versions
+
     def _look_around(self, manifest: Manifest) -> None:
         if self._resuming is not None:
             looked = self._older_look.take(self._resuming.changelog_topic, ())
@@ -150,7 +177,7 @@ class FollowedTable:
                 self._resume(self._resuming, looked.facts)
             return
         older = self._older(manifest)
-        if older is not None and not older.is_closed and not older.is_frozen:
+        if older is not None and not older.is_frozen and (older.lacking or not older.is_closed):
             looked = self._older_look.take(older.manifest.changelog_topic, older.replicas)
             if looked is not None:
                 self._take_older(older, looked)
@@ -164,7 +191,8 @@ class FollowedTable:
         return serving if serving is not None and serving.manifest.generation < manifest.generation else None
 
     def _take(self, manifest: Manifest, looked: Looked) -> None:
-        facts = self._closed_facts(manifest) or looked.facts
+        closed = self._stored.closed_facts(manifest)
+        facts = closed or looked.facts
         fault = topic_fault(manifest, facts)
         if fault is not None or facts is None:
             self._miss(manifest, f'table "{self.table.name}": {"; ".join(fault or ())}')
@@ -174,6 +202,8 @@ class FollowedTable:
             self._open(manifest, facts)
         elif (why := self._fault_of(following, facts, looked)) is not None:
             self._start_over(following, manifest, facts, why)
+        elif looked.facts is not None and (closed is None or topic_fault(manifest, looked.facts) is None):
+            self._gain(following, looked.facts)
         self._look.rest()
 
     def _take_older(self, older: Following, looked: Looked) -> None:
@@ -183,16 +213,18 @@ class FollowedTable:
             why = self._fault_of(older, looked.facts, looked)
         if why is not None:
             self._freeze(older, why)
+        elif looked.facts is not None:
+            self._gain(older, looked.facts)
         self._older_look.rest()
 
     def _fault_of(self, following: Following, facts: TopicFacts, looked: Looked) -> str | None:
         """Return why what is followed must not be gone on with; take notice of what the look saw, where it may."""
-        if not following.is_closed and self._is_too_old(following.caught_up_ms, facts):
+        if not following.is_closed and self._stored.is_too_old(following.caught_up_ms, facts):
             return "it was away for too long, and may have missed deletes"
-        ends = list(zip(following.replicas, facts.end_offsets, strict=True))
+        ends = [(replica, facts.end_offsets[replica.partition]) for replica in following.replicas]
         if any(looked.was_beyond(replica, end) for replica, end in ends):
             return "its changelog lost records that were applied"
-        why = self._early_removal(following.caught_up_ms)
+        why = self._stored.early_removal(following.caught_up_ms)
         if why is not None:
             return why
         following.note_facts(facts)
@@ -200,6 +232,12 @@ class FollowedTable:
         if all(replica.position.next_offset >= end for replica, end in ends):
             following.caught_up_ms = looked.asked_ms
         return None
+
+    def _gain(self, following: Following, facts: TopicFacts) -> None:
+        gained = following.gain(facts)
+        if gained:
+            numbers = ", ".join(map(str, gained))
+            self._lines.say(logging.INFO, f"taking over partitions {numbers}, which are restored from its changelog")
 
     def _miss(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on where the changelog of the new one is not there; else nothing."""
@@ -210,15 +248,6 @@ class FollowedTable:
         if self.building is not None:
             self._forget(self.building)
         self._lines.say_once(logging.WARNING, f"{problem}; generation {older.manifest.generation} is served on")
-
-    def _closed_facts(self, manifest: Manifest) -> TopicFacts | None:
-        """Return the topic of a generation that is stored to its end, for which no broker need be asked."""
-        for state in self._states().values():
-            if follows_on(state.manifest, manifest):
-                store_id = StoreId(state.store_id)
-                positions = [stored_position(self._store, store_id, partition) for partition in partitions(manifest)]
-                return closed_facts(manifest, positions)
-        return None
 
     def follows(self, replica: Replica) -> bool:
         """Return whether the replica is still one of this table's."""
@@ -240,13 +269,16 @@ class FollowedTable:
             self._freeze(following, why)
             return
         self._lines.say(logging.WARNING, f"{why}: restoring from the start")
+        if replica.position.phase is Phase.RESTORING and any(each.is_live for each in following.replicas):
+            following.let_go(replica)  # nobody was answered from it: the others may stay
+            return
         self._forget(following)
         self._look.ask_at_once()
 
     def _freeze(self, older: Following, why: str) -> None:
         """Serve what is stored of an older generation, which cannot be followed on, until the next one is restored."""
         generation = older.manifest.generation
-        if older.is_live:
+        if older.has_only_live:
             older.freeze()
             more = f"what is stored of generation {generation} is served until the next one is restored"
             self._lines.say(logging.WARNING, f"{why}; {more}")
@@ -264,13 +296,11 @@ class FollowedTable:
         self.garbage.append(following.store_id)
         if following is self.building:
             self.building = None
-            self._store.put_table(next_name(self.table.name), TableState())
+            self._stored.forget(next_name(self.table.name))
         else:
             self.serving = None
-            self._store.put_table(self.table.name, TableState(problem=_RESTORING.format(self.table.name)))
-
-    def _is_too_old(self, caught_up_ms: int, facts: TopicFacts) -> bool:
-        return self._clock.now_ms() - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
+            problem = _RESTORING.format(self.table.name)
+            self._stored.forget(self.table.name, problem=problem, manifest=following.manifest)
 
     # Which generation is followed, and into which store id.
 
@@ -285,15 +315,15 @@ class FollowedTable:
 
     def _resume(self, manifest: Manifest, facts: TopicFacts | None) -> None:
         """Go on with the older generation that was served before a restart, so that nothing goes back by the next."""
-        facts = self._closed_facts(manifest) or facts
+        facts = self._stored.closed_facts(manifest) or facts
         fault = topic_fault(manifest, facts)
-        state = self._stored(self.table.name)
+        state = self._stored.state(self.table.name)
         why = fault.what if fault is not None else None
         if facts is not None and state is not None and why is None:
-            why = self._fault_of_stored(state, facts)
+            why = self._stored.fault_of(state, facts, caught_up_ms=self.caught_up_ms)
             if why is None:
                 self.serving = self._follow(manifest, facts, state)
-                self._keep(self.serving, self.table.name)
+                self._stored.keep(self.serving, self.table.name)
                 self._resuming, self.problem = None, ""
                 return
         self._resuming = None
@@ -307,15 +337,16 @@ class FollowedTable:
             self._stop()
         elif self.building is not None:
             self._forget(self.building)
-        states = self._states()
-        following = self._follow(manifest, facts, None if from_start else self._usable(manifest, facts, states))
+        states = self._stored.states()
+        stored = None if from_start else self._stored.usable(manifest, facts, caught_up_ms=self.caught_up_ms)
+        following = self._follow(manifest, facts, stored)
         if beside:
             self.building = following
-            self._keep(following, next_name(self.table.name))
+            self._stored.keep(following, next_name(self.table.name))
         else:
             self.serving = following
-            self._keep(following, self.table.name)
-            self._store.put_table(next_name(self.table.name), TableState())
+            self._stored.keep(following, self.table.name)
+            self._stored.forget(next_name(self.table.name))
         unused = {state.store_id for state in states.values()} - {each.store_id for each in self._followings()}
         self.garbage += [StoreId(number) for number in sorted(unused)]
         self.problem = ""
@@ -330,50 +361,26 @@ class FollowedTable:
             facts=facts,
             store=self._store,
             log=self._log,
+            share=self._share,
             skipped=self.skipped,
             clock=self._clock,
-            # Where nothing is stored yet, nothing can be too old.
-            caught_up_ms=self._clock.now_ms() if stored is None else self.caught_up_ms,
+            caught_up_ms=self.caught_up_ms,
             is_new=stored is None,
         )
         self._lines.started(following, is_new=stored is None)
         return following
 
-    def _usable(self, manifest: Manifest, facts: TopicFacts, states: Mapping[str, TableState]) -> TableState | None:
-        """Return the state whose store id has rows of this changelog, to be followed on from; None if there is none."""
-        for state in states.values():
-            if state.HasField("manifest") and follows_on(state.manifest, manifest):
-                why = self._fault_of_stored(state, facts)
-                if why is None:
-                    return state
-                self._lines.say(logging.WARNING, f"{why}: restoring from the start")
-        return None
-
-    def _fault_of_stored(self, state: TableState, facts: TopicFacts) -> str | None:
-        """Return why what is stored cannot be followed on from; None if it can."""
-        store_id = StoreId(state.store_id)
-        positions = [stored_position(self._store, store_id, partition) for partition in partitions(state.manifest)]
-        bounds = zip(positions, facts.start_offsets, facts.end_offsets, strict=True)
-        if any(position is not None and not start <= position.next_offset <= end for position, start, end in bounds):
-            return "its stored position is not in the changelog"
-        is_closed = closed_facts(state.manifest, positions) is not None
-        if any(positions) and not is_closed and self._is_too_old(self.caught_up_ms, facts):
-            return "its store is too old, and may have missed deletes"
-        return self._early_removal(self.caught_up_ms, state.retention_us) if any(positions) else None
-
-    def _early_removal(self, caught_up_ms: int, stored_retention_us: int = 0) -> str | None:
-        return early_removal(
-            self.table,
-            now_ms=self._clock.now_ms(),
-            caught_up_ms=caught_up_ms,
-            stored_retention_us=stored_retention_us,
-        )
-
     def _switch_when_due(self) -> None:
         if self.building is None or self.serving is None:
             return
-        lack = lack_of(self.building, self.serving)
         old, new = self.serving.manifest.generation, self.building.manifest.generation
+        lack = lack_of(self.building, self.serving) or self._share.lack(
+            self.table.name,
+            self.building.manifest.partition_count,
+            old=old,
+            new=new,
+            has_part=bool(self.serving.replicas),
+        )
         if lack is None:
             if not self.serving.is_closed:
                 why = f"the changelog of generation {old} ended without its last markers"
@@ -384,32 +391,13 @@ class FollowedTable:
 
     def _switch(self, building: Following) -> None:
         """Serve the new generation in place of the old one, which is dropped."""
-        self._keep(building, self.table.name)
-        self._store.put_table(next_name(self.table.name), TableState())
+        self._stored.keep(building, self.table.name)
+        self._stored.forget(next_name(self.table.name))
         if self.serving is not None:
             self.serving.stop()
             self.garbage.append(self.serving.store_id)
         self.serving, self.building = building, None
         self._lines.say(logging.INFO, "switched to its new generation", generation=building.manifest.generation)
-
-    def _stored(self, name: str) -> TableState | None:
-        with self._store.snapshot() as snapshot:
-            return snapshot.table(name)
-
-    def _states(self) -> Mapping[str, TableState]:
-        """Return what the store has of the table's generations, by name."""
-        names = (self.table.name, next_name(self.table.name))
-        return {name: state for name in names if (state := self._stored(name)) is not None and state.store_id}
-
-    def _keep(self, following: Following, name: str) -> None:
-        retention_us = self.table.retention_us or 0
-        state = TableState(
-            store_id=following.store_id,
-            life_id=following.life_id,
-            manifest=following.manifest,
-            retention_us=retention_us,
-        )
-        self._store.put_table(name, state)
 
 
 _RESTORING = 'table "{}" is restored from the start, as its changelog lost records'

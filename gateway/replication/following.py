@@ -1,20 +1,34 @@
-"""One manifest, followed into one store id: a replica for each partition, and how far they all are."""
+"""One manifest, followed into one store id: a replica of each partition that is here, and how far they all are.
 
-from collections.abc import Sequence
+    lacking ──(what an earlier stay left is removed)──(a look at the topic that was asked for since)──► followed
+                                                                                                           │
+    removed ◄──(and we have heard ourselves say so)── leaving ◄──(not wanted, and LIVE on all that are to have it)
+
+A partition that is leaving is still answered here, but announced no more. What is wanted again stays.
+"""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from gateway.contract.catalogue import Table
 from gateway.contract.rows import RowDecoder
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.replication.log import Clock, Log, Source, TopicFacts
 from gateway.replication.replica import Replica, SkippedRecords
+from gateway.replication.share import Share
 from gateway.stores.base import Phase, Position, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
+
+CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
+CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
 
 
 class Following:
     """The replicas of a table's partitions. They are fetched from the moment this is made, until `stop`.
 
-    `caught_up_ms`: when the store was last known to have the whole changelog. `is_new`: the store id has no rows yet.
+    `caught_up_ms`: when the store was last known to have the whole changelog, as far as it is here. `is_new`: the store
+    id has no rows yet. `lacking` are wanted and not followed yet; `leaving` may be removed when the beat of that number
+    was heard. `version` is another one when something else is to be announced.
     """
 
     def __init__(
@@ -27,42 +41,167 @@ class Following:
         facts: TopicFacts,
         store: StoreWriter,
         log: Log,
+        share: Share,
         skipped: SkippedRecords,
         clock: Clock,
         caught_up_ms: int,
         is_new: bool,
     ) -> None:
         self.manifest = manifest
-        self.caught_up_ms = caught_up_ms
         self.is_frozen = False
+        self.lacking: frozenset[Partition] = frozenset()
+        self.leaving: dict[Partition, int] = {}
+        self.version = 0
         self._is_new = is_new
         self.store_id = store_id
         self.life_id = life_id
         self.facts = facts
-        self.started_s = clock.monotonic_s()
-        self.restored_s: float | None = None
-        self._table = table
-        self._log = log
-        decoder = RowDecoder(table, manifest.value_schemas)
         self.replicas: list[Replica] = []
-        for partition in partitions(manifest):
-            replica = Replica(
-                store=store,
-                store_id=store_id,
-                source=Source(manifest.changelog_topic, partition),
-                generation=manifest.generation,
-                decoder=decoder,
-                position=stored_position(store, store_id, partition) or first_position(facts, partition),
-                barrier=facts.end_offsets[partition],
-                skipped=skipped,
-                expiry=table.expiry,
-                now_ms=clock.now_ms,
-            )
-            self.replicas.append(replica)
-        self.offsets_at_start = self._offsets_done()
-        for replica in self.replicas:
-            if not replica.position.is_final:
-                log.follow(replica.source, replica.position.next_offset)
+        self._table = table
+        self._store = store
+        self._log = log
+        self._share = share
+        self._share_version: int | None = None
+        self._is_share_known = False
+        self._skipped = skipped
+        self._clock = clock
+        self._decoder = RowDecoder(table, manifest.value_schemas)
+        self._asked: frozenset[Partition] = frozenset()
+        positions = {each: stored_position(store, store_id, each) for each in partitions(manifest)}
+        stored = {partition: position for partition, position in positions.items() if position is not None}
+        self.caught_up_ms = caught_up_ms if stored else clock.now_ms()
+        self._unclean = set() if is_new else positions.keys() - stored.keys()
+        for partition, position in stored.items():
+            self._add(partition, position)
+        if is_new:
+            self._add_first(share.wanted(table.name, manifest.partition_count) or ())
+        self._begin()
+
+    def _add(self, partition: Partition, position: Position) -> None:
+        replica = Replica(
+            store=self._store,
+            store_id=self.store_id,
+            source=Source(self.manifest.changelog_topic, partition),
+            generation=self.manifest.generation,
+            decoder=self._decoder,
+            position=position,
+            barrier=self.facts.end_offsets[partition],
+            skipped=self._skipped,
+            expiry=self._table.expiry,
+            now_ms=self._clock.now_ms,
+        )
+        self.replicas.append(replica)
+        if not replica.position.is_final:
+            self._log.follow(replica.source, replica.position.next_offset)
+
+    def _add_first(self, gained: Iterable[Partition]) -> None:
+        """Follow partitions of which nothing is stored, from the start; not those whose end is not known."""
+        for partition in sorted(gained):
+            if self.facts.end_offsets[partition] >= 0:
+                self._add(partition, first_position(self.facts, partition))
+        self.replicas.sort(key=attrgetter("partition"))
+
+    def _begin(self) -> None:
+        """Count from here how far restoring is."""
+        self.started_s = self._clock.monotonic_s()
+        self.restored_s: float | None = None
+        self._rows_at_start = {replica: replica.rows_applied for replica in self.replicas}
+        self._offsets_at_start = {replica: replica.position.next_offset for replica in self.replicas}
+
+    # Which partitions are here.
+
+    def share_out(self, *, is_served: bool) -> None:
+        """Take notice of which partitions are to be here; let go of those that all who are to have them have.
+
+        `is_served`: this is the generation that is answered, and those must answer from it.
+        """
+        if self._share.version == self._share_version:
+            return
+        self._share_version = self._share.version
+        wanted = self._share.wanted(self._table.name, self.manifest.partition_count)
+        self._is_share_known = wanted is not None
+        if wanted is None:
+            return
+        for replica in list(self.replicas):
+            partition = replica.partition
+            if partition in wanted:
+                self._stay(partition)
+            elif replica.position.phase is Phase.RESTORING:
+                self.let_go(replica)
+            elif not self._is_elsewhere(partition, is_served=is_served):
+                self._stay(partition)
+            elif partition not in self.leaving:
+                self.leaving[partition] = self._share.next_beat
+                self.version += 1
+            elif self._share.heard_beat >= self.leaving[partition]:
+                self.let_go(replica)
+        held = [replica.partition for replica in self.replicas]
+        self.lacking = frozenset() if self.is_frozen else wanted.difference(held)
+
+    def _is_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
+        return self._share.is_elsewhere(
+            self._table.name,
+            partition,
+            partition_count=self.manifest.partition_count,
+            generation=self.manifest.generation,
+            is_served=is_served,
+        )
+
+    def _stay(self, partition: Partition) -> None:
+        if self.leaving.pop(partition, None) is not None:
+            self.version += 1
+
+    def let_go(self, replica: Replica) -> None:
+        """Follow a partition no more, and remove it: its position at once, so that nobody reads the rest."""
+        self._log.unfollow(replica.source)
+        self.replicas.remove(replica)
+        self.leaving.pop(replica.partition, None)
+        self.version += 1
+        self._share_version = None  # it may be wanted again
+        self._unclean.add(replica.partition)
+        self._clean(replica.partition)
+
+    @property
+    def is_unclean(self) -> bool:
+        """Return whether there may be rows of partitions that are not here."""
+        return bool(self._unclean)
+
+    def clean(self) -> None:
+        """Remove some of what is left of partitions that are not here."""
+        for _ in range(CLEAN_PARTITIONS_MAX):
+            if not self._unclean or not self._clean(next(iter(self._unclean & self.lacking or self._unclean))):
+                return
+
+    def _clean(self, partition: Partition) -> bool:
+        is_clean = self._store.drop_partition(self.store_id, partition, limit=CLEAN_ROWS_MAX)
+        if is_clean:
+            self._unclean.discard(partition)
+        return is_clean
+
+    def asks(self) -> bool:
+        """Return whether the topic is to be looked at anew, for partitions that may be followed then."""
+        if self.lacking <= self._asked:
+            return False
+        asked = self.lacking - self._unclean
+        is_new = not asked <= self._asked
+        self._asked = asked
+        return is_new
+
+    def gain(self, facts: TopicFacts) -> list[Partition]:
+        """Follow what was asked for, by a look that was made since; return those partitions."""
+        gained = sorted(self._asked & self.lacking)
+        self._asked = frozenset()
+        if gained:
+            self.facts = facts
+            self._add_first(gained)
+            self.lacking = self.lacking.difference(gained)
+            self.version += 1
+            self._begin()
+        return gained
+
+    def replica_of(self, partition: Partition) -> Replica | None:
+        """Return the replica of a partition that is here."""
+        return next((replica for replica in self.replicas if replica.partition == partition), None)
 
     def stop(self) -> None:
         """Fetch no more."""
@@ -79,39 +218,46 @@ class Following:
         """Fetch no more, for good: the changelog cannot be followed on, and what is stored stays as it is."""
         self.stop()
         self.is_frozen = True
+        self.lacking = frozenset()
 
     def update(self, manifest: Manifest) -> None:
         """Take a manifest of the same changelog, with more schemas perhaps."""
         self.manifest = manifest
-        decoder = RowDecoder(self._table, manifest.value_schemas)
+        self._decoder = RowDecoder(self._table, manifest.value_schemas)
         for replica in self.replicas:
-            replica.decoder = decoder
+            replica.decoder = self._decoder
 
     def note_facts(self, facts: TopicFacts) -> None:
         """Take what a later look saw."""
         self.facts = facts
-        for replica, end_offset in zip(self.replicas, facts.end_offsets, strict=True):
-            replica.end_offset = max(end_offset, replica.position.next_offset)
+        for replica in self.replicas:
+            replica.end_offset = max(facts.end_offsets[replica.partition], replica.position.next_offset)
 
     @property
     def is_live(self) -> bool:
-        """Return whether every partition may be served."""
+        """Return whether every partition that is to be here may be served."""
+        return self._is_share_known and not self.lacking and self.has_only_live
+
+    @property
+    def has_only_live(self) -> bool:
+        """Return whether every partition that is here may be served."""
         return all(replica.is_live for replica in self.replicas)
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the last marker of every partition was applied: the store has all of the generation."""
+        """Return whether the last marker of every partition that is here was applied: nothing more will come."""
         return all(replica.position.is_final for replica in self.replicas)
 
     @property
     def was_answered(self) -> bool:
-        """Return whether clients may have had rows of it, here or before a restart."""
-        return not self._is_new or any(replica.is_live for replica in self.replicas)
+        """Return whether clients may have had rows of it: here, before a restart, or of another gateway."""
+        is_alone = self._share.is_alone
+        return not is_alone or not self._is_new or any(replica.is_live for replica in self.replicas)
 
     @property
     def rows_applied(self) -> int:
         """Return how many changes were applied since the start."""
-        return sum(replica.rows_applied for replica in self.replicas)
+        return sum(replica.rows_applied - self._rows_at_start.get(replica, 0) for replica in self.replicas)
 
     @property
     def stale_records(self) -> int:
@@ -123,16 +269,14 @@ class Following:
         """Return how many offsets are left to the barriers."""
         return sum(max(0, replica.barrier - replica.position.next_offset) for replica in self.replicas)
 
-    def _offsets_done(self) -> int:
-        return sum(replica.position.next_offset for replica in self.replicas)
-
     def rows_per_second(self, now_s: float) -> float:
         """Return the mean rate of applied rows since the start."""
         return self.rows_applied / max(now_s - self.started_s, 1e-3)
 
     def seconds_left(self, now_s: float) -> float:
         """Return how long the restore takes at the mean rate of offsets; 0 when nothing is known."""
-        rate = (self._offsets_done() - self.offsets_at_start) / max(now_s - self.started_s, 1e-3)
+        done = sum(each.position.next_offset - self._offsets_at_start.get(each, 0) for each in self.replicas)
+        rate = done / max(now_s - self.started_s, 1e-3)
         return self.offsets_left / rate if rate > 0 else 0.0
 
 
@@ -156,12 +300,14 @@ def first_position(facts: TopicFacts, partition: Partition) -> Position:
 def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> TopicFacts | None:
     """Return the topic of a generation that is stored up to its last markers; None for one that is not.
 
-    All of it is here, so nothing needs its topic any more, whatever became of that. Where the topic starts is not
-    known: whoever would restore from these facts stays short of the end until it has read the topic itself.
+    All that is here of it is whole, so it needs its topic no more, whatever became of that. Where the topic starts is
+    not known: whoever would restore from these facts stays short of the end until it has read the topic itself. The end
+    of a partition that is not here is -1.
     """
-    ends = tuple(position.next_offset for position in positions if position is not None and position.is_final)
-    if len(ends) < manifest.partition_count:
+    stored = [position for position in positions if position is not None]
+    if not stored or not all(position.is_final for position in stored):
         return None
+    ends = tuple(Offset(-1) if position is None else position.next_offset for position in positions)
     return TopicFacts(manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0)
 
 

@@ -18,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    NewTopic,
     OffsetSpec,
     ResourceType,
 )
@@ -25,6 +26,7 @@ from typing_extensions import override
 
 from gateway.contract.types import Offset, Partition
 from gateway.contract.versions import VERSION_HEADER
+from gateway.replication.kafka_appender import KafkaAppender, quiet_logger
 from gateway.replication.log import Fetched, Log, LogUnavailable, Record, Source, TopicFacts
 
 LOOK_TIMEOUT_S = 5.0
@@ -46,6 +48,15 @@ _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
     "topic.metadata.refresh.interval.ms": 30_000,
 }
 
+COMPACTED_TOPIC: Mapping[str, str] = {  # of many small records that soon mean nothing
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "segment.ms": "60000",  # the newest segment is not compacted
+    "segment.bytes": str(4 * 2**20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "600000",
+}
+
 _logger = logging.getLogger("gateway.replication")
 _record = tuple.__new__  # Record(...) costs twice as much, a million times a restore
 
@@ -58,10 +69,11 @@ class KafkaLog(Log):
         self._bootstrap = bootstrap
         self._trouble = ""
         try:
-            self._consumer = Consumer({**client, **_CONSUMER_OPTIONS, "error_cb": self._note}, logger=_quiet_logger())
-            self._admin = AdminClient({**client, "reconnect.backoff.max.ms": 2_000}, logger=_quiet_logger())
+            self._consumer = Consumer({**client, **_CONSUMER_OPTIONS, "error_cb": self._note}, logger=quiet_logger())
+            self._admin = AdminClient({**client, "reconnect.backoff.max.ms": 2_000}, logger=quiet_logger())
         except KafkaException as error:
             raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
+        self._appender = KafkaAppender(client)
         self._followed: dict[Source, Offset] = {}
         self._closed = False
 
@@ -186,6 +198,29 @@ class KafkaLog(Log):
             _logger.warning("kafka client: %s", error.str(), extra={"code": error.name()})
 
     @override
+    def create(self, topic: str) -> "Future[None]":
+        answer: Future[None] = Future()
+        threading.Thread(target=self._create, args=(topic, answer), name="kafka-create", daemon=True).start()
+        return answer
+
+    def _create(self, topic: str, answer: "Future[None]") -> None:
+        wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(COMPACTED_TOPIC))
+        try:
+            self._admin.create_topics([wanted], request_timeout=LOOK_TIMEOUT_S)[topic].result(LOOK_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                answer.set_exception(LogUnavailable(error.args[0].str()))
+                return
+        except Exception as error:  # noqa: BLE001  it belongs to whoever takes the answer
+            answer.set_exception(LogUnavailable(str(error) or "no answer in time"))
+            return
+        answer.set_result(None)
+
+    @override
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        self._appender.append(topic, key, value)
+
+    @override
     def trouble(self) -> str:
         return self._trouble
 
@@ -193,6 +228,7 @@ class KafkaLog(Log):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._appender.close()
             self._consumer.close()
 
 
@@ -202,10 +238,3 @@ def _version(headers: Any) -> bytes | None:
             version: bytes | None = value
             return version
     return None
-
-
-def _quiet_logger() -> logging.Logger:
-    """librdkafka's own lines, of which only the worst are news to us."""
-    logger = logging.getLogger("gateway.replication.librdkafka")
-    logger.setLevel(logging.CRITICAL)
-    return logger

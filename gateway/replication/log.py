@@ -1,4 +1,4 @@
-"""What the replicator reads: the records of topics, whoever keeps them."""
+"""What the replicator reads and announces: the records of topics, whoever keeps them."""
 
 import time
 from concurrent.futures import Future
@@ -76,11 +76,23 @@ class Log(Protocol):
         Nothing delivered is delivered again. Brokers that do not answer are no error: there is nothing then.
         """
 
+    def create(self, topic: str) -> "Future[None]":
+        """Ask for a compacted topic of one partition, whose records have the time at which the brokers took them.
+
+        One that is there stays as it is. `LogUnavailable` where there cannot be one; the message says why.
+        """
+
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """Write a record to the first partition of a topic, behind those before; None is a tombstone.
+
+        It does not wait: what the brokers do not take in a moment is lost, which is logged once.
+        """
+
     def trouble(self) -> str:
         """Return why no broker can be reached; "" as far as is known."""
 
     def close(self) -> None:
-        """Let go of the brokers. Repeats do nothing."""
+        """Let go of the brokers, once they took what was appended, or a moment later. Repeats do nothing."""
 
 
 class Clock(Protocol):

@@ -1,91 +1,38 @@
-"""The topic of manifests, read from its start: the newest manifest of each table."""
+"""The topic of manifests: the newest manifest of each table."""
 
 import logging
-from concurrent.futures import Future
+from collections import defaultdict
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
+from typing_extensions import override
 
-from gateway.contract.types import Offset, Partition
-from gateway.replication.log import Clock, Fetched, Log, LogUnavailable, Record, Source, TopicFacts
+from gateway.replication.compacted_topic import CompactedTopic
+from gateway.replication.log import Clock, Log, Record
 from gateway.v1.changelog_pb2 import Manifest
-
-LOOK_EVERY_S = 5.0  # how soon a topic that was made anew is noticed
-LOOK_AGAIN_S = 1.0  # while there is none, or no answer
 
 _logger = logging.getLogger("gateway.replication")
 
 
-class ManifestTopic:
-    """Follows the topic of manifests. `is_read`: everything that was there when it opened was taken."""
+class ManifestTopic(CompactedTopic):
+    """Follows the topic of manifests. `manifests`: the newest of each table that has one."""
 
     def __init__(self, topic: str, *, log: Log, clock: Clock) -> None:
-        self.source = Source(topic, Partition(0))
+        super().__init__(topic, log=log, clock=clock)
         self.manifests: dict[str, Manifest] = {}
-        self.is_read = False
-        self.exists: bool | None = None
-        self.answered: bool | None = None  # whether the last look was answered
-        self._log = log
-        self._clock = clock
-        self._topic_id = ""
-        self._barrier = Offset(0)
-        self._next_offset = Offset(0)
-        self._look: Future[TopicFacts | None] | None = None
-        self._look_at_s = 0.0
-        self._next_offset_at_look = Offset(0)
+        self._news: defaultdict[str, list[Manifest | None]] = defaultdict(list)
 
-    @property
-    def is_looking(self) -> bool:
-        """Return whether an answer of the brokers is awaited."""
-        return self._look is not None
-
-    def tick(self) -> None:
-        """Ask for the topic when it is time, and take the answer."""
-        now_s = self._clock.monotonic_s()
-        if self._look is None and now_s >= self._look_at_s:
-            self._look = self._log.look(self.source.topic)
-            self._next_offset_at_look = self._next_offset
-        if self._look is not None and self._look.done():
-            answer, self._look = self._look, None
-            self._take(answer, now_s)
-
-    def _take(self, answer: "Future[TopicFacts | None]", now_s: float) -> None:
-        self._look_at_s = now_s + LOOK_AGAIN_S
-        try:
-            facts = answer.result()
-        except LogUnavailable:
-            self.answered = False
-            return
-        self.answered = True
-        self.exists = facts is not None
-        if facts is None:
-            return
-        self._look_at_s = now_s + LOOK_EVERY_S
-        if facts.topic_id != self._topic_id or self._next_offset_at_look > facts.end_offsets[0]:
-            self._read_from_start(facts)
-
-    def _read_from_start(self, facts: TopicFacts) -> None:
+    @override
+    def _start_over(self) -> None:
         self.manifests = {}
-        self._topic_id = facts.topic_id
-        self._next_offset = facts.start_offsets[0]
-        self._barrier = facts.end_offsets[0]
-        self.is_read = self._next_offset >= self._barrier
-        self._log.follow(self.source, self._next_offset)
+        self._news.clear()
 
-    def apply(self, fetched: Fetched) -> None:
-        """Take the manifests that were fetched."""
-        if fetched.lost:
-            self._topic_id = ""
-            self._look_at_s = 0.0
-            return
-        for record in fetched.records:
-            self._take_record(record)
-        self._next_offset = max(self._next_offset, fetched.next_offset)
-        self.is_read = self.is_read or self._next_offset >= self._barrier
-
+    @override
     def _take_record(self, record: Record) -> None:
         name = (record.key or b"").decode("utf-8", errors="replace")
         if record.value is None:
             self.manifests.pop(name, None)
+            self._news[name].append(None)
             return
         try:
             manifest = Manifest.FromString(record.value)
@@ -95,6 +42,11 @@ class ManifestTopic:
             _logger.warning("skipped a record that is no manifest", extra={"topic": self.source.topic, "table": name})
             return
         self.manifests[name] = manifest
+        self._news[name].append(manifest)
+
+    def take_news(self, table_name: str) -> Sequence[Manifest | None]:
+        """Return the manifests of a table since the last call, the newest last; None: it was removed."""
+        return self._news.pop(table_name, ())
 
     def why_missing(self, table_name: str) -> str:
         """Return why there is no manifest of a table."""

@@ -135,6 +135,22 @@ class MemoryLog(Log):
         return fetched
 
     @override
+    def create(self, topic: str) -> "Future[None]":
+        answer: Future[None] = Future()
+        if self._broker.is_up:
+            if self._broker.facts(topic) is None:
+                self._broker.create(topic, 1)
+            answer.set_result(None)
+        else:
+            answer.set_exception(LogUnavailable("the broker is down"))
+        return answer
+
+    @override
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if self._broker.is_up and self._broker.facts(topic) is not None:
+            self._broker.append(source(topic, 0), key, value)
+
+    @override
     def trouble(self) -> str:
         return "" if self._broker.is_up else "the broker is down"
 

@@ -8,15 +8,19 @@ from collections.abc import Callable
 
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.types import StoreId
-from gateway.replication.followed_table import FollowedTable, next_name
+from gateway.replication.announcement import held_table
+from gateway.replication.cluster import Cluster
+from gateway.replication.followed_table import FollowedTable
 from gateway.replication.following import partitions
 from gateway.replication.log import Clock, Fetched, Log
 from gateway.replication.manifest_topic import ManifestTopic
+from gateway.replication.membership import Membership
 from gateway.replication.replica import Replica
+from gateway.replication.share import Alone
 from gateway.replication.status import gateway_status
+from gateway.replication.stored_table import next_name
 from gateway.replication.sweep import Sweep
 from gateway.stores.base import Phase, StoreFull, StoreWriter
-from gateway.v1.changelog_pb2 import Manifest
 from gateway.v1.status_pb2 import GetStatusResponse
 
 RECORDS_MAX = 20_000  # of a fetch: enough that a transaction costs little beside its rows, few enough to stay small
@@ -34,7 +38,10 @@ _logger = logging.getLogger("gateway.replication")
 
 
 class Replicator:
-    """Follows every table of the catalogue. `step` over and over; then `close`. It calls `ring` after changes."""
+    """Follows every table of the catalogue, or this gateway's part of it where it is a member of a cluster.
+
+    `step` over and over; then `close`. It calls `ring` after changes. `start_id`: drawn at random at each start.
+    """
 
     def __init__(
         self,
@@ -44,6 +51,8 @@ class Replicator:
         store: StoreWriter,
         clock: Clock,
         tables_topic: str = "tables",
+        membership: Membership | None = None,
+        start_id: int = 0,
         ring: Callable[[], None] = lambda: None,
     ) -> None:
         self._log = log
@@ -51,12 +60,19 @@ class Replicator:
         self._clock = clock
         self._ring = ring
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
+        self._membership = membership
+        self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
+        self._shapes: list[object] = []
+        self._is_drained = False
+        self._has_news = False  # that the other gateways, and our workers, should know at once
+        share = self._cluster or Alone()
         caught_up_ms = self._demote(catalogue)
         self._tables = {
-            name: FollowedTable(table, store=store, log=log, clock=clock, caught_up_ms=caught_up_ms.get(name, 0))
+            name: FollowedTable(
+                table, store=store, log=log, clock=clock, share=share, caught_up_ms=caught_up_ms.get(name, 0)
+            )
             for name, table in sorted(catalogue.tables.items())
         }
-        self._offered: dict[str, Manifest | None] = {}
         self._held: list[tuple[Replica | None, FollowedTable | None, Fetched]] = []
         self._is_full = False
         self._is_reachable: bool | None = None
@@ -70,6 +86,8 @@ class Replicator:
         with self._store.snapshot() as snapshot:
             status = GetStatusResponse.FromString(snapshot.status())
             states = {name: snapshot.table(name) for name in catalogue.tables}
+        if self._cluster is not None:
+            self._cluster.remember(status.gateways)
         for state in states.values():
             for partition in partitions(state.manifest) if state is not None else ():
                 assert state is not None
@@ -91,7 +109,10 @@ class Replicator:
         return sorted(self._store.store_ids() - {StoreId(number) for number in named})
 
     def step(self, poll_s: float = POLL_S) -> None:
-        """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due."""
+        """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due.
+
+        Raise `NameTaken` where another gateway of the cluster has our name.
+        """
         if self._held:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
         else:
@@ -111,10 +132,12 @@ class Replicator:
         self._put_status()
 
     def _timeout_s(self, poll_s: float) -> float:
-        if self._garbage or self._sweep.is_under_way:
+        is_unclean = any(table.is_unclean for table in self._tables.values())
+        if self._garbage or is_unclean or self._sweep.is_under_way:
             return min(BUSY_POLL_S, poll_s)
         looks = (self._manifest_topic.is_looking, *(table.is_looking for table in self._tables.values()))
-        return min(LOOKING_POLL_S, poll_s) if any(looks) else poll_s
+        is_looking = any(looks) or (self._cluster is not None and self._cluster.is_looking)
+        return min(LOOKING_POLL_S, poll_s) if is_looking else poll_s
 
     def _replicas(self) -> dict[object, tuple[Replica, FollowedTable]]:
         return {
@@ -131,20 +154,28 @@ class Replicator:
             replica, table, fetched = self._held[0]
             if fetched.source == self._manifest_topic.source:
                 self._manifest_topic.apply(fetched)
+            elif self._cluster is not None and fetched.source == self._cluster.source:
+                self._cluster.apply(fetched)
             elif replica is not None and table is not None and table.follows(replica):
                 if fetched.lost:
                     table.lost(replica)
                 else:
+                    phase = replica.position.phase
                     replica.apply(fetched)
+                    self._has_news |= replica.position.phase is not phase
             self._held.pop(0)
 
     def _keep_house(self) -> None:
         self._manifest_topic.tick()
-        self._offer_manifests()
+        if self._cluster is not None:
+            self._has_news |= self._cluster.tick()
+        if self._cluster is None or self._cluster.is_ready:
+            self._offer_manifests()
         for table in self._tables.values():
             table.tick()
             self._garbage += table.garbage
             table.garbage.clear()
+        self._announce()
         self._note_reachable()
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
@@ -154,16 +185,41 @@ class Replicator:
             self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S
             self._drop_tombstones()
 
+    def _announce(self) -> None:
+        """Tell the other gateways what is here."""
+        cluster, membership = self._cluster, self._membership
+        if cluster is None or membership is None:
+            return
+        shapes: list[object] = [table.shape for table in self._tables.values()]
+        self._has_news |= shapes != self._shapes
+        self._shapes = shapes
+        cluster.announce(
+            lambda: [
+                held_table(table, replicas=membership.replicas_wanted(name)) for name, table in self._tables.items()
+            ],
+            at_once=self._has_news,
+        )
+        if cluster.is_draining and not self._is_drained and not self._replicas():
+            self._is_drained = True
+            _logger.info("all partitions are with other gateways: this one may be stopped")
+
+    def drain(self) -> None:
+        """Give all partitions to the other gateways of the cluster; what they do not have yet is answered on."""
+        if self._cluster is None:
+            _logger.warning("this gateway stands alone: there is nobody to give its partitions to")
+        elif not self._cluster.is_draining:
+            _logger.info("giving all partitions to the other gateways")
+            self._cluster.drain()
+
     def _offer_manifests(self) -> None:
-        """Tell each table its manifest, when it is another than before."""
+        """Tell each table what its topic says of it, where that is news or there is no manifest."""
         topic = self._manifest_topic
         if not topic.is_read and topic.exists is not False:
             return
         for name, table in self._tables.items():
-            manifest = topic.manifests.get(name)
-            if manifest is None or manifest is not self._offered.get(name):
-                self._offered[name] = manifest
-                table.offer(manifest, missing=topic.why_missing(name))
+            news = topic.take_news(name)
+            if news or name not in topic.manifests:
+                table.offer(news, missing=topic.why_missing(name))
 
     def _drop_tombstones(self) -> None:
         for table in self._tables.values():
@@ -204,11 +260,17 @@ class Replicator:
 
     def _put_status(self, *, at_once: bool = False) -> None:
         now_s = self._clock.monotonic_s()
-        if not at_once and now_s < self._status_at_s:
+        if not (at_once or self._has_news) and now_s < self._status_at_s:
             return
         self._status_at_s = now_s + STATUS_EVERY_S
+        self._has_news = False
         status = gateway_status(
-            self._tables.values(), now_ms=self._clock.now_ms(), now_s=now_s, kafka_reachable=bool(self._is_reachable)
+            self._tables.values(),
+            now_ms=self._clock.now_ms(),
+            now_s=now_s,
+            kafka_reachable=bool(self._is_reachable),
+            gateway_id="" if self._membership is None else self._membership.gateway_id,
+            gateways=() if self._cluster is None else self._cluster.statuses(),
         )
         try:
             self._store.set_status(status.SerializeToString())
@@ -217,5 +279,7 @@ class Replicator:
             self._note_full(str(error))
 
     def close(self) -> None:
-        """Note how far it is. The log and the store are the caller's to close."""
+        """Note how far it is, and leave the cluster. The log and the store are the caller's to close."""
+        if self._cluster is not None:
+            self._cluster.leave()
         self._put_status(at_once=True)

@@ -1,25 +1,24 @@
 """The gateway's status, as the replicator knows it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from gateway.replication.announcement import PHASES
 from gateway.replication.followed_table import FollowedTable
 from gateway.replication.replica import Replica
-from gateway.stores.base import Phase
-from gateway.v1 import status_pb2
-from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
-
-_PHASES = {
-    Phase.RESTORING: status_pb2.REPLICA_PHASE_RESTORING,
-    Phase.LIVE: status_pb2.REPLICA_PHASE_LIVE,
-    Phase.CATCHING_UP: status_pb2.REPLICA_PHASE_CATCHING_UP,
-}
+from gateway.v1.status_pb2 import GatewayStatus, GetStatusResponse, PartitionStatus, TableStatus
 
 
 def gateway_status(
-    tables: Iterable[FollowedTable], *, now_ms: int, now_s: float, kafka_reachable: bool
+    tables: Iterable[FollowedTable],
+    *,
+    now_ms: int,
+    now_s: float,
+    kafka_reachable: bool,
+    gateway_id: str = "",
+    gateways: Sequence[GatewayStatus] = (),
 ) -> GetStatusResponse:
-    """Return the status of a gateway."""
-    status = GetStatusResponse(kafka_reachable=kafka_reachable)
+    """Return the status of a gateway; one that stands alone has no `gateway_id`."""
+    status = GetStatusResponse(kafka_reachable=kafka_reachable, gateway_id=gateway_id, gateways=gateways)
     status.tables.extend(_table_status(table, now_s) for table in tables)
     status.beat_time.FromMilliseconds(now_ms)
     return status
@@ -44,7 +43,7 @@ def _table_status(table: FollowedTable, now_s: float) -> TableStatus:
 def _partition_status(replica: Replica) -> PartitionStatus:
     status = PartitionStatus(
         partition=replica.partition,
-        phase=_PHASES[replica.position.phase],
+        phase=PHASES[replica.position.phase],
         next_offset=replica.position.next_offset,
         end_offset=replica.end_offset,
     )

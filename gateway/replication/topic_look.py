@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from gateway.contract.types import Offset
 from gateway.replication.log import Clock, Log, LogUnavailable, TopicFacts
+from gateway.replication.manifests import same_topic_id
 from gateway.replication.replica import Replica
 from gateway.v1.changelog_pb2 import Manifest
 
@@ -79,16 +80,12 @@ def topic_fault(manifest: Manifest, facts: TopicFacts | None) -> TopicFault | No
     topic = f'changelog topic "{manifest.changelog_topic}"'
     if facts is None:
         return TopicFault(f"{topic} does not exist", "start the table's job")
-    if not _same_topic_id(facts.topic_id, manifest.changelog_topic_id):
+    if not same_topic_id(facts.topic_id, manifest.changelog_topic_id):
         ids = f"id {facts.topic_id}, not {manifest.changelog_topic_id}"
-        return TopicFault(f"{topic} was made anew ({ids})", "start the table's job")
+        return TopicFault(
+            f"{topic} was made anew ({ids})", "build the table's next generation with tablegate job rebuild"
+        )
     if facts.partition_count != manifest.partition_count:
         what = f"{topic} has {facts.partition_count} partitions, its manifest says {manifest.partition_count}"
         return TopicFault(what, "raise the table's generation and start its job")
     return None
-
-
-def _same_topic_id(one: str, other: str) -> bool:
-    """Compare two spellings of base64: Java's, librdkafka's."""
-    url_safe = str.maketrans("+/", "-_")
-    return one.translate(url_safe) == other.translate(url_safe)

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.contract.catalogue import Catalogue
+from gateway.replication.membership import Membership
 from gateway.server.child import FAILED, LISTENING, REPLICATOR, SERVING, STORE_OPENED, WORKER, ChildConfig, paths_of
+from gateway.server.cluster import check_cluster, membership_of
 from gateway.server.config import ServeConfig, ServeError
 from gateway.server.lines import Line, close_line, make_line
 from gateway.server.logs import set_up_logging
 from gateway.server.preflight import (
     Reserved,
     check_origins,
+    check_store_url,
     check_tls,
     load_contracts,
     lock_data,
@@ -39,17 +42,20 @@ def serve(config: ServeConfig) -> int:
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
     check_origins(config.cors_origins)
+    check_store_url(config.store_url)
+    check_cluster(config, catalogue)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
     lines: list[Line] = []
     try:
-        lock = lock_data(config.data)
+        lock = lock_data(config.data, _address(config, reserved))
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")
         announcer = _Announcer(config, catalogue, reserved)
         lines += [make_line() for _ in range(config.workers)]
-        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, lines), announcer.on_event)
+        membership = membership_of(config)
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, lines, membership), announcer.on_event)
         announcer.on_failure = supervisor.stop
         supervisor.run()
         _logger.info("stopped")
@@ -62,6 +68,11 @@ def serve(config: ServeConfig) -> int:
         if lock is not None:
             os.close(lock)
     return 0
+
+
+def _address(config: ServeConfig, reserved: Reserved) -> str:
+    """Return where the gateway is asked: with TLS by a name that its certificate may be for."""
+    return reserved.address if config.tls is None else f"https://{config.advertise or reserved.address}"
 
 
 def _open_log(config: ServeConfig) -> None:
@@ -78,6 +89,7 @@ def _specs(
     reserved: Reserved,
     lock: int,
     lines: Sequence[Line],
+    membership: Membership | None,
 ) -> list[ChildSpec]:
     def settings(name: str, line_fds: Sequence[int]) -> str:
         return ChildConfig(
@@ -85,6 +97,8 @@ def _specs(
             parent=os.getpid(),
             contract=contract,
             store=str(config.store),
+            store_url=config.store_url,
+            membership=membership,
             address=reserved.address,
             token_keys=tuple(key.hex() for key in keys),
             reflection=config.reflection,
@@ -111,6 +125,8 @@ def _specs(
         stop_s=REPLICATOR_STOP_S,
         # It holds the lock too: no other gateway starts on the store before its writer is dead.
         pass_fds=(lock, *to_replicator),
+        # Before, it does not listen for the signal, and would die of it.
+        drain_after=STORE_OPENED,
         before_restart=before_replicator_restart,
     )
     workers = [
@@ -151,6 +167,9 @@ class _Announcer:
         """Take in what process `name` tells."""
         kind = event.get("event")
         self._opened = self._opened or kind == STORE_OPENED
+        if kind == FAILED and event.get("for_good"):
+            self.failure = str(event.get("reason"))
+            self.on_failure()
         if not self._opened:
             self._note_trouble(kind, event)
         waiting = self._waiting.get(str(kind))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from gateway.replication.membership import Membership
+
 if TYPE_CHECKING:
     from gateway.door.tls import TlsFiles
 
@@ -52,6 +54,8 @@ class ChildConfig:
     bootstrap: str
     tables_topic: str
     log_file: str | None
+    store_url: str | None = None
+    membership: Membership | None = None  # None: the gateway stands alone
     line_fds: tuple[int, ...] = ()  # a worker's end of its line; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,7 +67,7 @@ class ChildConfig:
     def from_json(cls, text: str) -> Self:
         """Return what `to_json` made the text of."""
         values = json.loads(text)
-        tls = values["tls"]
+        tls, membership = values["tls"], values["membership"]
         return cls(
             **{
                 **values,
@@ -71,6 +75,7 @@ class ChildConfig:
                 "cors_origins": tuple(values["cors_origins"]),
                 "line_fds": tuple(values["line_fds"]),
                 "tls": None if tls is None else tuple(tls),
+                "membership": None if membership is None else Membership(**membership),
             }
         )
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.door.tls import TlsFiles
+from gateway.replication.membership import GATEWAYS_TOPIC
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 STORE_DIRECTORY = "store"
 TOKEN_KEY_FILE = "token.key"
 LOCK_FILE = "gateway.lock"
+GATEWAY_ID_FILE = "gateway.id"
 
 
 class ServeError(Exception):
@@ -26,9 +28,10 @@ def cores() -> int:
 class ServeConfig:
     """A gateway.
 
-    `data` holds the store, the token key and the lock; all but the key can be lost. `listen` is host:port; port 0 takes
-    a free one. `token_key_file` has one key a line, as hexadecimal; the first signs, all open. `cors_origins` are the
-    origins whose pages may call, such as "https://shop.example"; "*" allows all.
+    `data` holds the store, the token key and the lock; all but the key can be lost. With `store_url` the store is in
+    that Redis. `listen` is host:port; port 0 takes a free one. `token_key_file` has one key a line, as hexadecimal; the
+    first signs, all open. `cors_origins` are the origins whose pages may call, such as "https://shop.example"; "*"
+    allows all.
     """
 
     contracts: tuple[Path, ...]
@@ -42,8 +45,15 @@ class ServeConfig:
     cors_origins: tuple[str, ...] = ()
     tables_topic: str = "tables"
     kafka_options: Mapping[str, str] = field(default_factory=dict)
+    store_url: str | None = None
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none
     log_file: Path | None = None  # None: stderr
+    advertise: str | None = None  # where other gateways reach this one; None: it stands alone
+    gateway_id: str | None = None  # None: the name in <data>/gateway.id, made where there is none
+    zone: str = ""
+    replicas: int | None = None  # of each partition; 0: on all gateways; None: as many as is usual
+    replicas_of: Mapping[str, int] = field(default_factory=dict)  # those of certain tables
+    gateways_topic: str = GATEWAYS_TOPIC
     drain_s: float = 10.0  # longest wait for unary calls at the end
 
     @property

@@ -1,4 +1,4 @@
-"""Health (grpc.health.v1): a service is SERVING while every partition of every table that it reads is live."""
+"""Health (grpc.health.v1): a service is SERVING while every partition of every table that it reads is answered."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -10,6 +10,7 @@ from gateway.contract.catalogue import Catalogue
 from gateway.contract.types import Partition, StoreId
 from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, QueryError, ShuttingDown
+from gateway.routing.directory import Directory
 from gateway.stores.base import Phase, Snapshot, StoreReader, StoreUnavailable
 from gateway.v1 import errors_pb2
 
@@ -38,22 +39,26 @@ def tables_by_service(catalogue: Catalogue) -> Mapping[str, frozenset[str]]:
     return {"": frozenset(catalogue.tables), **{service: frozenset(names) for service, names in tables.items()}}
 
 
-def live_tables(store: StoreReader, names: frozenset[str]) -> frozenset[str]:
-    """Return which of the tables are served whole; none while the store cannot be read."""
+def live_tables(store: StoreReader, names: frozenset[str], directory: Directory) -> frozenset[str]:
+    """Return which of the tables are served whole, by this gateway or by those that it asks.
+
+    None while the store cannot be read.
+    """
     try:
         with store.snapshot() as snapshot:
-            return frozenset(name for name in names if _is_live(snapshot, name))
+            return frozenset(name for name in names if _is_live(snapshot, name, directory))
     except StoreUnavailable:
         return frozenset()
 
 
-def _is_live(snapshot: Snapshot, name: str) -> bool:
+def _is_live(snapshot: Snapshot, name: str, directory: Directory) -> bool:
     state = snapshot.table(name)
     if state is None or state.problem or not state.HasField("manifest"):
         return False
-    for number in range(state.manifest.partition_count):
-        position = snapshot.position(StoreId(state.store_id), Partition(number))
-        if position is None or position.phase is not Phase.LIVE:
+    for partition in map(Partition, range(state.manifest.partition_count)):
+        position = snapshot.position(StoreId(state.store_id), partition)
+        is_here = position is not None and position.phase is Phase.LIVE
+        if not is_here and not directory.replicas(name, partition):
             return False
     return True
 

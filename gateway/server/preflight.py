@@ -52,6 +52,17 @@ def check_origins(origins: tuple[str, ...]) -> None:
             )
 
 
+def check_store_url(url: str | None) -> None:
+    """Raise `ServeError` where it names no Redis."""
+    if url is not None:
+        from gateway.stores.redis_connection import BadRedisUrl, parse_address
+
+        try:
+            parse_address(url)
+        except BadRedisUrl as error:
+            raise ServeError(str(error)) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Reserved:
     """An address that no other program can take while `holder` is open. It takes no connections itself."""
@@ -111,8 +122,19 @@ def _resolve(host: str, listen: str) -> tuple[socket.AddressFamily, str]:
     return family, str(address[0])
 
 
-def lock_data(data: Path) -> int:
-    """Make the data directory and lock it; return the lock's descriptor. It is free when every copy of it is closed."""
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The gateway that has locked a data directory: its process, and the address at which it is asked."""
+
+    pid: int
+    address: str
+
+
+def lock_data(data: Path, address: str) -> int:
+    """Make the data directory and lock it; return the lock's descriptor. It is free when every copy of it is closed.
+
+    `address` is where the gateway is asked, as clients of the command line name it; `holder_of` tells it.
+    """
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -121,13 +143,34 @@ def lock_data(data: Path) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        holder = _holder(lock)
         os.close(lock)
-        who = f"another gateway (process {holder})" if holder else "another gateway"
+        who = f"another gateway (process {holder.pid})" if holder else "another gateway"
         raise ServeError(f'data directory "{data}" is in use by {who}; stop it, or choose another --data') from None
     os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode("ascii"), 0)
+    os.pwrite(lock, f"{os.getpid()}\n{address}\n".encode(), 0)
     return lock
+
+
+def holder_of(data: Path) -> Holder | None:
+    """Return the gateway that runs on a data directory; None where none does."""
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _holder(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _holder(lock: int) -> Holder | None:
+    """Return what a locked file says; None where it does not say it yet."""
+    pid, _, address = os.pread(lock, 1_024, 0).decode("utf-8", "replace").partition("\n")
+    return Holder(int(pid), address.strip()) if pid.isdecimal() and address else None
 
 
 def token_keys(config: ServeConfig) -> tuple[bytes, ...]:

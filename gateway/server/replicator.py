@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
+from gateway.replication.gateways_topic import NameTaken
 from gateway.replication.kafka_ends import KafkaEnds
 from gateway.replication.log import LogUnavailable
 from gateway.replication.process import ReplicatorConfig, run_replicator
@@ -19,9 +20,11 @@ def replicator_main(config: ChildConfig) -> None:
     replicator_config = ReplicatorConfig(
         files=config.files,
         store=Path(config.store),
+        store_url=config.store_url,
         bootstrap=config.bootstrap,
         tables_topic=config.tables_topic,
         kafka_options=config.kafka_options,
+        membership=config.membership,
     )
     workers = ReplicatorEnd(config.line_fds)
     workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
@@ -30,4 +33,8 @@ def replicator_main(config: ChildConfig) -> None:
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         tell_parent(FAILED, reason=str(error))
+        sys.exit(1)
+    except NameTaken as error:
+        _logger.error("the gateway ends", extra={"reason": str(error)})
+        tell_parent(FAILED, reason=str(error), for_good=True)
         sys.exit(1)

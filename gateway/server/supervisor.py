@@ -33,7 +33,8 @@ class ChildSpec:
 
     `settings` is the line it reads from stdin; it has `stop_s` to end by itself; those that are `first_to_stop` have
     ended before the others are told. It starts once any process has told `start_after`, where that is given.
-    `before_restart` gets the signal that killed it, 0 for none.
+    `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has told
+    `drain_after`, where that is given, and again after a restart.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ChildSpec:
     start_after: str | None = None
     pass_fds: Sequence[int] = ()
     before_restart: Callable[[int], None] | None = None
+    drain_after: str | None = None
 
 
 class _Child:
@@ -54,12 +56,14 @@ class _Child:
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         self.start_at = 0.0
+        self.may_drain = False  # it listens for SIGUSR1
         self._backoff_s = BACKOFF_S
         self._unread = b""
 
     def start(self, now: float) -> None:
         """Start it. In a group of its own: Ctrl-C in a terminal is the parent's to handle."""
         self.started = now
+        self.may_drain = False
         self._unread = b""
         self.process = subprocess.Popen(
             self.spec.command,
@@ -105,6 +109,7 @@ class Supervisor:
         self._on_event = on_event
         self._selector = selectors.DefaultSelector()
         self._stopping = False
+        self._drains = False
         self._interrupts = 0
         self._told: set[str | None] = {None}
 
@@ -118,6 +123,7 @@ class Supervisor:
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         old = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        old[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._on_drain)
         try:
             while not self._stopping:
                 self._start_due()
@@ -134,6 +140,15 @@ class Supervisor:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
         self._interrupts += number == signal.SIGINT
+
+    def _on_drain(self, _number: int, _frame: FrameType | None) -> None:
+        self._drains = True
+        for child in self._children:
+            self._pass_drain_on(child)
+
+    def _pass_drain_on(self, child: _Child) -> None:
+        if self._drains and child.may_drain and child.process is not None:
+            child.process.send_signal(signal.SIGUSR1)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -160,6 +175,9 @@ class Supervisor:
             if data:
                 for event in child.lines(data):
                     self._told.add(str(event.get("event")))
+                    if child.spec.drain_after is not None and child.spec.drain_after == event.get("event"):
+                        child.may_drain = True
+                        self._pass_drain_on(child)
                     self._on_event(child.spec.name, event)
             else:
                 self._bury(child)

@@ -5,24 +5,38 @@ import gc
 import logging
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.contract.binder import bind
 from gateway.contract.tokens import TokenSigner
-from gateway.door.door import Door
+from gateway.door.calls import Calls
+from gateway.door.door import Door, WebProtocol
 from gateway.door.tls import TlsError
 from gateway.door.web import web_protocols
-from gateway.query.plans import query_methods
+from gateway.query.call import Methods
+from gateway.query.plans import query_methods, wall_clock_ms
+from gateway.query.router import Router
+from gateway.routing.channels import GrpcForwarder
+from gateway.routing.credentials import Credentials
+from gateway.routing.directory import Directory
+from gateway.routing.marks import Marks
 from gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
 from gateway.server.health import Health, live_tables
 from gateway.server.lines import WorkerEnd
+from gateway.server.metadata_service import metadata_methods
+from gateway.server.metrics import Metrics
 from gateway.server.reflection import reflection_methods
 from gateway.server.status_service import status_methods
 from gateway.server.watched_store import WatchedStore
-from gateway.stores.lmdb import LmdbReader
+from gateway.stores.base import StoreUnavailable
+from gateway.stores.opening import open_for_reading
 from gateway.subscription.bell import Bell
 
 LOOK_S = 0.2  # how often a worker looks whether its tables are live and its store is the same
+COUNTS_EVERY_S = 1.0
+COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
 _logger = logging.getLogger("gateway.server")
 
@@ -36,31 +50,48 @@ def worker_main(config: ChildConfig) -> None:
         sys.exit(1)
 
 
+def _credentials(config: ChildConfig) -> Credentials | None:
+    """Return how the gateway shows itself to others: as to its clients, as they are the same port; None: plaintext."""
+    tls = config.tls_files
+    return None if tls is None else Credentials(tls.certificate, tls.key, tls.client_ca)
+
+
 class _Worker:
     """The parts of a worker, joined."""
 
     def __init__(self, config: ChildConfig) -> None:
         catalogue = bind(config.files)
         directory = Path(config.store)
-        self._store = WatchedStore(lambda: LmdbReader(directory))
+        self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url))
         self._health = Health(catalogue)
         self._bell = Bell()
         lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is
         self._line = lines[0] if lines else None
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
+        self._router = Router(Directory(), GrpcForwarder(Marks(signer, wall_clock_ms).sign, _credentials(config)))
+        self._bell.listen(on_ring=self._look_around, on_toll=lambda: None)
         methods = {
-            **query_methods(catalogue, self._store, signer, self._bell, ends=self._line),
+            **query_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
             **self._health.methods(),
             **status_methods(self._store),
+            **metadata_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
+        web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
+
+        def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+            counts = directory.parent / COUNTS_DIRECTORY
+            self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
+            return *web(methods, calls), self._metrics
+
         self._door = Door(
             methods,
             config.address,
-            web=web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection),
+            web=protocols,
             tls=config.tls_files,
             shared_port=True,
         )
+        self._publish_at_s = 0.0
         self._drain_s = config.drain_s
         self._stopping = asyncio.Event()
 
@@ -85,13 +116,25 @@ class _Worker:
     def _look(self) -> None:
         was_serving = self._health.serving
         self._store.refresh()
-        live = live_tables(self._store, self._health.tables)
+        if time.monotonic() >= self._publish_at_s:
+            self._publish_at_s = time.monotonic() + COUNTS_EVERY_S
+            self._metrics.publish()
+        self._look_around()
+        live = live_tables(self._store, self._health.tables, self._router.directory)
         self._health.update(live)
         if self._health.serving != was_serving:
             missing = sorted(self._health.tables - live)
             if missing:
                 _logger.warning("not all tables are served", extra={"missing": missing})
             tell_parent(SERVING if self._health.serving else NOT_SERVING, missing=missing)
+
+    def _look_around(self) -> None:
+        """Take in what the replicator says of the other gateways."""
+        try:
+            with self._store.snapshot() as snapshot:
+                self._router.update(snapshot.status())
+        except StoreUnavailable:
+            return  # what was known stays
 
     async def _drain(self) -> None:
         """Take no more work in, finish the unary calls, end the streams."""
@@ -100,4 +143,5 @@ class _Worker:
         self._door.drain()
         self._bell.toll()  # streams that wait for a change end now
         await self._door.stop(self._drain_s)
+        await self._router.forwarder.close()
         self._store.close()

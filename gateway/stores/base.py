@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import Version
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.v1 import status_pb2
+from gateway.v1 import cluster_pb2
 
 HISTORY_CHANGES_MAX = 100_000  # a partition; about a minute of the busiest table
 
@@ -28,9 +28,9 @@ HISTORY_CHANGES_MAX = 100_000  # a partition; about a minute of the busiest tabl
 class Phase(IntEnum):
     """What a replica of a partition does; numbers as in its status."""
 
-    RESTORING = status_pb2.REPLICA_PHASE_RESTORING
-    LIVE = status_pb2.REPLICA_PHASE_LIVE
-    CATCHING_UP = status_pb2.REPLICA_PHASE_CATCHING_UP  # it was live: its history goes on
+    RESTORING = cluster_pb2.REPLICA_PHASE_RESTORING
+    LIVE = cluster_pb2.REPLICA_PHASE_LIVE
+    CATCHING_UP = cluster_pb2.REPLICA_PHASE_CATCHING_UP  # it was live: its history goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,10 @@ class StoreCorrupt(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """No room for the batch, which was not applied; what is stored stays readable."""
+
+
+class StoreWentBack(StoreUnavailable):
+    """The store lost what was written to it: go on from what it has now. Nothing of the refused write is stored."""
 
 
 class Snapshot(Protocol):
@@ -195,6 +199,12 @@ class StoreWriter(StoreReader, Protocol):
         """Remove the positions of `store_id`, then at most `limit` of its rows and changes; return True at the end.
 
         Repeat until True: a crash, or other work in between, leaves the rest for a repeat.
+        """
+
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        """Remove one partition of `store_id`, as `drop` does all: its position first, so that nobody reads the rest.
+
+        Return True at the end, and at once where there is nothing. Nothing is applied to it in between.
         """
 
     def set_status(self, status: bytes) -> None:

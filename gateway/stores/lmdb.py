@@ -330,7 +330,14 @@ class LmdbStore(LmdbReader, StoreWriter):
 
     @override
     def drop(self, store_id: StoreId, *, limit: int) -> bool:
-        prefix = layout.store_prefix(store_id)
+        return self._drop(layout.store_prefix(store_id), limit)
+
+    @override
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        return self._drop(layout.place(store_id, partition), limit)
+
+    def _drop(self, prefix: bytes, limit: int) -> bool:
+        """Remove what has a key that begins with `prefix`: positions, then at most `limit` of the rest."""
         environment = self._environment
         with Guarded(environment.path), self._write() as transaction:
             for database in (environment.positions, environment.history, environment.tombstones, environment.rows):

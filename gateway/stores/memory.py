@@ -249,17 +249,27 @@ class MemoryStore(StoreWriter):
     @override
     def drop(self, store_id: StoreId, *, limit: int) -> bool:
         with self._write() as content:
-            for place in [place for place in content.parts if place[0] == store_id]:
-                part = content.part(place)
-                part.position = None
-                part.history.clear()
-                for key in part.keys[: max(limit, 0)]:
-                    del part.rows[key]
-                del part.keys[: max(limit, 0)]
-                if part.keys:
-                    return False
-                del content.parts[place]
-                content.own.discard(place)
+            places = [place for place in content.parts if place[0] == store_id]
+            for place in places:
+                content.part(place).position = None
+            return all(self._drop(content, place, limit) for place in places)
+
+    @override
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        with self._write() as content:
+            return (store_id, partition) not in content.parts or self._drop(content, (store_id, partition), limit)
+
+    def _drop(self, content: _Content, place: Place, limit: int) -> bool:
+        part = content.part(place)
+        part.position = None
+        part.history.clear()
+        for key in part.keys[: max(limit, 0)]:
+            del part.rows[key]
+        del part.keys[: max(limit, 0)]
+        if part.keys:
+            return False
+        del content.parts[place]
+        content.own.discard(place)
         return True
 
     @override

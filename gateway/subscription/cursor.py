@@ -6,8 +6,8 @@ step the copy of a partition is what the store had, up to that key, at one posit
 goes back. Rows and changes of a step are read in one snapshot.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -78,13 +78,22 @@ class Selection:
 
     @cached_property
     def holds(self) -> Callable[[bytes], bool]:
-        """Whether a key is in it."""
+        """Whether a key of its partitions is in it."""
         start, end = self.start, self.end
         if self.keys is not None:
             return frozenset(key for keys in self.keys.values() for key in keys).__contains__
         if end is None:
             return start.__le__
         return lambda key: start <= key < end
+
+    def within(self, partitions: Collection[Partition]) -> "Selection":
+        """Return what there is of it in some partitions."""
+        chosen = frozenset(partitions)
+        kept = [partition for partition in self.partitions if partition in chosen]
+        keys = self.keys
+        return replace(
+            self, partitions=kept, keys=None if keys is None else {each: keys[each] for each in kept if each in keys}
+        )
 
     def shown(self, changes: Sequence[PastChange]) -> Iterator[Given]:
         """Yield what a subscriber sees of changes whose keys are in it."""

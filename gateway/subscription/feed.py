@@ -8,7 +8,7 @@ and its client takes a message at once, no task has to run for it.
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.contract.types import Partition, StoreId
@@ -22,6 +22,8 @@ PUMP_MESSAGES_MAX = 2  # before subscribers get their turn: half of what one may
 
 Marks = Mapping[Partition, Mark]
 Positions = Mapping[Partition, Position]
+Changes = list[tuple[Partition, list[PastChange]]]
+"""Changes by partition, oldest first; a partition may come more than once."""
 
 
 class Message(NamedTuple):
@@ -119,6 +121,7 @@ class Group:
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name
         self.selection = selection
+        self.partitions = frozenset(selection.partitions)
         self.encode = encode
         self.members: set[Member] = set()
         self.is_told_whole = True  # as by the message after which a member joined
@@ -129,7 +132,7 @@ class Group:
             yield from keys
 
     def give(self, changes: Sequence[PastChange], feed: "Feed", *, is_whole: bool) -> None:
-        """Give all members what they see of `changes`, whose keys are in the selection; or that this is the whole."""
+        """Give all members what they see of `changes`, which are all selected; or that this is the whole."""
         selection = self.selection
         given = list(selection.shown(changes))
         has_news = bool(given) or (is_whole and not self.is_told_whole)
@@ -143,10 +146,14 @@ class Group:
 
 
 class Feed:
-    """The changes of one life of a table. `marks` say up to where members have been given them."""
+    """The changes of one life of a table. `marks` say up to where members have been given them.
+
+    `unserved` are the partitions of these that may not be served now: they stay where they are.
+    """
 
     def __init__(self, store_id: StoreId) -> None:
         self.store_id = store_id
+        self.unserved: set[Partition] = set()
         self.marks: dict[Partition, Mark] = {}
         self.positions: dict[Partition, Position] = {}
         self._groups: dict[Hashable, Group] = {}
@@ -170,8 +177,7 @@ class Feed:
     def pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
         """Give members what is new in `snapshot`; return whether that is all of it.
 
-        Partitions that may not be served stay where they are. Whatever it raises, members are let go before: they may
-        not have been given what the marks say.
+        Whatever it raises, members are let go before: they may not have been given what the marks say.
         """
         try:
             return self._pump(snapshot, partitions)
@@ -184,20 +190,22 @@ class Feed:
 
     def _pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
         messages = 0
-        pending: list[PastChange] = []
+        pending: Changes = []
         room = Room(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
         for partition in partitions:
-            position = snapshot.position(self.store_id, partition)
-            if position is None or position.phase is not Phase.LIVE:
-                continue
             if partition not in self.marks:
                 continue
+            position = snapshot.position(self.store_id, partition)
+            if position is None or position.phase is not Phase.LIVE:
+                self.leave_unserved([partition])
+                continue
+            self.unserved.discard(partition)
             self.positions[partition] = position
             while True:
                 changes, self.marks[partition] = read_changes(
                     snapshot, self.store_id, partition, self.marks[partition], position, room
                 )
-                pending += changes
+                pending.append((partition, changes))
                 if room.rows:
                     break
                 self._give(pending, is_whole=False)
@@ -208,24 +216,41 @@ class Feed:
         self._give(pending, is_whole=True)
         return True
 
-    def _give(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
-        if changes:
-            self._give_changes(changes, is_whole=is_whole)
+    def _give(self, changes: Changes, *, is_whole: bool) -> None:
+        self._give_changes([(partition, past) for partition, past in changes if past], is_whole=is_whole)
         if is_whole:
             for group in self._groups.values():
                 if not group.is_told_whole:
                     group.give((), self, is_whole=True)
 
-    def _give_changes(self, changes: Sequence[PastChange], *, is_whole: bool) -> None:
+    def _give_changes(self, changes: Changes, *, is_whole: bool) -> None:
+        if not changes:
+            return
         for group in self._runs:
-            group.give([change for change in changes if group.selection.holds(change.key)], self, is_whole=is_whole)
+            holds = group.selection.holds
+            selected = [
+                change
+                for partition, past in changes
+                if partition in group.partitions
+                for change in past
+                if holds(change.key)
+            ]
+            group.give(selected, self, is_whole=is_whole)
         if self._keys:
             found: defaultdict[Group, list[PastChange]] = defaultdict(list)
-            for change in changes:
-                for group in self._keys.get(change.key, ()):
-                    found[group].append(change)
+            for _, past in changes:
+                for change in past:
+                    for group in self._keys.get(change.key, ()):
+                        found[group].append(change)
             for group, its_changes in found.items():
                 group.give(its_changes, self, is_whole=is_whole)
+
+    def leave_unserved(self, partitions: Iterable[Partition]) -> None:
+        """Leave partitions where they are; members look around when these are new."""
+        new = {partition for partition in partitions if partition in self.marks} - self.unserved
+        if new:
+            self.unserved |= new
+            self.wake()
 
     def join(
         self, name: Hashable, selection: Selection, encode: Encode, marks: Marks, positions: Positions
@@ -235,12 +260,13 @@ class Feed:
         What is named alike gets the same: it has the same selection, and its messages are encoded alike.
         """
         if not self._groups:
-            self.marks, self.positions = {}, {}
+            self.marks, self.positions, self.unserved = {}, {}, set()
         if any(self.marks.get(partition, mark) != mark for partition, mark in marks.items()):
             return None
         for partition, mark in marks.items():
             self.marks[partition] = mark
             self.positions[partition] = positions[partition]
+            self.unserved.discard(partition)
         group = self._groups.get(name)
         if group is None:
             group = Group(name, selection, encode)

@@ -23,10 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from gateway.v1 import changelog_pb2 as gateway_dot_v1_dot_changelog__pb2
+from gateway.v1 import cluster_pb2 as gateway_dot_v1_dot_cluster__pb2
+from gateway.v1 import options_pb2 as gateway_dot_v1_dot_options__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/v1/status.proto\x12\ngateway.v1\x1a\x1agateway/v1/changelog.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\x84\x01\n\x11GetStatusResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.gateway.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\"\xa2\x02\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12&\n\x08manifest\x18\x04 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12/\n\npartitions\x18\x05 \x03(\x0b\x32\x1b.gateway.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x05phase\x18\x02 \x01(\x0e\x32\x18.gateway.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x81\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_RESTORING\x10\x01\x12\x16\n\x12REPLICA_PHASE_LIVE\x10\x02\x12\x1d\n\x19REPLICA_PHASE_CATCHING_UP\x10\x03\x32_\n\x0eGatewayService\x12M\n\tGetStatus\x12\x1c.gateway.v1.GetStatusRequest\x1a\x1d.gateway.v1.GetStatusResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/v1/status.proto\x12\ngateway.v1\x1a\x1agateway/v1/changelog.proto\x1a\x18gateway/v1/cluster.proto\x1a\x18gateway/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xc5\x01\n\x11GetStatusResponse\x12\'\n\x06tables\x18\x01 \x03(\x0b\x32\x17.gateway.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12+\n\x08gateways\x18\x05 \x03(\x0b\x32\x19.gateway.v1.GatewayStatus\"x\n\rGatewayStatus\x12)\n\x06record\x18\x01 \x01(\x0b\x32\x19.gateway.v1.GatewayRecord\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61live\x18\x03 \x01(\x08\"\xa2\x02\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12&\n\x08manifest\x18\x04 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12/\n\npartitions\x18\x05 \x03(\x0b\x32\x1b.gateway.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa6\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x05phase\x18\x02 \x01(\x0e\x32\x18.gateway.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\" \n\x0fGetTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"<\n\x10GetTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.gateway.v1.TableMetadata\"\"\n\x11WatchTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\">\n\x12WatchTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.gateway.v1.TableMetadata\"\xec\x01\n\rTableMetadata\x12\r\n\x05table\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12,\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x17.gateway.v1.Partitioner\x12\x17\n\x0fpartition_count\x18\x04 \x01(\x05\x12\"\n\x03key\x18\x05 \x03(\x0b\x32\x15.gateway.v1.KeyColumn\x12\x1a\n\x12partition_by_count\x18\x06 \x01(\x05\x12\x31\n\npartitions\x18\x07 \x03(\x0b\x32\x1d.gateway.v1.PartitionReplicas\"M\n\x11PartitionReplicas\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12%\n\x08replicas\x18\x02 \x03(\x0b\x32\x13.gateway.v1.Replica\"\xa2\x01\n\x07Replica\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12%\n\x04role\x18\x04 \x01(\x0e\x32\x17.gateway.v1.ReplicaRole\x12\'\n\x05phase\x18\x05 \x01(\x0e\x32\x18.gateway.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\"N\n\x0e\x45xplainRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0e\n\x04json\x18\x02 \x01(\tH\x00\x12\x11\n\x07message\x18\x03 \x01(\x0cH\x00\x42\t\n\x07request\"\x94\x01\n\x0f\x45xplainResponse\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\r\n\x05reads\x18\x04 \x01(\t\x12\x11\n\tfreshness\x18\x05 \x01(\t\x12-\n\npartitions\x18\x06 \x03(\x0b\x32\x19.gateway.v1.PartitionPlan\"\x95\x01\n\rPartitionPlan\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12)\n\x05route\x18\x02 \x01(\x0e\x32\x1a.gateway.v1.PartitionRoute\x12\x12\n\ngateway_id\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12%\n\x08replicas\x18\x05 \x03(\x0b\x32\x13.gateway.v1.Replica*]\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12REPLICA_ROLE_OWNER\x10\x01\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x02*\x84\x01\n\x0ePartitionRoute\x12\x1f\n\x1bPARTITION_ROUTE_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITION_ROUTE_HERE\x10\x01\x12\x1d\n\x19PARTITION_ROUTE_FORWARDED\x10\x02\x12\x18\n\x14PARTITION_ROUTE_NONE\x10\x03\x32\xc3\x02\n\x0eGatewayService\x12M\n\tGetStatus\x12\x1c.gateway.v1.GetStatusRequest\x1a\x1d.gateway.v1.GetStatusResponse\"\x03\x90\x02\x01\x12J\n\x08GetTable\x12\x1b.gateway.v1.GetTableRequest\x1a\x1c.gateway.v1.GetTableResponse\"\x03\x90\x02\x01\x12M\n\nWatchTable\x12\x1d.gateway.v1.WatchTableRequest\x1a\x1e.gateway.v1.WatchTableResponse0\x01\x12G\n\x07\x45xplain\x12\x1a.gateway.v1.ExplainRequest\x1a\x1b.gateway.v1.ExplainResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,16 +37,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GATEWAYSERVICE'].methods_by_name['GetStatus']._loaded_options = None
   _globals['_GATEWAYSERVICE'].methods_by_name['GetStatus']._serialized_options = b'\220\002\001'
-  _globals['_REPLICAPHASE']._serialized_start=718
-  _globals['_REPLICAPHASE']._serialized_end=847
-  _globals['_GETSTATUSREQUEST']._serialized_start=100
-  _globals['_GETSTATUSREQUEST']._serialized_end=118
-  _globals['_GETSTATUSRESPONSE']._serialized_start=121
-  _globals['_GETSTATUSRESPONSE']._serialized_end=253
-  _globals['_TABLESTATUS']._serialized_start=256
-  _globals['_TABLESTATUS']._serialized_end=546
-  _globals['_PARTITIONSTATUS']._serialized_start=549
-  _globals['_PARTITIONSTATUS']._serialized_end=715
-  _globals['_GATEWAYSERVICE']._serialized_start=849
-  _globals['_GATEWAYSERVICE']._serialized_end=944
+  _globals['_GATEWAYSERVICE'].methods_by_name['GetTable']._loaded_options = None
+  _globals['_GATEWAYSERVICE'].methods_by_name['GetTable']._serialized_options = b'\220\002\001'
+  _globals['_GATEWAYSERVICE'].methods_by_name['Explain']._loaded_options = None
+  _globals['_GATEWAYSERVICE'].methods_by_name['Explain']._serialized_options = b'\220\002\001'
+  _globals['_REPLICAROLE']._serialized_start=2018
+  _globals['_REPLICAROLE']._serialized_end=2111
+  _globals['_PARTITIONROUTE']._serialized_start=2114
+  _globals['_PARTITIONROUTE']._serialized_end=2246
+  _globals['_GETSTATUSREQUEST']._serialized_start=152
+  _globals['_GETSTATUSREQUEST']._serialized_end=170
+  _globals['_GETSTATUSRESPONSE']._serialized_start=173
+  _globals['_GETSTATUSRESPONSE']._serialized_end=370
+  _globals['_GATEWAYSTATUS']._serialized_start=372
+  _globals['_GATEWAYSTATUS']._serialized_end=492
+  _globals['_TABLESTATUS']._serialized_start=495
+  _globals['_TABLESTATUS']._serialized_end=785
+  _globals['_PARTITIONSTATUS']._serialized_start=788
+  _globals['_PARTITIONSTATUS']._serialized_end=954
+  _globals['_GETTABLEREQUEST']._serialized_start=956
+  _globals['_GETTABLEREQUEST']._serialized_end=988
+  _globals['_GETTABLERESPONSE']._serialized_start=990
+  _globals['_GETTABLERESPONSE']._serialized_end=1050
+  _globals['_WATCHTABLEREQUEST']._serialized_start=1052
+  _globals['_WATCHTABLEREQUEST']._serialized_end=1086
+  _globals['_WATCHTABLERESPONSE']._serialized_start=1088
+  _globals['_WATCHTABLERESPONSE']._serialized_end=1150
+  _globals['_TABLEMETADATA']._serialized_start=1153
+  _globals['_TABLEMETADATA']._serialized_end=1389
+  _globals['_PARTITIONREPLICAS']._serialized_start=1391
+  _globals['_PARTITIONREPLICAS']._serialized_end=1468
+  _globals['_REPLICA']._serialized_start=1471
+  _globals['_REPLICA']._serialized_end=1633
+  _globals['_EXPLAINREQUEST']._serialized_start=1635
+  _globals['_EXPLAINREQUEST']._serialized_end=1713
+  _globals['_EXPLAINRESPONSE']._serialized_start=1716
+  _globals['_EXPLAINRESPONSE']._serialized_end=1864
+  _globals['_PARTITIONPLAN']._serialized_start=1867
+  _globals['_PARTITIONPLAN']._serialized_end=2016
+  _globals['_GATEWAYSERVICE']._serialized_start=2249
+  _globals['_GATEWAYSERVICE']._serialized_end=2572
 # @@protoc_insertion_point(module_scope)

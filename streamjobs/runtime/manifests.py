@@ -83,6 +83,22 @@ def check_succession(
         )
 
 
+def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest | None, generation: int) -> None:
+    """Raise `JobError` where the changelog is no longer the one of `old`: gateways would refuse the new manifest."""
+    if old is None or old.generation != generation:
+        return
+    if old.changelog_topic_id != changelog.topic_id:
+        change = "was deleted and made again"
+    elif old.partition_count != changelog.partition_count:
+        change = f"has {changelog.partition_count} partitions for {old.partition_count}"
+    else:
+        return
+    raise JobError(
+        f'{table.declared_at}: changelog topic "{changelog.name}" of table "{table.name}" {change} since generation '
+        f"{generation} was built; build the next: tablegate job rebuild {job_argument(table)}"
+    )
+
+
 def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
     """Write the manifest, and return when Kafka has it; raise `JobError`, also where a newer generation has one."""
     newest = read_manifest(bootstrap, manifest.table)

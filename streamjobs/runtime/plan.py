@@ -12,7 +12,13 @@ from streamjobs.formats import Avro
 from streamjobs.runtime import topics
 from streamjobs.runtime.declarations import job_argument, load_contract
 from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.manifests import check_declaration, check_succession, make_manifest, read_manifest
+from streamjobs.runtime.manifests import (
+    check_changelog,
+    check_declaration,
+    check_succession,
+    make_manifest,
+    read_manifest,
+)
 from streamjobs.runtime.options import Options, Start
 from streamjobs.runtime.rows import has_keyed_versions
 from streamjobs.runtime.schemas import SchemaRegistry, WriterSchemas, choose_value_schema
@@ -105,6 +111,7 @@ def make_plan(
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
+    check_changelog(table, changelog, old, generation)
     dead_letters = cluster.ensure(
         topics.dead_letters_name(table.name),
         topics.DEAD_LETTERS_SETTINGS,

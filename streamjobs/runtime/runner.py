@@ -22,7 +22,7 @@ from streamjobs.runtime.options import Options, Start
 from streamjobs.runtime.plan import Plan, make_plan
 from streamjobs.runtime.presence import await_gone, job_group, rebuild_group
 from streamjobs.runtime.running import RunningTable
-from streamjobs.runtime.session import MICROBATCH_SLOTS, check_slots, is_submitted, spark_session
+from streamjobs.runtime.session import MICROBATCH_SLOTS, await_slots, check_slots, is_submitted, spark_session
 from streamjobs.runtime.succession import Phase
 from streamjobs.runtime.topics import Topics
 from streamjobs.table import Mode, Table
@@ -157,6 +157,7 @@ def _application(plans: Sequence[Plan], options: Options, stop: threading.Event)
         f"tablegate {names}", master=master, checkpoints=options.checkpoints, spark_log=options.spark_log
     ) as spark:
         _take_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
+        await_slots(spark, _slots(plans), stop)
         yield spark
 
 
@@ -164,12 +165,16 @@ def _master(plans: Sequence[Plan], options: Options) -> str | None:
     """Return the master to ask for, None for that of spark-submit; raise `JobError` where it has too few slots."""
     if options.master is None and is_submitted():
         return None
-    slots = sum(plan.realtime_slots for plan in plans)
-    if slots == 0:
-        return options.master or "local[*]"
-    master = options.master or f"local[{slots + MICROBATCH_SLOTS}]"
-    check_slots(master, slots + MICROBATCH_SLOTS)
+    slots = _slots(plans)
+    master = options.master or (f"local[{slots}]" if slots else "local[*]")
+    check_slots(master, slots)
     return master
+
+
+def _slots(plans: Sequence[Plan]) -> int:
+    """Return how many slots Real-time Mode needs, with those for micro-batches beside it; 0 where no table is in it."""
+    slots = sum(plan.realtime_slots for plan in plans)
+    return slots + MICROBATCH_SLOTS if slots else 0
 
 
 def _keep(

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from streamjobs.local.jars import jars
 from streamjobs.local.java import find_java
 from streamjobs.runtime.errors import JobError
 from streamjobs.runtime.java import first_line
+from streamjobs.runtime.log import log
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 
@@ -42,6 +44,10 @@ SETTINGS = {
     # A tick while no data comes: a progress marker then proves that the table is current.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
+    # Spark ends a Real-time Mode query for which there are not enough free slots at the moment its batch begins: each
+    # time that micro-batches beside it have just taken some, or that a worker is away. They come back soon, and
+    # `check_slots` or `await_slots` has counted that all fit.
+    "spark.scheduler.pipelinedGroup.slotCheck.enabled": "false",
 }
 
 # Spark's default way to a local checkpoint starts chmod and readlink processes for each file, and it writes one for
@@ -53,11 +59,8 @@ LOCAL_CHECKPOINT_SETTINGS = {
     ),
 }
 
-# Spark refuses a Real-time Mode batch for which there are not enough free slots at the moment it begins: each time that
-# micro-batches beside it have just taken some. They give them back soon, and `check_slots` has counted that all fit.
-LOCAL_MASTER_SETTINGS = {"spark.scheduler.pipelinedGroup.slotCheck.enabled": "false"}
-
 MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
+SLOTS_POLL_S = 0.5
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
@@ -81,6 +84,20 @@ def check_slots(master: str, needed: int) -> None:
             f"Real-time Mode needs {needed} slots (one for each partition of sources and of tables, and "
             f'{MICROBATCH_SLOTS} for micro-batches beside them), master "{master}" has {slots}; use local[{needed}]'
         )
+
+
+def await_slots(spark: SparkSession, needed: int, stop: threading.Event) -> None:
+    """Return when the cluster has given as many slots as Real-time Mode needs, or `stop` is set; raise `JobError`.
+
+    `needed` 0 is none. Executors come seconds after the session, and later where workers have yet to start.
+    """
+    context = spark.sparkContext
+    check_slots(context.master, needed)
+    if needed == 0 or context.defaultParallelism >= needed:  # which is the cores of all executors
+        return
+    log("waiting_for_slots", needed=needed, master=context.master)
+    while context.defaultParallelism < needed and not stop.wait(SLOTS_POLL_S):
+        pass
 
 
 def is_submitted() -> bool:
@@ -114,8 +131,6 @@ def spark_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
             builder = builder.config("spark.driver.host", "127.0.0.1")
-            for setting, value in LOCAL_MASTER_SETTINGS.items():
-                builder = builder.config(setting, value)
     if not is_submitted():
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
         options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import latency, peer, picture, serving, throughput
+from tests.bench import cluster, latency, peer, picture, placement, serving, throughput
 from tests.bench.figures import Figures
 from tests.bench.gets import hot_figure
 from tests.bench.serving import Part
@@ -58,12 +58,16 @@ def main(
         built = peer.build(peer_dir.resolve(), work) if peer_dir and peer.can_build() else None
         if built is None:
             OUT.print("no peer: name its directory with --peer, and have Maven")
-        if parts - {Part.LATENCY, Part.THROUGHPUT}:
+        if parts - {Part.LATENCY, Part.THROUGHPUT, Part.PLACEMENT, Part.CLUSTER}:
             serving.measure(work, built, figures, parts=parts, rows=rows, seconds=seconds, repeat=repeat, warm_s=warm)
         if Part.LATENCY in parts:
             latency.measure(work, built, figures, probes=probes)
         if Part.THROUGHPUT in parts:
             throughput.measure(work, built, figures, names=table or (), records=records, repeat=repeat)
+        if Part.PLACEMENT in parts:
+            placement.measure(figures, repeat=repeat)
+        if Part.CLUSTER in parts:
+            cluster.measure(work, figures, seconds=seconds, repeat=repeat)
     noises.append(noise())
     report = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -33,6 +33,8 @@ class Part(StrEnum):
     SUBSCRIBE = "subscribe"
     LATENCY = "latency"
     THROUGHPUT = "throughput"
+    PLACEMENT = "placement"
+    CLUSTER = "cluster"
 
 
 def measure(

@@ -1,25 +1,48 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
-from gateway.stores.base import StoreWriter
+from gateway.contract.types import Partition, StoreId
+from gateway.stores.base import Applied, Change, Position, StoreWriter
 from gateway.stores.environment import FREE_BYTES_MIN
 from gateway.stores.lmdb import LmdbStore
 from gateway.stores.memory import MemoryStore
+from gateway.stores.redis import RedisStore
+from tests.support.redis import RedisServer
 
 HISTORY_CHANGES_MAX = 5
 
 OpenStore = Callable[..., StoreWriter]
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "redis"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class FillingRedis(RedisStore):
+    """The store over a Redis whose memory is full while `is_full` says so and a batch comes."""
+
+    def __init__(self, server: RedisServer, is_full: Callable[[], bool]) -> None:
+        super().__init__(server.new_url(), history_changes_max=HISTORY_CHANGES_MAX)
+        self._server = server
+        self._is_full = is_full
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        if not self._is_full():
+            return super().apply(store_id, partition, changes, position)
+        self._server.run("CONFIG", "SET", "maxmemory", "1")
+        try:
+            return super().apply(store_id, partition, changes, position)
+        finally:
+            self._server.run("CONFIG", "SET", "maxmemory", "0")
+
+
 @pytest.fixture
-def open_store(store_kind: str, tmp_path: Path) -> Iterator[OpenStore]:
+def open_store(store_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OpenStore]:
     """Return a function that makes an empty store; `is_full` tells whether its disk is full."""
     stores: list[StoreWriter] = []
 
@@ -30,6 +53,8 @@ def open_store(store_kind: str, tmp_path: Path) -> Iterator[OpenStore]:
         store: StoreWriter
         if store_kind == "memory":
             store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)
+        elif store_kind == "redis":
+            store = FillingRedis(request.getfixturevalue("redis_server"), is_full)
         else:
             path = tmp_path / str(len(stores))
             store = LmdbStore(path, history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)

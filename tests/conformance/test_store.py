@@ -168,6 +168,16 @@ def test_range_passes_over_tombstones_without_counting_them(store: StoreWriter) 
     assert keys(store, limit=3, descending=True) == [b"\x09", b"\x06", b"\x03"]
 
 
+def test_range_passes_over_what_was_deleted_and_comes_back(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(i, bytes([i]), 1, b"x") for i in range(9)], position(9))
+    store.apply(ID, P0, [change(9 + i, bytes([i]), 2, None) for i in range(5)], position(14))
+    store.expire(ID, P0, [b"\x05"], time_ms=1)
+    assert keys(store, limit=2) == [b"\x06", b"\x07"]
+    assert keys(store, limit=9, descending=True) == [b"\x08", b"\x07", b"\x06"]
+    store.apply(ID, P0, [change(14, b"\x01", 3, b"y"), change(15, b"\x05", 3, b"y")], position(16))
+    assert keys(store, limit=3) == [b"\x01", b"\x05", b"\x06"]
+
+
 def test_a_snapshot_does_not_see_what_is_written_after_it(store: StoreWriter) -> None:
     store.apply(ID, P0, [change(0, b"a", 1, b"old"), change(1, b"b", 1, b"b")], position(2))
     with store.snapshot() as before:
@@ -363,6 +373,32 @@ def test_drop_removes_one_store_id_in_steps(store: StoreWriter) -> None:
         assert len(snapshot.range(StoreId(2), P1, start=b"", end=None, limit=99)) == 9
         assert snapshot.position(StoreId(2), P1) is not None
     assert store.drop(ID, limit=9)
+
+
+def test_drop_partition_removes_one_partition_in_steps(store: StoreWriter) -> None:
+    batch = [change(i, bytes([i]), 1, None if i == 3 else b"x") for i in range(10)]
+    for store_id in (ID, StoreId(2)):
+        for partition in (P0, P1, Partition(256)):
+            store.apply(store_id, partition, batch, position(10))
+    assert not store.drop_partition(ID, P1, limit=1)
+    assert stored_position(store, P1) is None
+    steps = 0
+    while not store.drop_partition(ID, P1, limit=3):
+        steps += 1
+    assert steps > 1
+    with store.snapshot() as snapshot:
+        assert snapshot.range(ID, P1, start=b"", end=None, limit=9) == []
+        assert snapshot.history(ID, P1, start=Offset(0), limit=9) == []
+        for place in ((ID, P0), (ID, Partition(256)), (StoreId(2), P1)):
+            assert snapshot.position(*place) is not None
+            assert len(snapshot.range(*place, start=b"", end=None, limit=99)) == 9
+            assert len(snapshot.history(*place, start=Offset(0), limit=9)) == HISTORY_CHANGES_MAX
+    assert store.drop_partition(ID, P1, limit=0)
+    assert store.drop_partition(StoreId(9), P1, limit=0)
+    assert store.store_ids() == {1, 2}
+    store.apply(ID, P1, [change(3, b"\x03", 1, b"new")], position(4))
+    assert get(store, b"\x03", P1) == b"new"
+    assert store.drop_tombstones(ID, P1, before_ms=10**15, limit=9) == 0
 
 
 def test_tables_and_status_are_replaced(store: StoreWriter) -> None:

@@ -21,6 +21,7 @@ from gateway.door.door import Door
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
+from gateway.routing.directory import Directory
 from gateway.server.health import Health, live_tables
 from gateway.server.reflection import REFLECTION_SERVICES, reflection_methods
 from gateway.server.status_service import status_methods
@@ -59,7 +60,7 @@ def _serve(test: Callable[[Served], Awaitable[None]], more: Methods | None = Non
         table.put(rating(number) for number in range(100))
         store.set_status(GetStatusResponse(kafka_reachable=True).SerializeToString())
         health = Health(catalogue)
-        health.update(live_tables(store, health.tables))
+        health.update(live_tables(store, health.tables, Directory()))
         methods = {
             **query_methods(catalogue, store, SIGNER, Bell()),
             **health.methods(),
@@ -272,10 +273,10 @@ def test_health_follows_the_table_and_the_drain() -> None:
         watching = asyncio.create_task(_to_its_end(watch, lambda answer: told.append(answer.status)))
         await _soon(lambda: told == [1])
         served.table.move(Partition(1), phase=Phase.RESTORING)
-        served.health.update(live_tables(served.table.store, served.health.tables))
+        served.health.update(live_tables(served.table.store, served.health.tables, Directory()))
         await _soon(lambda: told == [1, 2])
         served.table.move(Partition(1))
-        served.health.update(live_tables(served.table.store, served.health.tables))
+        served.health.update(live_tables(served.table.store, served.health.tables, Directory()))
         await _soon(lambda: told == [1, 2, 1])
         served.health.drain()
         error = await _refused(watching)
@@ -288,21 +289,21 @@ def test_health_follows_the_table_and_the_drain() -> None:
 def test_a_table_is_live_only_while_all_of_it_is_answered() -> None:
     store, names = MemoryStore(), frozenset({"ratings"})
     table = ratings_table(store)
-    assert live_tables(store, names) == names
+    assert live_tables(store, names, Directory()) == names
     for partition in table.next_offsets:
         table.move(partition, phase=Phase.RESTORING)
-        assert live_tables(store, names) == frozenset()
+        assert live_tables(store, names, Directory()) == frozenset()
         table.move(partition)
     table.publish(problem="the manifest has another key")
-    assert live_tables(store, names) == frozenset()
+    assert live_tables(store, names, Directory()) == frozenset()
     table.publish()
-    assert live_tables(store, names) == names
+    assert live_tables(store, names, Directory()) == names
     assert store.drop(table.store_id, limit=1)
-    assert live_tables(store, names) == frozenset()
+    assert live_tables(store, names, Directory()) == frozenset()
     store.put_table("ratings", TableState())
-    assert live_tables(store, names) == frozenset()
+    assert live_tables(store, names, Directory()) == frozenset()
     store.close()
-    assert live_tables(store, names) == frozenset()
+    assert live_tables(store, names, Directory()) == frozenset()
 
 
 def test_a_service_serves_only_while_all_of_its_tables_do() -> None:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,14 @@ def test_odd_addresses_are_refused(listen: str) -> None:
 
 
 def test_a_data_directory_has_one_gateway(tmp_path: Path) -> None:
-    lock = lock_data(tmp_path / "data")
+    lock = lock_data(tmp_path / "data", "127.0.0.1:7")
     with pytest.raises(ServeError, match=f"in use by another gateway \\(process {os.getpid()}\\)"):
-        lock_data(tmp_path / "data")
+        lock_data(tmp_path / "data", "127.0.0.1:7")
     os.close(lock)
-    os.close(lock_data(tmp_path / "data"))
+    os.close(lock_data(tmp_path / "data", "127.0.0.1:7"))
     (tmp_path / "file").touch()
     with pytest.raises(ServeError, match="cannot be used"):
-        lock_data(tmp_path / "file")
+        lock_data(tmp_path / "file", "127.0.0.1:7")
 
 
 def test_a_token_key_is_made_once_for_nobody_else_to_read(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def _refusal(*arguments: str) -> str:
 
 def test_a_refused_start_is_one_line_and_leaves_no_process(tmp_path: Path, taken: int) -> None:
     assert "choose another --listen" in _refusal("--data", str(tmp_path / "a"), "--listen", f"127.0.0.1:{taken}")
-    lock = lock_data(tmp_path / "b")
+    lock = lock_data(tmp_path / "b", "127.0.0.1:7")
     assert "in use by another gateway" in _refusal("--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0")
     os.close(lock)
     (tmp_path / "b" / "store").write_text("no directory")
@@ -189,3 +190,17 @@ def test_a_replicator_that_dies_later_starts_again(tmp_path: Path) -> None:
             announcer.on_event("replicator", {"event": FAILED, "reason": "x"})
             announcer.on_event("replicator", {"event": EXITED})
         assert announcer.failure is None
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("localhost:6379", "none of Redis: use redis://host:6379/0"),
+        ("redis://:secret@127.0.0.1:1/0", r"Redis at 127\.0\.0\.1:1 does not answer .*: see that it runs"),
+    ],
+)
+def test_a_redis_that_cannot_be_the_store_is_refused(tmp_path: Path, url: str, why: str) -> None:
+    config = replace(_config(tmp_path), store_url=url, listen="127.0.0.1:0")
+    with pytest.raises(ServeError, match=why) as refused:
+        serve(config)
+    assert "secret" not in str(refused.value)

@@ -92,3 +92,20 @@ def test_noise_on_stdout_is_no_event() -> None:
     code = "print('hello'); print('[1]'); print('{\"event\": \"up\"}', flush=True); time.sleep(60)"
     watched = Watched(_spec("a", code), until=bool)
     assert watched.events[0] == ("a", "up")
+
+
+def test_a_drain_is_passed_on_once_the_process_listens_and_again_after_a_restart() -> None:
+    listens = "def drain(*_):\n    tell('draining'); sys.exit()\n"
+    listens += "time.sleep(0.3); signal.signal(signal.SIGUSR1, drain); tell('open'); time.sleep(60)"
+
+    def until(events: list[tuple[str, str]]) -> bool:
+        if events == [("worker", "up")]:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return events.count(("replicator", "draining")) >= 2
+
+    watched = Watched(
+        _spec("replicator", listens, drain_after="open"), _spec("worker", "tell('up')\ntime.sleep(60)"), until=until
+    )
+    lives = [event for name, event in watched.events if name == "replicator"]
+    assert lives[:6] == ["open", "draining", "exited", "open", "draining", "exited"]
+    assert watched.events.index(("worker", "exited")) > watched.events.index(("replicator", "exited"))

@@ -1,4 +1,4 @@
-"""Any run of writes, against a plain dictionary: both stores answer what the model says."""
+"""Any run of writes, against a plain dictionary: all stores answer what the model says."""
 
 import shutil
 import tempfile
@@ -22,7 +22,9 @@ from gateway.contract.types import Offset, Partition, StoreId
 from gateway.stores.base import Change, PastChange, Phase, Position, StoredRow, StoreWriter
 from gateway.stores.lmdb import LmdbStore
 from gateway.stores.memory import MemoryStore
+from gateway.stores.redis import RedisStore
 from tests.support.changes import change, past, position
+from tests.support.redis import RedisServer
 
 HISTORY_CHANGES_MAX = 6
 PLACES = [(StoreId(1), Partition(0)), (StoreId(1), Partition(1)), (StoreId(2), Partition(0))]
@@ -84,18 +86,23 @@ class StoreMachine(RuleBasedStateMachine):
     """A store and its model side by side."""
 
     kind = "memory"
+    server: RedisServer
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="store-model-"))
         self.models = {place: Model() for place in PLACES}
         self.next_offset = 0
+        self.url = ""
         self.store: StoreWriter
 
     @initialize()
     def open(self) -> None:
         if self.kind == "memory":
             self.store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX)
+        elif self.kind == "redis":
+            self.url = self.url or self.server.new_url()
+            self.store = RedisStore(self.url, history_changes_max=HISTORY_CHANGES_MAX)
         else:
             self.store = LmdbStore(self.directory, history_changes_max=HISTORY_CHANGES_MAX)
 
@@ -154,7 +161,14 @@ class StoreMachine(RuleBasedStateMachine):
             if place[0] == store_id:
                 self.models[place] = Model()
 
-    @precondition(lambda self: self.kind == "lmdb")
+    @rule(place=places, limit=st.integers(1, 5))
+    def drop_partition(self, place: tuple[StoreId, Partition], limit: int) -> None:
+        while not self.store.drop_partition(*place, limit=limit):
+            with self.store.snapshot() as snapshot:
+                assert snapshot.position(*place) is None
+        self.models[place] = Model()
+
+    @precondition(lambda self: self.kind != "memory")
     @rule()
     def reopen(self) -> None:
         self.store.close()
@@ -214,8 +228,16 @@ class LmdbMachine(StoreMachine):
     kind = "lmdb"
 
 
-@pytest.mark.parametrize("machine", [StoreMachine, LmdbMachine])
-def test_a_store_does_what_the_model_does(machine: type[StoreMachine]) -> None:
+class RedisMachine(StoreMachine):
+    """The same over Redis."""
+
+    kind = "redis"
+
+
+@pytest.mark.parametrize("machine", [StoreMachine, LmdbMachine, RedisMachine])
+def test_a_store_does_what_the_model_does(machine: type[StoreMachine], request: pytest.FixtureRequest) -> None:
+    if machine is RedisMachine:
+        machine.server = request.getfixturevalue("redis_server")
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = timedelta(days=30)
+HOSTS = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,24 @@ class Authority:
         self.certificate = directory / f"{name}.pem"
         self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
 
-    def issue(self, name: str = "server", *, expired: bool = False) -> Pair:
-        """Write a new certificate and its key, in place of those of the same name."""
+    def issue(
+        self,
+        name: str = "server",
+        *,
+        expired: bool = False,
+        subject: x509.Name | None = None,
+        alternatives: x509.ExtensionType = HOSTS,
+    ) -> Pair:
+        """Write a new certificate and its key, in place of those of the same name.
+
+        `subject`: else `name` is its common name. `alternatives`: the subject's other names.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         end = datetime.now(UTC) + (-VALID if expired else VALID)
-        hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
         usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         signed = (
-            _builder(_name(name), self._name, key.public_key(), end)
-            .add_extension(hosts, critical=False)
+            _builder(_name(name) if subject is None else subject, self._name, key.public_key(), end)
+            .add_extension(alternatives, critical=False)
             .add_extension(usages, critical=False)
             .sign(self._key, SHA256())
         )

@@ -47,6 +47,7 @@ class GatewayProcess:
         tables_topic: str = "tables",
         workers: int = 2,
         reflection: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         self.data = data
         self.lines: list[str] = []
@@ -64,6 +65,7 @@ class GatewayProcess:
         ]
         self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
         self._command += ["--reflection"] if reflection else []
+        self._command += options
         self.process: subprocess.Popen[str] | None = None
         self.channel: grpc.Channel | None = None
 

@@ -137,6 +137,7 @@ class LocalCall(Call):
 
     left_s: float | None = 5.0
     draining: bool = False
+    forwarded: str | None = None
     trailer: Fields = ()
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from gateway.door.web import web_protocols
 from gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import NotCaughtUp, Overloaded
 from gateway.query.plans import query_methods
+from gateway.routing.directory import Directory
 from gateway.server.health import Health, live_tables
 from gateway.stores.memory import MemoryStore
 from gateway.subscription.bell import Bell
@@ -48,7 +49,7 @@ class WebDoor(ThreadedDoor):
         store, catalogue = MemoryStore(), catalogue_of()
         ratings_table(store).put(rating(number) for number in range(100))
         health = Health(catalogue)
-        health.update(live_tables(store, health.tables))
+        health.update(live_tables(store, health.tables, Directory()))
         methods = {
             **query_methods(catalogue, store, SIGNER, Bell()),
             **health.methods(),

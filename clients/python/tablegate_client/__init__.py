@@ -4,6 +4,7 @@ Here is what works with threads; `tablegate_client.aio` has the same for asyncio
 """
 
 from tablegate_client.channels import open_channel
+from tablegate_client.direct import open_direct_channel
 from tablegate_client.events import CatchingUp, Current, Delete, Disconnected, Event, Key, Reset, Upsert
 from tablegate_client.failures import ResumeTokenRefused, SubscribeError
 from tablegate_client.fields import ContractMismatch
@@ -32,5 +33,6 @@ __all__ = [
     "Upsert",
     "at_least_source",
     "open_channel",
+    "open_direct_channel",
     "subscribe",
 ]

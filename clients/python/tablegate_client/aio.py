@@ -1,7 +1,7 @@
 """The same for asyncio: channel, subscription, live table. All run in the event loop that they are used in."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from grpc import aio
 
 from tablegate_client.channels import DEADLINE_S, Options, channel_options, with_deadline
+from tablegate_client.direct_aio import DirectChannel
 from tablegate_client.events import Disconnected, Event
 from tablegate_client.failures import Failure, failure_of
 from tablegate_client.live_table import OnChange
@@ -27,7 +28,27 @@ def open_channel(
     options: Options = (),
 ) -> aio.Channel:
     """Return a channel to the gateway at `target`, as `tablegate_client.open_channel` does."""
-    interceptors: Any = [_Deadlines(deadline_s)]
+    return _open(target, credentials, options, [_Deadlines(deadline_s)])
+
+
+def open_direct_channel(
+    target: str,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    deadline_s: float = DEADLINE_S,
+    options: Options = (),
+) -> DirectChannel:
+    """Return a channel to a cluster of gateways, as `tablegate_client.open_direct_channel` does."""
+
+    def open_one(endpoint: str, more: Options = (), interceptors: Sequence[Any] = ()) -> aio.Channel:
+        return _open(endpoint, credentials, (*options, *more), [_Deadlines(deadline_s), *interceptors])
+
+    return DirectChannel(target, open_one)
+
+
+def _open(
+    target: str, credentials: grpc.ChannelCredentials | None, options: Options, interceptors: Sequence[Any]
+) -> aio.Channel:
     if credentials is None:
         return aio.insecure_channel(target, channel_options(options), interceptors=interceptors)
     return aio.secure_channel(target, credentials, channel_options(options), interceptors=interceptors)

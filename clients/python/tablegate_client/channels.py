@@ -48,6 +48,7 @@ def open_channel(
 ) -> grpc.Channel:
     """Return a channel to the gateway at `target` (host:port, or what gRPC's resolvers know).
 
+    Of several addresses (`ipv4:10.0.0.1:50051,10.0.0.2:50051`) it takes one, and the next where that is not there.
     Without `credentials` it speaks plaintext; `grpc.ssl_channel_credentials()` makes it TLS. A unary call that
     UNAVAILABLE ends is tried again, up to four times in all, when the gateway says so; one that is given no timeout
     has `deadline_s`. Streams have no deadline.

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory
 from google.protobuf.message import DecodeError
+
+from tablegate_client.messages import TEXT, Field, message_classes
 
 DOMAIN = "tablegate"
 DETAILS_TRAILER = "grpc-status-details-bin"
@@ -72,42 +73,12 @@ def _detailed(code: str, text: str, data: bytes) -> Failure:
     return Failure(code, text, reason, max(0.0, retry_after_s))
 
 
-def _message_classes() -> tuple[Any, Any, Any]:
-    """Return Status, ErrorInfo and RetryInfo of google.rpc, with the fields that are read here.
-
-    They are in a pool of their own: an application may have the whole of them in the default one.
-    """
-    pool = descriptor_pool.DescriptorPool()
-    for known in (any_pb2, duration_pb2):
-        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="google/rpc/details.proto",
-        package="google.rpc",
-        syntax="proto3",
-        dependency=["google/protobuf/any.proto", "google/protobuf/duration.proto"],
-    )
-
-    def add(message: str, *fields: tuple[str, int, str]) -> None:
-        described = file.message_type.add(name=message)
-        for name, number, type_name in fields:
-            described.field.add(
-                name=name,
-                number=number,
-                type=kind.TYPE_MESSAGE if type_name else kind.TYPE_STRING,
-                type_name=type_name or None,
-                label=kind.LABEL_REPEATED if name == "details" else kind.LABEL_OPTIONAL,
-            )
-
-    add("Status", ("details", 3, ".google.protobuf.Any"))
-    add("ErrorInfo", ("reason", 1, ""), ("domain", 2, ""))
-    add("RetryInfo", ("retry_delay", 1, ".google.protobuf.Duration"))
-    pool.Add(file)
-    names = ("Status", "ErrorInfo", "RetryInfo")
-    status, info, retry = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"google.rpc.{name}")) for name in names
-    )
-    return status, info, retry
-
-
-_STATUS, _ERROR_INFO, _RETRY_INFO = _message_classes()
+_CLASSES = message_classes(
+    "google.rpc",
+    {
+        "Status": [Field("details", 3, "google.protobuf.Any", repeated=True)],
+        "ErrorInfo": [Field("reason", 1, TEXT), Field("domain", 2, TEXT)],
+        "RetryInfo": [Field("retry_delay", 1, "google.protobuf.Duration")],
+    },
+)
+_STATUS, _ERROR_INFO, _RETRY_INFO = _CLASSES.values()

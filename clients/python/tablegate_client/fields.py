@@ -16,7 +16,7 @@ from tablegate_client.events import Key
 SUBSCRIBE_OPTIONS = "gateway.v1.SubscribeOptions"
 SUBSCRIBE_PROGRESS = "gateway.v1.SubscribeProgress"
 READ_OPTIONS = "gateway.v1.ReadOptions"
-TABLE_OPTION = 50731  # (gateway.v1.table), an extension of MessageOptions
+ANNOTATION = 50731  # (gateway.v1.table) of messages, (gateway.v1.query) of methods, (gateway.v1.param) of fields
 TABLE_KEY = 2  # TableOptions.key
 
 
@@ -80,12 +80,12 @@ def _key_columns(message: Descriptor | None) -> Sequence[str]:
     """
     if message is None:
         return ()
-    tables = _numbered(message.GetOptions().SerializeToString(), TABLE_OPTION)
-    return [name.decode() for table in tables for name in _numbered(table, TABLE_KEY)]
+    tables = numbered(message.GetOptions().SerializeToString(), ANNOTATION)
+    return [name.decode() for table in tables for name in numbered(table, TABLE_KEY)]
 
 
-def _numbered(data: bytes, number: int) -> list[bytes]:
-    """Return the values of a repeated field of a message's bytes."""
+def numbered(data: bytes, number: int) -> list[Any]:
+    """Return the values of a field of a message's bytes, in order: bytes of texts and messages, and numbers."""
     fields: Any = UnknownFieldSet(Empty.FromString(data))
     return [field.data for field in fields if field.field_number == number]
 

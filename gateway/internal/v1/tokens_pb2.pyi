@@ -14,14 +14,16 @@ class TokenKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOKEN_KIND_SCAN: _ClassVar[TokenKind]
     TOKEN_KIND_CONSISTENCY: _ClassVar[TokenKind]
     TOKEN_KIND_SUBSCRIBE: _ClassVar[TokenKind]
+    TOKEN_KIND_FORWARD: _ClassVar[TokenKind]
 TOKEN_KIND_UNSPECIFIED: TokenKind
 TOKEN_KIND_PAGE: TokenKind
 TOKEN_KIND_SCAN: TokenKind
 TOKEN_KIND_CONSISTENCY: TokenKind
 TOKEN_KIND_SUBSCRIBE: TokenKind
+TOKEN_KIND_FORWARD: TokenKind
 
 class Token(_message.Message):
-    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "life_id", "changelog_topic_id")
+    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "life_id", "changelog_topic_id", "resume_token")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +37,7 @@ class Token(_message.Message):
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     CHANGELOG_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     kind: TokenKind
     table: str
     generation: int
@@ -48,4 +51,5 @@ class Token(_message.Message):
     skips: _containers.RepeatedScalarFieldContainer[int]
     life_id: int
     changelog_topic_id: str
-    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., life_id: _Optional[int] = ..., changelog_topic_id: _Optional[str] = ...) -> None: ...
+    resume_token: str
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., life_id: _Optional[int] = ..., changelog_topic_id: _Optional[str] = ..., resume_token: _Optional[str] = ...) -> None: ...

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from gateway.contract.keys import KeyColumn, KeyType, decode_key, encode_key
+from gateway.contract.keys import KeyColumn, KeyType, decode_key, encode_key, key_prefix
 from gateway.contract.partitioner import crc32_partition, murmur2, murmur2_partition
 from gateway.contract.tokens import TokenSigner
 from gateway.contract.types import Partition
@@ -28,6 +28,14 @@ def test_key_bytes(one):
     ]
     assert encode_key(columns, values).hex() == one["key"]
     assert decode_key(columns, bytes.fromhex(one["key"])) == values
+
+
+def test_each_key_has_its_partitions():
+    placed = {(one["partitioner"], one["key"]) for one in golden("partitions.json")}
+    for one in golden("keys.json"):
+        first = KeyColumn("first", KeyType[one["columns"][0][1]])
+        prefix = key_prefix([first], bytes.fromhex(one["key"]))
+        assert {("MURMUR2", one["key"]), ("CRC32", prefix.hex())} <= placed, one["name"]
 
 
 @pytest.mark.parametrize("one", golden("versions.json"), ids=lambda one: one["header"])

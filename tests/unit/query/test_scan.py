@@ -19,6 +19,7 @@ from gateway.query.errors import (
     TableRebuilt,
 )
 from gateway.stores.base import Change, Phase
+from tests.support.subscribing import token_of
 from tests.support.tables import FilledTable, LocalCall, catalogue_of, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
@@ -182,6 +183,31 @@ def test_a_scan_ends_when_its_table_changes_under_it(
 
     with pytest.raises(error):
         asyncio.run(scan_over_the_change())
+
+
+def test_a_scan_is_as_old_as_its_first_rows_and_its_token_as_new_as_its_last() -> None:
+    """One partition, changed and grown older between two reads: by the token no row may be older afterwards."""
+    ratings = make_ratings(partition_count=1)
+    ratings.table.put(rating(number) for number in range(200))
+    ratings.table.move(Partition(0), as_of_ms=5_000)
+    handler = ratings.asker.methods["/examples.ratings.v1.RatingsService/ScanRatings"].handler
+    response_class: Any = ratings.asker.catalogue.queries[
+        "/examples.ratings.v1.RatingsService/ScanRatings"
+    ].response_class
+
+    async def scan_over_changes() -> list[Any]:
+        messages = []
+        async for data in handler(b"", LocalCall(None)):  # type: ignore[union-attr]
+            messages.append(response_class.FromString(data))
+            if len(messages) == 1:
+                ratings.table.put(rating(number, count=2) for number in range(200))
+        return messages
+
+    messages = asyncio.run(scan_over_changes())
+    assert [messages[0].ratings[0].rating_count, messages[-1].ratings[-1].rating_count] == [1, 2]
+    read_info = messages[-1].progress.read_info
+    assert list(token_of(read_info.consistency_token).next_offsets) == [400]
+    assert read_info.as_of_time.ToMilliseconds() == 5_000
 
 
 def test_a_damaged_row_is_told(ratings: Ratings) -> None:

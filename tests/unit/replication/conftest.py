@@ -68,6 +68,7 @@ class Job:
     generation: int = 1
     topic_id: str = ""
     sequence: int = 0
+    partitions: int = PARTITIONS
 
     @property
     def topic(self) -> str:
@@ -76,8 +77,8 @@ class Job:
     def source(self, partition: int) -> Source:
         return Source(self.topic, Partition(partition))
 
-    def create(self, partitions: int = PARTITIONS) -> "Job":
-        self.topic_id = self.broker.create(self.topic, partitions)
+    def create(self, partitions: int | None = None) -> "Job":
+        self.topic_id = self.broker.create(self.topic, partitions or self.partitions)
         return self
 
     def manifest(self, **changes: Any) -> Manifest:
@@ -87,7 +88,7 @@ class Job:
             contract_fingerprint=ratings().fingerprint,
             changelog_topic=self.topic,
             changelog_topic_id=self.topic_id,
-            partition_count=PARTITIONS,
+            partition_count=self.partitions,
             partitioner=ratings().partitioner.value,  # type: ignore[arg-type]
             key=[KeyColumn(name=column.name, type=column.type.value) for column in ratings().key],  # type: ignore[arg-type]
             partition_by_count=1,
@@ -107,7 +108,7 @@ class Job:
             self.sequence += 1
             sequence = self.sequence if count is None else count
             self.broker.append(
-                self.source(ratings().partition_of(key_of(movie_id), PARTITIONS)),
+                self.source(ratings().partition_of(key_of(movie_id), self.partitions)),
                 key_of(movie_id),
                 None if delete else value_of(movie_id, sequence),
                 version=make_version(self.generation, sequence),
@@ -127,7 +128,7 @@ class Job:
         self.broker.append(self.source(partition), b"", marker.SerializeToString())
 
     def mark_all(self, offsets: dict[int, int], *, topic: str = "ratings", final: bool = False) -> None:
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             self.mark(partition, offsets, topic=topic, final=final)
 
 

@@ -435,13 +435,13 @@ def test_the_old_generation_is_served_on_while_the_new_topic_is_missing(
             "generation 1 is served on"
         )
     ]
-    newer.create()
-    newer.put(range(30))
-    newer.mark_all({0: 10, 1: 10})
-    newer.publish()
+    third = Job(job.broker, generation=3).create()
+    third.put(range(30))
+    third.mark_all({0: 10, 1: 10})
+    third.publish()
     job.mark_all({0: 10, 1: 10}, final=True)
     served.seconds(10)
-    assert generation(served) == 2
+    assert generation(served) == 3
     assert len(served.rows()) == 30
 
 
@@ -452,11 +452,11 @@ def test_with_both_topics_gone_and_no_last_marker_nothing_is_served(served: Gate
     served.seconds(20)
     assert generation(served) == 0
     assert served.state().problem.endswith("does not exist; start the table's job")
-    newer.create()
-    newer.put(range(30))
-    newer.publish()
+    third = Job(job.broker, generation=3).create()
+    third.put(range(30))
+    third.publish()
     served.seconds(10)
-    assert generation(served) == 2
+    assert generation(served) == 3
 
 
 def test_a_third_generation_may_take_the_place_of_the_second_before_that_is_served(
@@ -478,19 +478,13 @@ def test_a_third_generation_may_take_the_place_of_the_second_before_that_is_serv
     assert served.store.store_ids() == {StoreId(served.state().store_id)}
 
 
-@pytest.mark.parametrize("damage", [make_topic_anew, lose_the_last_records])
-def test_a_damaged_new_generation_is_built_again_beside(served: Gateway, job: Job, newer: Job, damage: object) -> None:
-    assert callable(damage)
+def test_a_damaged_new_generation_is_built_again_beside(served: Gateway, job: Job, newer: Job) -> None:
     newer.publish()
     served.seconds(10)
-    damage(newer)
+    lose_the_last_records(newer)
     for _ in range(20):
         served.seconds(1)
         assert generation(served) == 1
-    facts = newer.broker.facts(newer.topic)
-    assert facts is not None
-    newer.topic_id = facts.topic_id
-    newer.publish()
     newer.put(range(60))
     newer.mark_all({0: 10, 1: 10})
     job.mark_all({0: 10, 1: 10}, final=True)

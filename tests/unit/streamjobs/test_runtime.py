@@ -11,7 +11,7 @@ from streamjobs.runtime.dead_letters import counts
 from streamjobs.runtime.declarations import load_contract
 from streamjobs.runtime.errors import JobError, UnknownSchema
 from streamjobs.runtime.log import log
-from streamjobs.runtime.manifests import check_succession, make_manifest
+from streamjobs.runtime.manifests import check_changelog, check_succession, make_manifest
 from streamjobs.runtime.markers import source_offsets
 from streamjobs.runtime.session import check_slots, local_slots
 from streamjobs.runtime.topics import Topic
@@ -49,6 +49,22 @@ def test_changed_key_in_one_generation_is_refused() -> None:
     with pytest.raises(JobError, match="have changed since generation 1 was built; build the next"):
         check_succession(TABLE, load_contract(TABLE), old, 1)
     check_succession(TABLE, load_contract(TABLE), old, 2)
+
+
+@pytest.mark.parametrize(
+    ("changelog", "words"),
+    [
+        (Topic("ratings-g1-changelog", "other", 4), "was deleted and made again since generation 1 was built; build"),
+        (Topic("ratings-g1-changelog", "id", 5), "has 5 partitions for 4 since generation 1 was built; build the next"),
+    ],
+)
+def test_a_changelog_that_is_another_one_is_refused(changelog: Topic, words: str) -> None:
+    old = changelog_pb2.Manifest(generation=1, changelog_topic_id="id", partition_count=4)
+    with pytest.raises(JobError, match=words):
+        check_changelog(TABLE, changelog, old, 1)
+    check_changelog(TABLE, changelog, old, 2)
+    check_changelog(TABLE, changelog, None, 1)
+    check_changelog(TABLE, Topic("ratings-g1-changelog", "id", 4), old, 1)
 
 
 def test_offsets_of_all_sources() -> None:

@@ -22,6 +22,7 @@ from tests.unit.subscription.world import (
     PARTITIONS,
     RED,
     SELECTIONS,
+    SOME_KEYS,
     STORE,
     Copy,
     World,
@@ -201,6 +202,34 @@ def test_a_partition_that_is_not_served_stays_and_goes_on(world: World, feed: Fe
         Given(b"a1", b"r2"),
         Given(b"a0", b"r1"),
     ]
+
+
+def test_members_look_around_when_a_partition_is_served_no_more(world: World, feed: Feed) -> None:
+    async def talk() -> None:
+        member = joined(feed, world, EVERYTHING, Encoder())
+        waiting = asyncio.ensure_future(member.wait(LONG_S))
+        await asyncio.sleep(0)
+        world.store.apply(STORE, P1, [], position(0, phase=Phase.CATCHING_UP))
+        pump(feed, world)
+        await asyncio.wait_for(waiting, 10)
+        assert feed.unserved == {P1}
+        world.store.apply(STORE, P1, [], position(0))
+        pump(feed, world)
+        assert not feed.unserved
+
+    asyncio.run(talk())
+
+
+def test_a_group_of_some_partitions_is_given_those_alone(world: World, feed: Feed) -> None:
+    encoder = Encoder()
+    whole = joined(feed, world, EVERYTHING, encoder, "whole")
+    part = joined(feed, world, EVERYTHING.within([P1]), encoder, "part")
+    keys = joined(feed, world, SOME_KEYS.within([P2]), encoder, "keys")
+    for partition in PARTITIONS:
+        world.write(partition, [(letter, RED) for letter in b"ab"])
+    pump(feed, world)
+    found = [{key for data in taken(each) for key, _ in encoder.given[data]} for each in (whole, part, keys)]
+    assert found == [{b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"}, {b"a1", b"b1"}, {b"b2"}]
 
 
 def test_a_read_that_fails_lets_all_go(world: World, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""What a gateway's status says of the tables that are served, by it and by the others of its cluster."""
+
+from gateway.contract.types import Partition
+from gateway.routing.directory import Directory
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE
+from gateway.v1.status_pb2 import GetStatusResponse, TableStatus
+
+
+def directory_of(status: GetStatusResponse) -> Directory:
+    """Return the directory that the gateway itself routes by."""
+    directory = Directory()
+    directory.update(status.SerializeToString())
+    return directory
+
+
+def partition_count(table: TableStatus) -> int:
+    """Return how many partitions a table has."""
+    return table.manifest.partition_count or len(table.partitions)
+
+
+def served_tables(status: GetStatusResponse) -> frozenset[str]:
+    """Return the tables of which each partition is answered, by whichever gateway."""
+    if not status.gateway_id:
+        return frozenset(table.table for table in status.tables if table.serving)
+    directory = directory_of(status)
+    return frozenset(table.table for table in status.tables if _is_served(table, directory))
+
+
+def _is_served(table: TableStatus, directory: Directory) -> bool:
+    if table.problem or not table.manifest.generation:
+        return False
+    here = {each.partition for each in table.partitions if each.phase == REPLICA_PHASE_LIVE}
+    numbers = (Partition(number) for number in range(partition_count(table)) if number not in here)
+    return all(directory.replicas(table.table, number) for number in numbers)

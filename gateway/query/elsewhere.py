@@ -1,0 +1,95 @@
+"""Answers that this gateway gives where it can, and others where it has not got the partitions."""
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from gateway.contract.catalogue import Query
+from gateway.contract.types import Partition
+from gateway.query.access import Life, TableAccess
+from gateway.query.call import Call, close_unawaited
+from gateway.query.errors import PartitionUnavailable, status_of
+from gateway.query.freshness import Wish, when_fresh
+from gateway.query.router import Router, Scope
+from gateway.routing.directory import Peer
+from gateway.routing.forwarding import Forwarded, PeerFailed
+from gateway.routing.marks import ForwardMark
+
+Answer = TypeVar("Answer")
+PartitionsOf = Callable[[Life], Iterable[Partition]]
+"""From a table's life to the partitions that are asked."""
+Instead = Callable[[PartitionUnavailable], Awaitable[bytes]]
+"""From why this gateway cannot answer to the answer of others; raises that where none is to be asked."""
+
+
+def here_or(
+    instead: Instead,
+    attempt: Callable[[], bytes],
+    access: TableAccess,
+    asked: PartitionsOf,
+    wish: Wish,
+    call: Call,
+    scope: Scope | None,
+) -> bytes | Awaitable[bytes]:
+    """Return what `attempt` returns once it is fresh; what others say where a partition is not here, or goes away."""
+    if access.router is None or scope is not None:
+        return when_fresh(attempt, wish, call)
+    try:
+        access.check_held(asked)
+        answer = when_fresh(attempt, wish, call)
+    except PartitionUnavailable as missing:
+        return instead(missing)
+    return answer if isinstance(answer, bytes) else _HereOr(answer, instead)
+
+
+class _HereOr(Awaitable[bytes]):
+    """An answer to wait for, and what is asked where it is none. Closed before anybody waited, it closes the answer."""
+
+    def __init__(self, answer: Awaitable[bytes], instead: Instead) -> None:
+        self._answer = answer
+        self._instead = instead
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        try:
+            return (yield from self._answer.__await__())
+        except PartitionUnavailable as missing:
+            answer = self._instead(missing)
+        return (yield from answer.__await__())
+
+    def close(self) -> None:
+        close_unawaited(self._answer)
+
+
+async def part_here(attempt: Callable[[], Answer], wish: Wish | None, call: Call) -> Answer:
+    """Return this gateway's part of an answer, once it is fresh; raise `PeerFailed` where others are to be asked."""
+    try:
+        answer = attempt() if wish is None else when_fresh(attempt, wish, call)
+        return await answer if isinstance(answer, Awaitable) else answer
+    except PartitionUnavailable as missing:
+        raise PeerFailed(status_of(missing)) from None
+
+
+class Whole:
+    """Asks another gateway for the whole answer to a request about one partition."""
+
+    def __init__(self, query: Query, access: TableAccess) -> None:
+        self._path = query.path
+        self._access = access
+        self._mark = ForwardMark(query.table.name)
+
+    def answer(
+        self, missing: PartitionUnavailable, data: bytes, call: Call, scope: Scope | None, *, may_wait: bool
+    ) -> Awaitable[bytes]:
+        """Return the answer of another gateway; raise `missing` where none is to be asked."""
+        router = self._access.router
+        if router is None or scope is not None or missing.partition is None:
+            raise missing
+        return self._asked(router, missing.partition, data, call, may_wait)
+
+    async def _asked(self, router: Router, partition: Partition, data: bytes, call: Call, may_wait: bool) -> bytes:
+        async def ask(peer: Peer, _: Sequence[Partition]) -> Forwarded:
+            left_s = call.time_left_s()
+            return await router.forwarder.unary(peer, self._path, data, self._mark, left_s, may_wait=may_wait)
+
+        [answer] = await router.answers(self._mark.table, [partition], ask, call, may_wait=may_wait)
+        call.set_trailer(answer.trailer)
+        return answer.message

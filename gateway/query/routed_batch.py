@@ -1,0 +1,116 @@
+"""BatchGet over several gateways: one call to each that is needed; the results in the order asked."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from google.protobuf.message import Message
+from google.rpc import code_pb2
+from google.rpc.status_pb2 import Status
+
+from gateway.contract.catalogue import BatchGetQuery
+from gateway.contract.types import Partition
+from gateway.query.access import Life, TableAccess, several_trailer
+from gateway.query.call import Call
+from gateway.query.elsewhere import part_here
+from gateway.query.freshness import Wish
+from gateway.query.router import Router, Scope
+from gateway.query.wire import Heads, fields
+from gateway.routing.directory import Peer
+from gateway.routing.forwarding import PeerFailed
+from gateway.routing.marks import ForwardMark
+from gateway.stores.base import Position
+
+
+class Read(NamedTuple):
+    """The results of some keys, as they are in a response; and what this gateway read them from."""
+
+    results: bytes
+    life: Life
+    positions: Mapping[Partition, Position]
+
+
+ReadHere = Callable[[Message, list[bytes], Wish | None, Scope | None], Read]
+"""From a request and its keys to what this gateway has of them; raises `PartitionUnavailable`."""
+
+
+class _Part(NamedTuple):
+    """Some of the results, and which places of the request they are for."""
+
+    gateway_id: str
+    places: Sequence[int]
+    results: Sequence[bytes]
+    info: bytes
+    positions: Mapping[Partition, Position]  # where this gateway read them
+
+
+class RoutedBatch:
+    """A BatchGet, compiled, for keys that this gateway does not all have."""
+
+    def __init__(self, query: BatchGetQuery, access: TableAccess, read: ReadHere) -> None:
+        self._query = query
+        self._access = access
+        self._read = read
+        self._mark = ForwardMark(query.table.name)
+        self._info_heads = None if query.read_info is None else Heads(query.read_info.number)
+
+    async def answer(self, router: Router, request: Message, keys: list[bytes], wish: Wish | None, call: Call) -> bytes:
+        """Return the response; raise a `QueryError`."""
+        access = self._access
+        with access.store.snapshot() as snapshot:
+            life = access.life(snapshot)
+            places = access.places(keys, life)
+            here = [partition for partition in places if access.is_live(snapshot, life, partition)]
+
+        without_keys = self._query.request_class()
+        without_keys.CopyFrom(request)
+        without_keys.ClearField(self._query.keys.name)
+
+        async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
+            mine = sorted(place for partition in partitions for place in places[partition])
+            asked = self._query.request_class()
+            asked.CopyFrom(without_keys)
+            all_keys = getattr(request, self._query.keys.name)
+            getattr(asked, self._query.keys.name).extend([all_keys[place] for place in mine])
+            if peer.gateway_id == router.directory.own_id:
+                some_keys = [keys[place] for place in mine]
+                read = await part_here(partial(self._read, asked, some_keys, wish, None), wish, call)
+                return self._part(peer, mine, read.results, read.positions)
+            data, left_s, may_wait = asked.SerializeToString(), call.time_left_s(), wish is not None
+            answer = await router.forwarder.unary(peer, self._query.path, data, self._mark, left_s, may_wait=may_wait)
+            return self._part(peer, mine, answer.message)
+
+        parts = await router.answers(self._mark.table, places, ask, call, here=here, may_wait=wish is not None)
+        return self._merged(life, parts, len(keys), call)
+
+    def _part(
+        self, peer: Peer, places: Sequence[int], response: bytes, positions: Mapping[Partition, Position] | None = None
+    ) -> _Part:
+        """Take a response apart; raise `PeerFailed` where it is none to what was asked."""
+        results, info = [], b""
+        results_number = self._query.results.number
+        info_number = 0 if self._query.read_info is None else self._query.read_info.number
+        try:
+            for number, start, value, end in fields(response):
+                if number == results_number:
+                    results.append(response[start:end])
+                elif number == info_number:
+                    info = response[value:end]
+        except ValueError:
+            results = []
+        if len(results) != len(places):
+            raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked"))
+        return _Part(peer.gateway_id, places, results, info, positions or {})
+
+    def _merged(self, life: Life, parts: Sequence[_Part], count: int, call: Call) -> bytes:
+        results = [b""] * count
+        positions: dict[Partition, Position] = {}
+        for part in parts:
+            positions.update(part.positions)
+            for place, result in zip(part.places, part.results, strict=True):
+                results[place] = result
+        call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
+        if self._info_heads is not None:
+            infos = [part.info for part in parts if part.info]
+            results.append(self._info_heads.embed(self._access.merged_read_info(life, positions, infos)))
+        return b"".join(results)

@@ -1,0 +1,100 @@
+"""Routing, as queries see it: who has a partition, and asking them."""
+
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from google.rpc import code_pb2
+
+from gateway.contract.types import Partition
+from gateway.query.call import Call
+from gateway.query.errors import DeadlineExceeded, PartitionUnavailable, PeerError, QueryError
+from gateway.routing.directory import Directory, Peer
+from gateway.routing.forwarding import Forwarder, PeerFailed
+from gateway.routing.marks import ForwardMark
+from gateway.routing.spreading import Ask, NoReplica, Spread
+
+Part = TypeVar("Part")
+
+if TYPE_CHECKING:
+    from gateway.query.access import Life
+
+
+class Scope(NamedTuple):
+    """What another gateway asks this one for. It is answered from this gateway's own store only.
+
+    `generation` must be the one that is served (0: any); `partitions` are those to answer from, None: those that the
+    request says; `resume_token` takes the place of the request's where it is set.
+    """
+
+    generation: int
+    partitions: Sequence[Partition] | None
+    resume_token: str
+
+    def check(self, table: str, life: "Life") -> None:
+        """Raise `PartitionUnavailable` where another generation is served."""
+        if self.generation not in (0, life.generation):
+            raise PartitionUnavailable(table, None, "this gateway serves another generation of it")
+
+
+class Router:
+    """The directory and the forwarder of a gateway that is one of several."""
+
+    def __init__(self, directory: Directory, forwarder: Forwarder) -> None:
+        self.directory = directory
+        self.forwarder = forwarder
+
+    def update(self, status: bytes) -> None:
+        """Take in what the replicator says of this gateway and the others; close channels to those that are gone."""
+        version = self.directory.version
+        self.directory.update(status)
+        if version != self.directory.version:
+            self.forwarder.keep(self.directory.peers)
+
+    def stream(
+        self, peer: Peer, path: str, data: bytes, mark: ForwardMark, time_left_s: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the messages of a peer's stream; raise `PeerFailed` (see `Forwarder.stream`)."""
+        return self.forwarder.stream(peer, path, data, mark, time_left_s)
+
+    async def answers(
+        self,
+        table: str,
+        partitions: Collection[Partition],
+        ask: Ask[Part],
+        call: Call,
+        *,
+        generation: int = 0,
+        here: Collection[Partition] = (),
+        may_wait: bool = False,
+    ) -> list[Part]:
+        """Return parts of an answer that cover `partitions`, asked of as few gateways as can be; raise a `QueryError`.
+
+        `generation`, `here`, `may_wait`: as of `Spread`.
+        """
+        spread = Spread(
+            self.directory, self.forwarder, ask, table=table, generation=generation, here=here, may_wait=may_wait
+        )
+        try:
+            return await spread.answers(partitions)
+        except PeerFailed as failed:
+            call.set_trailer(failed.trailer)
+            raise told(failed, table) from None
+        except NoReplica as error:
+            raise PartitionUnavailable(table, error.partition, "no gateway that has it answers") from None
+
+    def others(
+        self, table: str, partition: Partition, *, generation: int = 0, without: Iterable[str] = ()
+    ) -> Sequence[Peer]:
+        """Return the other gateways that answer from a partition, best first; `without`: ids of those to leave out."""
+        left_out = {self.directory.own_id, *without}
+        replicas = self.directory.replicas(table, partition, generation)
+        return self.forwarder.in_order([peer for peer in replicas if peer.gateway_id not in left_out])
+
+
+def told(failed: PeerFailed, table: str) -> QueryError:
+    """Return what the client is told of an answer that another gateway did not give."""
+    if failed.reason:
+        return PeerError(failed.status)
+    if failed.status.code == code_pb2.DEADLINE_EXCEEDED:
+        return DeadlineExceeded()
+    return PartitionUnavailable(table, None, "the gateway that has it does not answer")

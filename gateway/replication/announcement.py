@@ -1,0 +1,33 @@
+"""What this gateway announces of a table."""
+
+from gateway.replication.followed_table import FollowedTable
+from gateway.replication.following import Following
+from gateway.stores.base import Phase
+from gateway.v1 import cluster_pb2
+from gateway.v1.cluster_pb2 import HeldGeneration, HeldTable
+
+PHASES = {
+    Phase.RESTORING: cluster_pb2.REPLICA_PHASE_RESTORING,
+    Phase.LIVE: cluster_pb2.REPLICA_PHASE_LIVE,
+    Phase.CATCHING_UP: cluster_pb2.REPLICA_PHASE_CATCHING_UP,
+}
+
+
+def held_table(table: FollowedTable, *, replicas: int) -> HeldTable:
+    """Return what is here of a table, but for partitions that are leaving; `replicas` are wanted of each."""
+    held = HeldTable(table=table.table.name, replicas=replicas)
+    if table.serving is not None:
+        held.serving.CopyFrom(_held(table.serving))
+    if table.building is not None:
+        held.building.CopyFrom(_held(table.building))
+    return held
+
+
+def _held(following: Following) -> HeldGeneration:
+    replicas = [replica for replica in following.replicas if replica.partition not in following.leaving]
+    return HeldGeneration(
+        generation=following.manifest.generation,
+        partitions=[replica.partition for replica in replicas],
+        phases=[PHASES[replica.position.phase] for replica in replicas],
+        next_offsets=[replica.position.next_offset for replica in replicas],
+    )

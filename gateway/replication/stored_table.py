@@ -1,0 +1,128 @@
+"""What the store has of a table's generations, and whether it can be followed on from."""
+
+import logging
+from collections.abc import Mapping
+
+from gateway.contract.catalogue import Table
+from gateway.contract.types import StoreId
+from gateway.internal.v1.store_pb2 import TableState
+from gateway.replication.following import Following, closed_facts, partitions, stored_position
+from gateway.replication.log import Clock, TopicFacts
+from gateway.replication.manifests import follows_on, problem_of
+from gateway.replication.retention import early_removal
+from gateway.replication.table_log import TableLog
+from gateway.stores.base import Position, StoreWriter
+from gateway.v1.changelog_pb2 import Manifest
+
+OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
+
+
+def next_name(table_name: str) -> str:
+    """Return the name under which the store keeps the generation that is being built; no table has such a name."""
+    return f"{table_name}/next"
+
+
+class StoredTable:
+    """The states of one table in the store. `caught_up_ms` is always when it last had its whole changelog; 0: never."""
+
+    def __init__(self, table: Table, *, store: StoreWriter, clock: Clock, lines: TableLog) -> None:
+        self._table = table
+        self._store = store
+        self._clock = clock
+        self._lines = lines
+
+    def state(self, name: str) -> TableState | None:
+        """Return what is stored under a name."""
+        with self._store.snapshot() as snapshot:
+            return snapshot.table(name)
+
+    def states(self) -> Mapping[str, TableState]:
+        """Return what the store has of the table's generations, by name."""
+        names = (self._table.name, next_name(self._table.name))
+        return {name: state for name in names if (state := self.state(name)) is not None and state.store_id}
+
+    def keep(self, following: Following, name: str) -> None:
+        """Store that this is followed under a name."""
+        state = TableState(
+            store_id=following.store_id,
+            life_id=following.life_id,
+            manifest=following.manifest,
+            retention_us=self._table.retention_us or 0,
+        )
+        self._store.put_table(name, state)
+
+    def forget(self, name: str, *, problem: str = "", manifest: Manifest | None = None) -> None:
+        """Store that nothing is followed under a name, and why; `manifest`: by which it was."""
+        self._store.put_table(name, TableState(problem=problem, manifest=manifest))
+
+    def refuse(self, problem: str) -> None:
+        """Store that the table is not served. Its rows stay."""
+        state = self.state(self._table.name) or TableState()
+        kept = TableState(
+            store_id=state.store_id, life_id=state.life_id, problem=problem, retention_us=state.retention_us
+        )
+        if state.HasField("manifest"):
+            kept.manifest.CopyFrom(state.manifest)
+        self._store.put_table(self._table.name, kept)
+
+    def newest_manifest(self) -> Manifest | None:
+        """Return the manifest of the highest generation that was followed; None where none is known."""
+        states = [self.state(name) for name in (self._table.name, next_name(self._table.name))]
+        manifests = [state.manifest for state in states if state is not None and state.HasField("manifest")]
+        return max(manifests, key=lambda manifest: manifest.generation, default=None)
+
+    def older(self, manifest: Manifest) -> Manifest | None:
+        """Return the manifest of an older generation that is stored, and that this contract can serve on."""
+        state = self.states().get(self._table.name)
+        if state is None or not state.HasField("manifest") or state.manifest.generation >= manifest.generation:
+            return None
+        problem = problem_of(self._table, state.manifest)
+        if problem is not None:
+            self._lines.say(logging.WARNING, f"{problem}; what is stored of it is not served on")
+            return None
+        return state.manifest
+
+    def usable(self, manifest: Manifest, facts: TopicFacts, *, caught_up_ms: int) -> TableState | None:
+        """Return the state whose store id has rows of this changelog, to be followed on from; None if there is none."""
+        for state in self.states().values():
+            if state.HasField("manifest") and follows_on(state.manifest, manifest):
+                why = self.fault_of(state, facts, caught_up_ms=caught_up_ms)
+                if why is None:
+                    return state
+                self._lines.say(logging.WARNING, f"{why}: restoring from the start")
+        return None
+
+    def fault_of(self, state: TableState, facts: TopicFacts, *, caught_up_ms: int) -> str | None:
+        """Return why what is stored cannot be followed on from; None if it can."""
+        positions = self._positions(state)
+        bounds = zip(positions, facts.start_offsets, facts.end_offsets, strict=True)
+        if any(position is not None and not start <= position.next_offset <= end for position, start, end in bounds):
+            return "its stored position is not in the changelog"
+        is_closed = closed_facts(state.manifest, positions) is not None
+        if any(positions) and not is_closed and self.is_too_old(caught_up_ms, facts):
+            return "its store is too old, and may have missed deletes"
+        return self.early_removal(caught_up_ms, state.retention_us) if any(positions) else None
+
+    def closed_facts(self, manifest: Manifest) -> TopicFacts | None:
+        """Return the topic of a generation that is stored to its end, for which no broker need be asked."""
+        for state in self.states().values():
+            if follows_on(state.manifest, manifest):
+                return closed_facts(manifest, self._positions(state))
+        return None
+
+    def _positions(self, state: TableState) -> list[Position | None]:
+        store_id = StoreId(state.store_id)
+        return [stored_position(self._store, store_id, partition) for partition in partitions(state.manifest)]
+
+    def is_too_old(self, caught_up_ms: int, facts: TopicFacts) -> bool:
+        """Return whether a store may have missed deletes."""
+        return self._clock.now_ms() - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
+
+    def early_removal(self, caught_up_ms: int, stored_retention_us: int = 0) -> str | None:
+        """Return why a store may lack rows that are not expired; None where it does not."""
+        return early_removal(
+            self._table,
+            now_ms=self._clock.now_ms(),
+            caught_up_ms=caught_up_ms,
+            stored_retention_us=stored_retention_us,
+        )

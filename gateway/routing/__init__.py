@@ -1,0 +1,1 @@
+"""Key → gateway: which gateways have a partition, and asking them."""

@@ -1,0 +1,98 @@
+"""The directory: which gateways answer from which partitions, as this gateway's replicator knows it."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from gateway.contract.placement import Candidate, ranked
+from gateway.contract.types import Partition
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
+from gateway.v1.status_pb2 import GetStatusResponse
+
+
+class Peer(NamedTuple):
+    """A gateway that can be asked; `endpoint` is host:port."""
+
+    gateway_id: str
+    endpoint: str
+    zone: str
+
+
+class _Held(NamedTuple):
+    """What a gateway that lives answers from: the generation of each table, and the partitions that are live."""
+
+    peer: Peer
+    is_draining: bool
+    tables: Mapping[str, tuple[int, frozenset[int]]]
+
+
+class Directory:
+    """A worker's view of the gateways, from the status that the replicator leaves in the store. One thread.
+
+    `version` is another one after each change of what it answers.
+    """
+
+    def __init__(self) -> None:
+        self.own_id = ""
+        self.version = 0
+        self._status = b""
+        self._gateways: tuple[_Held, ...] = ()
+        self._records: tuple[GatewayRecord, ...] = ()
+        self._replicas: dict[tuple[str, int, int], tuple[Peer, ...]] = {}
+
+    @property
+    def peers(self) -> Sequence[Peer]:
+        """Return the gateways that live, this one too."""
+        return [held.peer for held in self._gateways]
+
+    @property
+    def records(self) -> Sequence[GatewayRecord]:
+        """Return what those that live announced last, with phases and positions, which are no part of `version`."""
+        return self._records
+
+    def update(self, status: bytes) -> None:
+        """Take in a GetStatusResponse; without a gateway's name in it, this one stands alone."""
+        if status == self._status:
+            return
+        self._status = status
+        try:
+            answer = GetStatusResponse.FromString(status)
+        except DecodeError:
+            return
+        self._records = tuple(each.record for each in answer.gateways if each.alive)
+        gateways = tuple(_held(record) for record in self._records)
+        if answer.gateway_id != self.own_id or gateways != self._gateways:
+            self.own_id, self._gateways = answer.gateway_id, gateways
+            self._replicas.clear()
+            self.version += 1
+
+    def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
+        """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""
+        place = table, partition, generation
+        known = self._replicas.get(place)
+        if known is None:
+            known = self._replicas[place] = self._ranked(table, partition, generation)
+        return known
+
+    def _ranked(self, table: str, partition: Partition, generation: int) -> tuple[Peer, ...]:
+        holders = {each.peer.gateway_id: each for each in self._gateways if _has(each, table, partition, generation)}
+        candidates = [Candidate(held.peer.gateway_id, held.peer.zone) for held in holders.values()]
+        order = [holders[each.gateway_id] for each in ranked(table, partition, candidates)]
+        order.sort(key=lambda held: held.is_draining)  # they are to go: the others keep their order before them
+        return tuple(held.peer for held in order)
+
+
+def _held(record: GatewayRecord) -> _Held:
+    tables = {}
+    for table in record.tables:
+        serving = table.serving
+        pairs = zip(serving.partitions, serving.phases, strict=False)
+        live = frozenset(number for number, phase in pairs if phase == REPLICA_PHASE_LIVE)
+        tables[table.table] = (serving.generation, live)
+    return _Held(Peer(record.gateway_id, record.endpoint, record.zone), record.draining, tables)
+
+
+def _has(held: _Held, table: str, partition: Partition, generation: int) -> bool:
+    serving, live = held.tables.get(table, (0, frozenset()))
+    return partition in live and generation in (0, serving)

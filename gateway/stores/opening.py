@@ -1,0 +1,47 @@
+"""Which store a gateway has: the Redis that a URL names, or LMDB in a directory.
+
+Each is imported where it is used: a process without the other does not pay for it.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.stores.base import StoreReader
+
+if TYPE_CHECKING:
+    from gateway.stores.lmdb import LmdbStore
+    from gateway.stores.redis import RedisStore
+
+
+def open_for_reading(directory: Path, url: str | None) -> StoreReader:
+    """Open a store that a writer has made; raise `StoreUnavailable` before it has."""
+    if url is not None:
+        from gateway.stores.redis import RedisReader
+
+        return RedisReader(url)
+    from gateway.stores.lmdb import LmdbReader
+
+    return LmdbReader(directory)
+
+
+def open_for_writing(directory: Path, url: str | None) -> "LmdbStore | RedisStore":
+    """Open a store, or make one; raise `StoreCorrupt` where `wipe` must come first, or another `StoreUnavailable`."""
+    if url is not None:
+        from gateway.stores.redis import RedisStore
+
+        return RedisStore(url)
+    from gateway.stores.lmdb import LmdbStore
+
+    return LmdbStore(directory)
+
+
+def wipe(directory: Path, url: str | None) -> None:
+    """Remove a store."""
+    if url is not None:
+        from gateway.stores import redis
+
+        redis.wipe(url)
+    else:
+        from gateway.stores import environment
+
+        environment.wipe(directory)

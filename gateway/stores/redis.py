@@ -1,0 +1,300 @@
+"""The store in Redis: what `redis_layout` says, a partition in one slot, a batch in one atomic step.
+
+Rows, order, history and position of a batch are written by one script, which compares versions itself. So a second
+writer, which nobody wants, does no harm: one that is behind moves neither a row back nor the position, and what it
+brings again is stale. What is stored is as durable as Redis is told to be; the changelog is the truth. Where a failover
+or a flush took back what this writer had written, its next write or status raises `StoreWentBack`, and changes nothing:
+a batch never leaves a gap. After that the store is as if just opened.
+
+Redis 7.0 or newer, with `maxmemory-policy noeviction`: an evicted key would be a row that is "not found".
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from typing_extensions import override
+
+from gateway.contract.types import Partition, StoreId
+from gateway.internal.v1.store_pb2 import TableState
+from gateway.stores.base import (
+    HISTORY_CHANGES_MAX,
+    Applied,
+    Change,
+    Phase,
+    Position,
+    Snapshot,
+    StoreCorrupt,
+    StoreReader,
+    StoreUnavailable,
+    StoreWentBack,
+    StoreWriter,
+)
+from gateway.stores.redis_connection import Command, RedisConnection, parse_address
+from gateway.stores.redis_layout import (
+    FORMAT_VERSION,
+    Keys,
+    Mark,
+    Place,
+    mark_of,
+    pack_position,
+    pack_row,
+    place_name,
+    place_of,
+)
+from gateway.stores.redis_scripts import APPLY, DROP, DROP_TOMBSTONES, EXPIRE
+from gateway.stores.redis_snapshot import KnownStates, RedisSnapshot
+
+READ_TIMEOUT_S = 3.0  # a worker's event loop waits so long at most, and the largest batch takes less
+WRITE_TIMEOUT_S = 30.0  # nobody waits for the writer
+STATUSES_PER_POLICY_CHECK = 20  # ten seconds
+
+_FORMAT, _LIFE = "format", "life"
+
+
+class RedisReader(StoreReader):
+    """The store for a process that answers. Opening one raises `StoreUnavailable`, or `BadRedisUrl`."""
+
+    def __init__(self, url: str) -> None:
+        self._use(url, timeout_s=READ_TIMEOUT_S)
+        [[found, life]] = self._connection.run(("HMGET", self._keys.store, _FORMAT, _LIFE))
+        self._life = life
+        if found != FORMAT_VERSION:
+            self.close()
+            raise StoreUnavailable(f"there is no store in {self._text} yet: the replicator makes it")
+
+    def _use(self, url: str, *, timeout_s: float) -> None:
+        address = parse_address(url)
+        self._text = address.text
+        self._connection = RedisConnection(address, timeout_s=timeout_s)
+        self._keys = Keys(address.prefix)
+        self._states: KnownStates = {}
+        self._life = b""
+        self._closed = False
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        self._check_open()
+        return RedisSnapshot(self._connection, self._keys, self._states)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"the store in {self._text} is closed")
+
+    @override
+    def is_current(self) -> bool:
+        """Return False once the store was made anew. While Redis does not answer it is taken for the same."""
+        try:
+            return bool(self._connection.run(("HGET", self._keys.store, _LIFE))[0] == self._life)
+        except StoreUnavailable:
+            return True
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+        self._connection.close()
+
+
+class RedisStore(RedisReader, StoreWriter):
+    """The store for its writing process. Opening one raises `StoreCorrupt` where `wipe` must come first."""
+
+    def __init__(self, url: str, *, history_changes_max: int = HISTORY_CHANGES_MAX) -> None:
+        self._use(url, timeout_s=WRITE_TIMEOUT_S)
+        self._history_changes_max = history_changes_max
+        self._statuses = 0
+        self._open_snapshots: list[RedisSnapshot] = []
+        self._forget()
+        self._make()
+
+    def _make(self) -> None:
+        """Say that there is a store, unless there is one."""
+        store = self._keys.store
+        *_, (found, life) = self._connection.run(
+            ("HSETNX", store, _FORMAT, FORMAT_VERSION),
+            ("HSETNX", store, _LIFE, secrets.token_bytes(16)),
+            ("HMGET", store, _FORMAT, _LIFE),
+        )
+        if found != FORMAT_VERSION:
+            theirs, ours = found.decode(errors="replace"), FORMAT_VERSION.decode()
+            self.close()
+            raise StoreCorrupt(f"the store in {self._text} has format {theirs}, this version writes {ours}")
+        self._life = life
+
+    def _forget(self) -> None:
+        self._marks: dict[Place, Mark | None] = {}  # what this process knows to be stored
+        self._put_states: dict[str, bytes] = {}
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        self._check_open()
+        return RedisSnapshot(
+            self._connection, self._keys, self._states, open_snapshots=self._open_snapshots, noted=self._note
+        )
+
+    def _note(self, place: Place, value: bytes | None) -> None:
+        """Take notice of what is stored: whoever read it may go on from there."""
+        if self._marks.get(place) is None:
+            self._marks[place] = None if value is None else mark_of(value)
+
+    def _hold(self, hold: Callable[[RedisSnapshot], object]) -> None:
+        """Let snapshots of this process keep what is about to change. Nobody in a gateway writes beside one."""
+        self._check_open()
+        for snapshot in self._open_snapshots:
+            hold(snapshot)
+
+    @override
+    def put_table(self, name: str, state: TableState) -> None:
+        self._hold(partial(RedisSnapshot.table, name=name))
+        value, stream = state.SerializeToString(deterministic=True), self._keys.stream(name)
+        places = [(StoreId(state.store_id), Partition(number)) for number in range(state.manifest.partition_count)]
+        commands: list[Command] = [("HSET", self._keys.states, name, value), ("DEL", stream)]
+        if places:
+            names = [item for place in places for item in (place[1], self._keys.of(place).history)]
+            commands.append(("HSET", stream, *map(str, names)))
+        self._connection.run(("MULTI",), *commands, ("EXEC",))
+        self._put_states[name] = value
+
+    @override
+    def new_store_id(self) -> StoreId:
+        self._check_open()
+        return StoreId(self._connection.run(("INCR", self._keys.next_id))[0])
+
+    def _places(self) -> list[Place]:
+        return sorted(map(place_of, self._connection.run(("SMEMBERS", self._keys.places))[0]))
+
+    @override
+    def store_ids(self) -> set[StoreId]:
+        return {store_id for store_id, _ in self._places()}
+
+    @override
+    def set_status(self, status: bytes) -> None:
+        """Keep the status; raise `StoreWentBack` where the store is not as far as this process knows it was."""
+        self._hold(RedisSnapshot.status)
+        self._connection.run(("SET", self._keys.status, status))
+        self._check_stored()
+        self._statuses += 1
+        if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
+            self._connection.check_policy()
+
+    def _check_stored(self) -> None:
+        known = [(place, mark) for place, mark in self._marks.items() if mark is not None]
+        names = list(self._put_states)
+        states, life, *values = self._connection.run(
+            ("HMGET", self._keys.states, *names, ""),
+            ("HGET", self._keys.store, _LIFE),
+            *(("GET", self._keys.of(place).position) for place, _ in known),
+        )
+        if life != self._life or states[:-1] != list(self._put_states.values()):
+            raise self._went_back()
+        for (place, mark), value in zip(known, values, strict=True):
+            if value != mark.value:
+                if value is None or _is_before(stored := mark_of(value), mark):
+                    raise self._went_back()
+                self._marks[place] = stored
+
+    def _went_back(self) -> StoreWentBack:
+        self._forget()
+        self._make()
+        why = "it lost writes, as after a failover or a flush"
+        return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        place = store_id, partition
+        self._hold(partial(RedisSnapshot.hold_place, place=place))
+        known = self._known(place)
+        if known is None:  # first, so that no row is ever in a partition that is not listed
+            self._connection.run(("SADD", self._keys.places, place_name(place)))
+        arguments: list[Any] = [_next_offset(known), self._history_changes_max, pack_position(position)]
+        for change in changes:
+            arguments += (change[1], pack_row(change))
+        answer = self._connection.call(APPLY, self._keys.of(place), arguments)
+        if not answer:
+            raise self._went_back()
+        value, applied, *stale = answer
+        self._marks[place] = mark_of(value)
+        if applied < 0:
+            return Applied(0, list(changes))
+        return Applied(applied, [changes[number] for number in stale])
+
+    def _known(self, place: Place) -> Mark | None:
+        """Return what this process knows to be stored; it looks where it knows nothing."""
+        if place not in self._marks:
+            self._note(place, self._connection.run(("GET", self._keys.of(place).position))[0])
+        return self._marks[place]
+
+    @override
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        place = store_id, partition
+        self._hold(partial(RedisSnapshot.hold_place, place=place))
+        arguments = (_next_offset(self._known(place)), self._history_changes_max, time_ms, *keys)
+        answer = self._connection.call(EXPIRE, self._keys.of(place), arguments)
+        if not answer:
+            raise self._went_back()
+        value, removed = answer
+        self._marks[place] = None if value is None else mark_of(value)
+        return int(removed)
+
+    @override
+    def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
+        if limit <= 0:
+            return 0
+        place = store_id, partition
+        self._hold(partial(RedisSnapshot.hold_place, place=place))
+        keys = self._keys.of(place)
+        return int(self._connection.call(DROP_TOMBSTONES, (keys.rows, keys.tombstones), (before_ms, limit)))
+
+    @override
+    def drop(self, store_id: StoreId, *, limit: int) -> bool:
+        return self._drop([place for place in self._places() if place[0] == store_id], limit)
+
+    @override
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        place = store_id, partition
+        return self._drop([place] if place in self._places() else [], limit)
+
+    def _drop(self, places: Sequence[Place], limit: int) -> bool:
+        if not places:
+            return True
+        for place in places:
+            self._hold(partial(RedisSnapshot.hold_place, place=place))
+            self._marks.pop(place, None)
+        self._connection.run(*(("DEL", self._keys.of(place).position) for place in places))
+        left = max(limit, 0)
+        for place in places:
+            removed, rest = self._connection.call(DROP, self._keys.of(place), (left,))
+            if rest:
+                return False
+            left -= removed
+            self._connection.run(("SREM", self._keys.places, place_name(place)))
+        return True
+
+    def abandon(self) -> None:
+        """Let go of the store, whatever state it is in."""
+        self.close()
+
+
+def wipe(url: str) -> None:
+    """Remove everything of the store's prefix: readers see it by `is_current`. Raise `StoreUnavailable`."""
+    address = parse_address(url)
+    keys, connection = Keys(address.prefix), RedisConnection(address, timeout_s=WRITE_TIMEOUT_S)
+    names, places = connection.run(("HKEYS", keys.states), ("SMEMBERS", keys.places))
+    for place in map(place_of, places):
+        connection.run(*(("UNLINK", key) for key in keys.of(place)))
+    streams = [keys.stream(name.decode()) for name in names]
+    connection.run(("UNLINK", keys.states, keys.status, keys.next_id, keys.places, keys.store, *streams))
+    connection.close()
+
+
+def _next_offset(mark: Mark | None) -> int:
+    return -1 if mark is None else mark.position.next_offset
+
+
+def _is_before(stored: Mark, known: Mark) -> bool:
+    """Return whether a position is one that was stored before another."""
+    at, known_at = (stored.position.next_offset, stored.last), (known.position.next_offset, known.last)
+    if at != known_at:
+        return at < known_at
+    return known.position.phase is Phase.LIVE and stored.position.phase is not Phase.LIVE

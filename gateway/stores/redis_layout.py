@@ -1,0 +1,150 @@
+"""Keys and values of the Redis store. Whoever changes them raises `FORMAT_VERSION`.
+
+A partition's keys have one hash tag, and so one slot of a cluster; `PREFIX` is what the store's URL names, "tablegate"
+where it names nothing. `ID` is the store id, `P` the partition:
+
+  PREFIX:{ID/P}:rows        hash, key → offset 8, then the row as `layout.pack_row` has it
+  PREFIX:{ID/P}:order       sorted set of the keys of live rows, all of one score, so that it is in byte order
+  PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
+  PREFIX:{ID/P}:history     stream of the latest changes, see below
+  PREFIX:{ID/P}:position    id of the newest change in the history (offset 8, order 4), then `layout.pack_position`
+
+What is of no partition is in one slot of its own:
+
+  PREFIX:{tables}:store         hash: format, and life: random, another one once the store was lost and made anew
+  PREFIX:{tables}:states        hash, table name → TableState
+  PREFIX:{tables}:status        what `set_status` kept
+  PREFIX:{tables}:next-id       the newest store id
+  PREFIX:{tables}:places        set of "ID/P": partitions that have, or may have, something
+  PREFIX:{tables}:TABLE-stream  hash, partition → name of the history that is served of it: for other programs
+
+Other programs follow a table by its stream: `HGET tablegate:{tables}:ratings-stream 0` gives the name of a stream, and
+XRANGE or XREAD its changes. A new generation of the table is another stream under the same `ratings-stream`. An entry's
+id is `OFFSET-ORDER`: orders 1, 2, ... for rows that expired before the record of that offset came, and 4294967295 for
+the record. Its fields: `key` and `version` (both as in the changelog), `time_ms`, `row` (the row message's bytes; none
+for a delete) and `before` (the row that it took the place of; none where there was none).
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.versions import Version
+from gateway.stores import layout
+from gateway.stores.base import Change, PastChange, Position
+
+FORMAT_VERSION = b"1"
+DEFAULT_PREFIX = "tablegate"
+
+Place = tuple[StoreId, Partition]
+
+_OFFSET = struct.Struct(">Q")
+_LAST = struct.Struct(">QI")
+
+
+class PlaceKeys(NamedTuple):
+    """The keys of a partition."""
+
+    position: str
+    rows: str
+    order: str
+    tombstones: str
+    history: str
+
+
+class Keys:
+    """The keys of the store of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._places: dict[Place, PlaceKeys] = {}
+        shared = f"{prefix}:{{tables}}:"
+        self.store, self.states, self.status = shared + "store", shared + "states", shared + "status"
+        self.next_id, self.places = shared + "next-id", shared + "places"
+        self._shared = shared
+
+    def of(self, place: Place) -> PlaceKeys:
+        """Return the keys of a partition."""
+        keys = self._places.get(place)
+        if keys is None:
+            keys = self._places[place] = self._of(place, "")
+        return keys
+
+    def held(self, place: Place, name: str) -> PlaceKeys:
+        """Return the keys of a copy of a partition, in the same slot."""
+        return self._of(place, f":held:{name}")
+
+    def _of(self, place: Place, ending: str) -> PlaceKeys:
+        at = f"{self._prefix}:{{{place[0]}/{place[1]}}}:"
+        return PlaceKeys(*(at + name + ending for name in PlaceKeys._fields))
+
+    def stream(self, table: str) -> str:
+        """Return the key under which others find the histories of a table."""
+        return f"{self._shared}{table}-stream"
+
+
+def place_name(place: Place) -> str:
+    """Return how `places` has a partition."""
+    return f"{place[0]}/{place[1]}"
+
+
+def place_of(name: bytes) -> Place:
+    """Return the partition of such a name."""
+    store_id, _, partition = name.decode().partition("/")
+    return StoreId(int(store_id)), Partition(int(partition))
+
+
+class Mark(NamedTuple):
+    """A position as it is stored, and the id of the newest change that its history had then."""
+
+    value: bytes
+    position: Position
+    last: tuple[int, int]
+
+    @property
+    def last_id(self) -> str:
+        """Return that id as Redis has it."""
+        return f"{self.last[0]}-{self.last[1]}"
+
+
+@lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
+def mark_of(value: bytes) -> Mark:
+    """Return what the value of a position says."""
+    return Mark(value, layout.unpack_position(value[_LAST.size :])[0], _LAST.unpack_from(value))
+
+
+def pack_position(position: Position) -> bytes:
+    """Return a position as the script of `apply` takes it."""
+    return layout.pack_position(position, 0)  # a stream knows its length
+
+
+def pack_row(change: Change, pack: Any = _OFFSET.pack) -> bytes:
+    """Return the value of a row, or of its tombstone."""
+    value: bytes = pack(change[0]) + layout.pack_row(change)
+    return value
+
+
+def offset_of(value: bytes) -> Offset:
+    """Return the offset of the record that wrote a row, from its value."""
+    return Offset(_OFFSET.unpack_from(value)[0])
+
+
+def stored_part(value: bytes) -> bytes:
+    """Return what `layout` reads of a row's value."""
+    return value[_OFFSET.size :]
+
+
+def first_id(start: Offset, skip: int) -> str:
+    """Return the lowest id of the history at or after `start`, but for the first `skip` of that offset."""
+    return f"{start}-{skip + 1}"  # 0-0 is no id
+
+
+def past_change(entry: Sequence[Any]) -> PastChange:
+    """Return the change of an entry of the history."""
+    entry_id, parts = entry
+    fields = dict(zip(parts[::2], parts[1::2], strict=True))
+    offset = Offset(int(entry_id.partition(b"-")[0]))
+    version, time_ms = Version(fields[b"version"]), int(fields[b"time_ms"])
+    return PastChange(offset, fields[b"key"], version, fields.get(b"row"), time_ms, fields.get(b"before"))

@@ -1,0 +1,273 @@
+"""What Redis runs for the store, each in one atomic step: scripts in Lua.
+
+A script that ends with an error keeps what it wrote before, so each looks at everything first and then writes. All keys
+of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from gateway.stores.base import Phase
+from gateway.stores.layout import IS_ROW, RECORD_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, and the name by which a server that has it runs it."""
+
+    text: str
+    sha: str
+    command: str
+
+    @classmethod
+    def of(cls, text: str, *, writes: bool) -> "Script":
+        """Return the script of a text, which may name constants of the layout."""
+        for name, value in (("RESTORING", Phase.RESTORING), ("IS_ROW", IS_ROW), ("RECORD_ORDER", RECORD_ORDER)):
+            text = text.replace(f"${name}", str(int(value)))
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return cls(text, sha, "EVALSHA" if writes else "EVALSHA_RO")
+
+
+_MANY = """
+local MANY = 1000  -- arguments of a call: Lua's stack takes 8,000
+
+local function call_many(command, key, arguments)
+  for from = 1, #arguments, MANY do
+    redis.call(command, key, unpack(arguments, from, math.min(from + MANY - 1, #arguments)))
+  end
+end
+
+local function values_of(rows, keys)
+  local values = {}
+  for from = 1, #keys, MANY do
+    local found = redis.call('HMGET', rows, unpack(keys, from, math.min(from + MANY - 1, #keys)))
+    for i = 1, #found do values[from + i - 1] = found[i] end
+  end
+  return values
+end
+"""
+
+# ARGV[1]: the next offset that the writer knows to be stored, -1 for nothing known; ARGV[2]: longest history.
+_WRITE = (
+    _MANY
+    + """
+local position, rows, order, tombstones, history = unpack(KEYS)
+local history_max = tonumber(ARGV[2])
+
+local function number(text, at) return (struct.unpack('>I8', text, at)) end
+local function is_row(value) return value and string.byte(value, 21) == $IS_ROW end
+local function time_of(value) return (struct.unpack('>i8', value, 22)) end
+local function row_of(value) return string.sub(value, 30) end
+
+local stored = redis.call('GET', position)
+if tonumber(ARGV[1]) >= 0 and (not stored or number(stored, 13) < tonumber(ARGV[1])) then
+  return {}  -- what this writer wrote is lost, and what it brings would leave a gap
+end
+local last_offset, last_order = 0, 0
+if stored then last_offset, last_order = struct.unpack('>I8I4', stored) end
+
+local function remember(offset, order_in_offset, value, time_ms, is_delete, before)
+  local entry = {'key', value[1], 'version', string.sub(value[2], 9, 20), 'time_ms', string.format('%.0f', time_ms)}
+  if not is_delete then entry[#entry + 1] = 'row'; entry[#entry + 1] = row_of(value[2]) end
+  if is_row(before) then entry[#entry + 1] = 'before'; entry[#entry + 1] = row_of(before) end
+  redis.call('XADD', history, string.format('%.0f-%.0f', offset, order_in_offset), unpack(entry))
+  last_offset, last_order = offset, order_in_offset
+end
+
+local function bound(history_start)
+  if redis.call('XLEN', history) <= history_max then return history_start end
+  redis.call('XTRIM', history, 'MAXLEN', history_max + 1)
+  local newest_gone = redis.call('XRANGE', history, '-', '+', 'COUNT', 1)[1][1]
+  redis.call('XTRIM', history, 'MAXLEN', history_max)
+  return tonumber(string.match(newest_gone, '^%d+')) + 1
+end
+
+local function save(before_start, history_start, sources)
+  local last = struct.pack('>I8I4', last_offset, last_order)
+  local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. sources
+  redis.call('SET', position, value)
+  return value
+end
+"""
+)
+
+APPLY = Script.of(
+    _WRITE
+    + """
+-- ARGV[3]: the position; then key and value of each change. Returns the position that is stored, and how many changes
+-- were applied (-1: none, as the store is further), then the numbers of the stale ones, from 0; nothing: went back.
+local new = ARGV[3]
+local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
+if new_next < stored_next then return {stored, -1} end
+local restoring = string.byte(new, 17) == $RESTORING
+
+local function is_newer(value, than)
+  local a, b, c = struct.unpack('>I4I4I4', value, 9)
+  local d, e, f = struct.unpack('>I4I4I4', than, 9)
+  if a ~= d then return a > d end
+  if b ~= e then return b > e end
+  return c > f
+end
+
+local keys = {}
+for i = 4, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
+local found = values_of(rows, keys)
+local was, newest, touched, changes, result = {}, {}, {}, {}, {'', 0}
+local previous = -1
+for i, key in ipairs(keys) do
+  local value = ARGV[2 * i + 3]
+  local offset = number(value, 1)
+  if offset <= previous or offset >= new_next then
+    return redis.error_reply('ERR changes are not in order, or beyond their position')
+  end
+  previous = offset
+  if was[key] == nil then was[key] = found[i]; newest[key] = found[i] end
+  local before = newest[key]
+  if offset < stored_next or (before and not is_newer(value, before)) then
+    result[#result + 1] = i - 1
+  else
+    if before == was[key] then touched[#touched + 1] = key end
+    newest[key] = value
+    changes[#changes + 1] = {key, value, before}
+  end
+end
+result[2] = #changes
+
+local put, live, gone, buried, raised = {}, {}, {}, {}, {}
+for _, key in ipairs(touched) do
+  local value, old = newest[key], was[key]
+  put[#put + 1] = key; put[#put + 1] = value
+  if is_row(value) then
+    if not is_row(old) then live[#live + 1] = 0; live[#live + 1] = key end
+    if old and not is_row(old) then raised[#raised + 1] = key end
+  else
+    if is_row(old) then gone[#gone + 1] = key end
+    buried[#buried + 1] = string.format('%.0f', number(value, 1)); buried[#buried + 1] = key
+  end
+end
+call_many('HSET', rows, put)
+call_many('ZADD', order, live)
+call_many('ZREM', order, gone)
+call_many('ZREM', tombstones, raised)
+call_many('ZADD', tombstones, buried)
+
+local history_start = stored and number(stored, 31) or number(new, 19)
+if restoring then
+  redis.call('UNLINK', history)
+  last_offset, last_order, history_start = 0, 0, new_next
+else
+  for _, change in ipairs(changes) do
+    local value = change[2]
+    remember(number(value, 1), $RECORD_ORDER, change, time_of(value), not is_row(value), change[3])
+  end
+  history_start = bound(history_start)
+end
+result[1] = save(string.sub(new, 1, 18), history_start, string.sub(new, 35))
+return result
+""",
+    writes=True,
+)
+
+EXPIRE = Script.of(
+    _WRITE
+    + """
+-- ARGV[3]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
+local keys, seen = {}, {}
+for i = 4, #ARGV do
+  if not seen[ARGV[i]] then seen[ARGV[i]] = true; keys[#keys + 1] = ARGV[i] end
+end
+local found = values_of(rows, keys)
+local gone, values = {}, {}
+for i, key in ipairs(keys) do
+  if is_row(found[i]) then gone[#gone + 1] = key; values[#gone] = found[i] end
+end
+call_many('HDEL', rows, gone)
+call_many('ZREM', order, gone)
+if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
+  local next_offset = number(stored, 13)
+  local order_before = last_offset == next_offset and last_order or 0
+  for i, key in ipairs(gone) do
+    remember(next_offset, order_before + i, {key, values[i]}, tonumber(ARGV[3]), true, values[i])
+  end
+  stored = save(string.sub(stored, 13, 30), bound(number(stored, 31)), string.sub(stored, 47))
+end
+return {stored, #gone}
+""",
+    writes=True,
+)
+
+DROP_TOMBSTONES = Script.of(
+    _MANY
+    + """
+-- KEYS: rows, tombstones. ARGV: time before which they go, how many at most. Returns how many went.
+local keys = redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)
+local gone = {}
+for i, value in ipairs(values_of(KEYS[1], keys)) do
+  if not value or struct.unpack('>i8', value, 22) >= tonumber(ARGV[1]) then break end
+  gone[i] = keys[i]
+end
+call_many('HDEL', KEYS[1], gone)
+call_many('ZREM', KEYS[2], gone)
+return #gone
+""",
+    writes=True,
+)
+
+DROP = Script.of(
+    _MANY
+    + """
+-- ARGV[1]: how many rows and changes at most. Returns how many went, and how many are left.
+local position, rows, order, tombstones, history = unpack(KEYS)
+local left = tonumber(ARGV[1])
+redis.call('DEL', position)
+for _, key in ipairs({order, tombstones}) do
+  local keys = {}
+  for i, text in ipairs(left > 0 and redis.call('ZPOPMIN', key, left) or {}) do
+    if i % 2 == 1 then keys[#keys + 1] = text end
+  end
+  call_many('HDEL', rows, keys)
+  left = left - #keys
+end
+local changes = redis.call('XLEN', history)
+local cut = math.min(left, changes)
+if cut > 0 then redis.call('XTRIM', history, 'MAXLEN', changes - cut) end
+local rest = redis.call('ZCARD', order) + redis.call('ZCARD', tombstones) + changes - cut
+if rest == 0 then redis.call('UNLINK', rows, history) end
+return {tonumber(ARGV[1]) - left + cut, rest}
+""",
+    writes=True,
+)
+
+READ_VALUES = Script.of(
+    _MANY
+    + """
+-- KEYS: position, rows. ARGV: keys. Returns position and values.
+return {redis.call('GET', KEYS[1]), values_of(KEYS[2], ARGV)}
+""",
+    writes=False,
+)
+
+READ_RANGE = Script.of(
+    _MANY
+    + """
+-- KEYS: position, rows, order. ARGV: first, last, limit, and REV for descending. Returns position, keys and values.
+local keys
+if ARGV[4] == 'REV' then
+  keys = redis.call('ZRANGE', KEYS[3], ARGV[2], ARGV[1], 'BYLEX', 'REV', 'LIMIT', 0, ARGV[3])
+else
+  keys = redis.call('ZRANGE', KEYS[3], ARGV[1], ARGV[2], 'BYLEX', 'LIMIT', 0, ARGV[3])
+end
+return {redis.call('GET', KEYS[1]), keys, values_of(KEYS[2], keys)}
+""",
+    writes=False,
+)
+
+READ_HISTORY = Script.of(
+    """
+-- KEYS: position, history. ARGV: first id, last id, limit. Returns position and entries.
+return {redis.call('GET', KEYS[1]), redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[2], 'COUNT', ARGV[3])}
+""",
+    writes=False,
+)
+
+SCRIPTS = (APPLY, EXPIRE, DROP_TOMBSTONES, DROP, READ_VALUES, READ_RANGE, READ_HISTORY)

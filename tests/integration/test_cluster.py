@@ -1,0 +1,150 @@
+"""Gateways of a cluster on a real Kafka: who has which partition."""
+
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from gateway.replication.kafka import KafkaLog
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE
+from streamjobs.local.kafka import Broker
+from tests.support.changelog import RatingsChangelog, many
+from tests.support.gateway import GatewayProcess, soon
+
+pytestmark = pytest.mark.jvm
+
+PARTITIONS = 6
+
+Start = Callable[..., GatewayProcess]
+
+
+@pytest.fixture
+def changelog(broker: Broker) -> RatingsChangelog:
+    changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
+    changelog.put(dict(many(300)))
+    changelog.mark(source_next_offset=300)
+    changelog.publish()
+    return changelog
+
+
+@pytest.fixture
+def start(tmp_path: Path, changelog: RatingsChangelog) -> Iterator[Start]:
+    """Return a function that starts a gateway of the cluster, under a name."""
+    keys = tmp_path / "token.keys"
+    keys.write_text(f"{secrets.token_hex(32)}\n")
+    gateways: list[GatewayProcess] = []
+    topic = f"gateways-{secrets.token_hex(6)}"
+
+    def start_one(name: str, *, data: str | None = None) -> GatewayProcess:
+        address = f"127.0.0.1:{_free_port()}"
+        options = ["--listen", address, "--advertise", address, "--gateway-id", name]
+        options += ["--token-key", str(keys), "--gateways-topic", topic]
+        gateway = GatewayProcess(
+            tmp_path / (data or name),
+            changelog.bootstrap,
+            tables_topic=changelog.tables_topic,
+            workers=1,
+            options=options,
+        )
+        gateways.append(gateway)
+        gateway.start()
+        return gateway
+
+    yield start_one
+    for gateway in gateways:
+        gateway.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def live(gateway: GatewayProcess) -> Mapping[str, set[int]]:
+    """Return the partitions that each living gateway has LIVE, as this one knows it."""
+    return {
+        each.record.gateway_id: {
+            number
+            for table in each.record.tables
+            for number, phase in zip(table.serving.partitions, table.serving.phases, strict=True)
+            if phase == REPLICA_PHASE_LIVE
+        }
+        for each in gateway.status().gateways
+        if each.alive
+    }
+
+
+def holders(gateway: GatewayProcess) -> list[int]:
+    """Return how many gateways have each partition LIVE."""
+    return [sum(number in having for having in live(gateway).values()) for number in range(PARTITIONS)]
+
+
+def test_gateways_share_the_partitions_and_take_those_of_the_dead_and_the_drained(
+    start: Start, changelog: RatingsChangelog
+) -> None:
+    first = start("gw-1")
+    soon(lambda: holders(first) == [1] * PARTITIONS, "one gateway has everything")
+    assert first.status().gateway_id == "gw-1"
+    second, third = start("gw-2"), start("gw-3")
+    for gateway in (first, second, third):
+        soon(lambda gateway=gateway: len(live(gateway)) == 3, "each knows all")
+        soon(lambda gateway=gateway: holders(gateway) == [2] * PARTITIONS, "each partition is on two")
+    held = {table.table: [each.partition for each in table.partitions] for table in second.status().tables}
+    assert set(held["ratings"]) == live(first)["gw-2"]
+
+    changelog.put({1: (9.0, 7)})
+    third.kill()
+    soon(lambda: "gw-3" not in live(first), "it is dead")
+    assert all(holders(first))
+    soon(lambda: holders(first) == [2] * PARTITIONS, "the two that are left have everything")
+
+    assert second.process is not None
+    os.kill(second.process.pid, signal.SIGUSR1)
+    soon(lambda: live(second) == {"gw-1": set(range(PARTITIONS)), "gw-2": set()}, "all is given to the first")
+    told = "all partitions are with other gateways: this one may be stopped"
+    soon(lambda: told in [line["message"] for line in second.log()], "it says that it is empty")
+    second.stop()
+    soon(lambda: [each.record.gateway_id for each in first.status().gateways if each.alive] == ["gw-1"], "it has left")
+    soon(lambda: first.rows() == changelog.rows, "the one that is left has all rows")
+
+
+def test_a_second_gateway_of_a_name_ends_the_first(start: Start) -> None:
+    first = start("gw-1")
+    soon(lambda: holders(first) == [1] * PARTITIONS, "it has everything")
+    second = start("gw-1", data="another")
+    assert first.process is not None
+    assert first.process.wait(30) == 1
+    first._reader.join()
+    assert 'another gateway named "gw-1" has started' in first.lines[-1]
+    first.process = None
+    soon(lambda: holders(second) == [1] * PARTITIONS, "the second goes on")
+
+
+def test_a_topic_is_made_compacted_and_with_the_brokers_time(broker: Broker) -> None:
+    log = KafkaLog(broker.bootstrap)
+    topic = f"gateways-{secrets.token_hex(6)}"
+    log.append(topic, b"key", b"lost, and no topic is made for it")
+    for _ in range(2):
+        log.create(topic).result(30)
+    soon(lambda: log.look(topic).result(30) is not None, "it is there")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    config = admin.describe_configs([resource])[resource].result(30)
+    assert config["cleanup.policy"].value == "compact"
+    assert config["message.timestamp.type"].value == "LogAppendTime"
+    log.append(topic, b"key", b"value")
+    log.append(topic, b"key", None)
+    log.close()
+    with closing(KafkaLog(broker.bootstrap)) as other:
+        facts = other.look(topic).result(30)
+    assert facts is not None
+    assert facts.partition_count == 1
+    assert facts.end_offsets[0] >= 2

@@ -1,0 +1,87 @@
+"""The gateways of docker-compose.yml as processes: their command lines, with the paths and ports of this machine."""
+
+import secrets
+import subprocess
+import sys
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from streamjobs.local.kafka import Broker, _free_port
+from tests.support.changelog import RatingsChangelog, many
+from tests.support.deployment import ROOT, command_line, compose
+from tests.support.gateway import GatewayProcess, soon
+
+pytestmark = pytest.mark.jvm
+
+NAMES = ("gateway-1", "gateway-2", "gateway-3")
+ROWS = 200
+SERVING = 'tablegate_table_serving{table="ratings"} 1.0'
+
+
+class DeployedGateway(GatewayProcess):
+    """A service of docker-compose.yml."""
+
+    def __init__(self, name: str, directory: Path, changelog: RatingsChangelog, port: int) -> None:
+        super().__init__(directory / name, changelog.bootstrap)
+        replacements = {
+            "/opt/proto": str(ROOT / "proto"),
+            "/var/lib/tablegate": str(self.data),
+            "/run/secrets": str(directory),
+            "0.0.0.0:50051": f"127.0.0.1:{port}",
+            f"{name}:50051": f"127.0.0.1:{port}",
+        }
+        words = command_line(name, replacements)
+        self._command = [sys.executable, "-m", "gateway.cli", *words[1:]]
+        self._command += ["--bootstrap", changelog.bootstrap, "--tables-topic", changelog.tables_topic]
+        self._command += ["--log-file", str(self.log_file), "--workers", "1"]
+
+    def is_ready(self) -> bool:
+        """Ask as the readiness probe of Kubernetes does."""
+        assert self.channel is not None
+        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
+        answer = HealthCheckResponse.FromString(check(HealthCheckRequest().SerializeToString(), timeout=5))
+        return bool(answer.status == HealthCheckResponse.SERVING)
+
+    def known(self) -> set[str]:
+        """Return the gateways that it takes to live."""
+        return {each.record.gateway_id for each in self.status().gateways if each.alive}
+
+    def metrics(self) -> str:
+        """Ask as Prometheus does."""
+        with urllib.request.urlopen(f"http://{self.address()}/metrics", timeout=30) as answer:
+            text: str = answer.read().decode()
+        return text
+
+
+def test_three_gateways_answer_for_one_table(broker: Broker, tmp_path: Path) -> None:
+    changelog = RatingsChangelog(broker.bootstrap)
+    changelog.publish()
+    changelog.put(dict(many(ROWS)))
+    changelog.mark()
+    (tmp_path / "token-key").write_text(secrets.token_hex(32))
+    ports: list[int] = []
+    while len(ports) < len(NAMES):
+        ports += {_free_port()} - set(ports)
+
+    with ExitStack() as stack:
+        gateways = [
+            stack.enter_context(DeployedGateway(name, tmp_path, changelog, port))
+            for name, port in zip(NAMES, ports, strict=True)
+        ]
+        for gateway in gateways:
+            soon(gateway.is_ready, "the gateway is ready", 60)
+            soon(lambda gateway=gateway: gateway.rows() == changelog.rows, "it answers for the whole table")  # type: ignore[misc]
+            soon(lambda gateway=gateway: SERVING in gateway.metrics(), "Prometheus is told")  # type: ignore[misc]
+            soon(lambda gateway=gateway: gateway.known() == set(NAMES), "it knows the others")  # type: ignore[misc]
+            command = [
+                sys.executable,
+                "-m",
+                "gateway.cli",
+                *compose()["services"]["gateway-1"]["healthcheck"]["test"][2:],
+            ]
+            subprocess.run([*command, "--address", str(gateway.address())], check=True, stdout=subprocess.DEVNULL)
+        assert [gateway.stop() for gateway in gateways] == [0, 0, 0]

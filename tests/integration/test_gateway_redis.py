@@ -1,0 +1,84 @@
+"""A whole gateway whose store is a real Redis: no restore after a restart, a flush, a Redis that dies."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from streamjobs.local.kafka import Broker
+from tests.support.changelog import RatingsChangelog, many
+from tests.support.gateway import GatewayProcess, MonotoneReader, soon
+from tests.support.redis import RedisServer
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.fixture
+def changelog(broker: Broker) -> RatingsChangelog:
+    changelog = RatingsChangelog(broker.bootstrap)
+    changelog.put(dict(many(300)))
+    changelog.delete([3, 4])
+    changelog.mark()
+    changelog.publish()
+    return changelog
+
+
+@pytest.fixture
+def gateway(
+    tmp_path: Path, changelog: RatingsChangelog, own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GatewayProcess]:
+    monkeypatch.setenv("TABLEGATE_STORE", own_redis_server.url(prefix="gateway-1"))
+    with GatewayProcess(tmp_path / "gateway", changelog.bootstrap, tables_topic=changelog.tables_topic) as running:
+        running.wait_until_serving()
+        yield running
+
+
+def restores(gateway: GatewayProcess) -> int:
+    return sum("restoring from" in line["message"] for line in gateway.log())
+
+
+def test_a_gateway_on_another_disk_goes_on_without_a_restore(
+    gateway: GatewayProcess, changelog: RatingsChangelog, own_redis_server: RedisServer
+) -> None:
+    assert gateway.rows() == changelog.rows
+    assert not (gateway.data / "store").exists()
+    before = restores(gateway)
+    gateway.kill()
+    shutil.rmtree(gateway.data)
+    changelog.put({7: (1.0, 2), 3: (2.0, 1)})
+    gateway.start()
+    gateway.wait_until_serving()
+    assert gateway.rows() == changelog.rows
+    assert restores(gateway) == before
+    stream = own_redis_server.run("HGET", "gateway-1:{tables}:ratings-stream", 0)
+    assert own_redis_server.run("XLEN", stream) > 0
+
+
+def test_what_a_flush_took_comes_back(
+    gateway: GatewayProcess, changelog: RatingsChangelog, own_redis_server: RedisServer
+) -> None:
+    with MonotoneReader(gateway, [*changelog.rows][:50]) as reader:
+        soon(lambda: reader.answers > 100, "rows are read")
+        own_redis_server.flush()
+        soon(lambda: reader.unavailable, "it sees that nothing is there")
+        answers = reader.answers
+        soon(lambda: reader.answers > answers + 100, "rows are read again")
+    assert reader.violations == []
+    assert gateway.rows() == changelog.rows
+    assert any("went back" in line["message"] for line in gateway.log())
+
+
+def test_a_redis_that_dies_is_waited_for(
+    gateway: GatewayProcess, changelog: RatingsChangelog, own_redis_server: RedisServer
+) -> None:
+    own_redis_server.run("CONFIG", "SET", "appendonly", "yes")
+    soon(lambda: not own_redis_server.client.info("persistence")["aof_rewrite_in_progress"], "its log is written")
+    own_redis_server.kill()
+    with pytest.raises(grpc.RpcError) as refused:
+        gateway.ask("GetRating", movie_id=1)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    changelog.put({7: (1.0, 2), 1_000: (2.0, 1)})
+    own_redis_server.start("--appendonly", "yes")
+    soon(lambda: gateway.rows() == changelog.rows, "it goes on by itself")

@@ -1,0 +1,61 @@
+"""A job on a Spark standalone cluster, by the commands of docker-compose.yml."""
+
+import json
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from gateway.contract.rows import row_schema
+from streamjobs.local.jars import cache_directory, jars
+from streamjobs.local.kafka import Broker
+from streamjobs.runtime.declarations import load_contract, load_table
+from tests.integration.test_job_run import PARTITIONS, fold_source, some_ratings, write_job
+from tests.support.deployment import ROOT, command_line
+from tests.support.jobs import Changelog, JobProcess, wait_until
+from tests.support.kafka import new_topic, produce
+from tests.support.spark_cluster import CORES, EXECUTOR_MB, SparkCluster, spark_environment
+
+pytestmark = pytest.mark.jvm
+
+RATINGS = 1_000
+REGISTRY = "--schema-registry="
+
+
+def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp_path: Path) -> None:
+    name = f"clustered_{uuid.uuid4().hex[:12]}"
+    source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
+    job = write_job(tmp_path, name, source)
+    contract = load_contract(load_table(job))
+    schemas = {1: json.dumps(row_schema(contract))}
+    produce(broker.bootstrap, source, some_ratings(RATINGS, seed=1))
+    wanted = fold_source(broker.bootstrap, source)
+    assert jars("spark")
+    assert CORES < 2 * PARTITIONS + 2 <= 2 * CORES, "one worker must not do, two must"
+
+    with SparkCluster(tmp_path / "spark") as cluster:
+        cluster.start_worker()
+        replacements = {
+            "spark://spark-master:7077": cluster.url,
+            "/opt/tablegate/jars": str(cache_directory()),
+            "/opt/job/lib/python3.11/site-packages": str(ROOT),
+            "kafka:9092": broker.bootstrap,
+            "/var/lib/tablegate/checkpoints": str(tmp_path / "checkpoints"),
+            "=ratings": f"={job}",
+            "-memory=1g": f"-memory={EXECUTOR_MB}m",
+            "-memory=2g": f"-memory={EXECUTOR_MB}m",
+        }
+        command = [word for word in command_line("ratings", replacements) if not word.startswith(REGISTRY)]
+        command[0] = str(Path(sys.executable).with_name(command[0]))
+        environment = spark_environment(tmp_path)
+        with JobProcess(tmp_path / "logs", command=command, environment=environment) as running:
+            running.wait_for("waiting_for_slots")
+            cluster.start_worker()
+            running.wait_for("running")
+            changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS)
+            wait_until("rows of all ratings", lambda: changelog.rows(schemas) == wanted, running)
+            changelog.close()
+            assert 'metrics_master_workers_Value{type="gauges"} 2' in cluster.master.metrics("MasterUI")
+            for worker in cluster.workers:
+                assert 'metrics_worker_executors_Value{type="gauges"} 1' in worker.metrics("WorkerUI")

@@ -1,0 +1,212 @@
+"""The changelog of the cells, written by hand, and what every reader may hold against a gateway.
+
+Cells of the shelves stay once they are there: no reader may miss one. Beside them each shelf has some that come and go.
+"""
+
+import json
+import random
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+from fastavro import parse_schema, schemaless_writer
+
+from gateway.contract.keys import encode_key
+from gateway.contract.rows import row_schema
+from gateway.contract.versions import VERSION_HEADER, make_version
+from gateway.v1.changelog_pb2 import JOB_MODE_MICROBATCH, Manifest, ProgressMarker, SourceTopic
+from tests.support.kafka import new_topic
+from tests.support.tables import catalogue_of, now_ms
+
+CONTRACT = Path(__file__).with_name("cells.proto")
+SERVICE = "/tests.cells.CellsService"
+HOT = 60  # keys that half of all changes are of, and that readers ask for again and again
+PASSING = 3  # cells of a shelf that come and go, behind those that stay
+SCHEMA_ID = 1
+FLUSH_TIMEOUT_S = 60.0
+MARK_EVERY_S = 0.5
+TURN_S = 0.02
+
+CellKey = tuple[int, int]
+"""Shelf, number."""
+
+
+class Cells:
+    """The table. `lasting` are the keys that stay, `hot` and `cold` some of them and the others.
+
+    `rows` is what a gateway must have: key → revision. One thread writes; any may ask for `floor`.
+    """
+
+    def __init__(self, bootstrap: str, *, shelves: int, shelf_cells: int, partition_count: int) -> None:
+        self.table = catalogue_of(CONTRACT).tables["cells"]
+        self.partition_count = partition_count
+        self.tables_topic = new_topic(bootstrap, prefix="tables", cleanup_policy="compact")
+        self.shelves = range(shelves)
+        self.shelf_cells = shelf_cells
+        self.lasting = [(shelf, number) for shelf in self.shelves for number in range(shelf_cells)]
+        self.hot = self.lasting[:: max(1, len(self.lasting) // HOT)]
+        self.cold = sorted(set(self.lasting).difference(self.hot))
+        self.rows: dict[CellKey, int] = {}
+        self.written = 0
+        self._acknowledged: defaultdict[CellKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        self._sequences: dict[CellKey, int] = {}
+        self._schema = row_schema(self.table)
+        self._parsed: Any = parse_schema(dict(self._schema))
+        self._failures: list[str] = []
+        self._bootstrap = bootstrap
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
+        self.topic = new_topic(
+            bootstrap,
+            partition_count,
+            "cells-changelog",
+            cleanup_policy="compact",
+            message_timestamp_type="LogAppendTime",
+        )
+
+    def publish(self) -> None:
+        """Write the manifest."""
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(20)
+        manifest = Manifest(
+            table=self.table.name,
+            generation=1,
+            contract_fingerprint=self.table.fingerprint,
+            changelog_topic=self.topic,
+            changelog_topic_id=str(described.topic_id),
+            partition_count=self.partition_count,
+            partitioner=self.table.partitioner.value,
+            partition_by_count=self.table.partition_by_count,
+            value_schemas={SCHEMA_ID: json.dumps(self._schema)},
+            sources=[SourceTopic(topic="cells", partition_count=1)],
+            mode=JOB_MODE_MICROBATCH,
+        )
+        for column in self.table.key:
+            manifest.key.add(name=column.name, type=column.type.value)
+        manifest.publish_time.GetCurrentTime()
+        self._producer.produce(self.tables_topic, key=self.table.name.encode(), value=manifest.SerializeToString())
+        self.flush()
+
+    def partition_of(self, key: CellKey) -> int:
+        """Return the partition of a key."""
+        return self.table.partition_of(encode_key(self.table.key, key), self.partition_count)
+
+    def put(self, keys: Iterable[CellKey]) -> None:
+        """Write rows, each with the next revision."""
+        for key in keys:
+            self.written += 1
+            out = BytesIO()
+            row = {"shelf": key[0], "number": key[1], "revision": self.written}
+            schemaless_writer(out, self._parsed, row)
+            self.rows[key] = self.written
+            self._write(key, b"\x00" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue(), self.written)
+
+    def delete(self, keys: Iterable[CellKey]) -> None:
+        """Write tombstones."""
+        for key in keys:
+            self.written += 1
+            self.rows.pop(key, None)
+            self._write(key, None, 0)
+
+    def mark(self) -> None:
+        """Write a progress marker to every partition."""
+        marker = ProgressMarker(generation=1, batch_id=1)
+        marker.sources.add(topic="cells").next_offsets[0] = self.written
+        marker.commit_time.GetCurrentTime()
+        for partition in range(self.partition_count):
+            self._producer.produce(self.topic, key=b"", value=marker.SerializeToString(), partition=partition)
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Take in what Kafka has acknowledged."""
+        self._producer.poll(timeout_s)
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything."""
+        assert self._producer.flush(FLUSH_TIMEOUT_S) == 0
+        assert not self._failures, self._failures
+
+    def floor(self, key: CellKey, as_of_ms: int) -> int:
+        """Return the newest revision of a key that Kafka had before `as_of_ms`; 0 for none."""
+        times, revisions = self._acknowledged[key]
+        place = bisect_left(times, as_of_ms)
+        return revisions[place - 1] if place else 0
+
+    def _write(self, key: CellKey, value: bytes | None, revision: int) -> None:
+        def acknowledged(error: object, _message: object) -> None:
+            if error is not None:
+                self._failures.append(str(error))
+                return
+            times, revisions = self._acknowledged[key]
+            revisions.append(revision)
+            times.append(now_ms())
+
+        data = encode_key(self.table.key, key)
+        sequence = self._sequences[key] = self._sequences.get(key, 0) + 1
+        partition = self.table.partition_of(data, self.partition_count)
+        headers: Any = [(VERSION_HEADER, make_version(1, sequence))]
+        while True:
+            try:
+                self._producer.produce(
+                    self.topic, key=data, value=value, headers=headers, partition=partition, on_delivery=acknowledged
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+
+def filled_cells(bootstrap: str, *, shelves: int, shelf_cells: int, partition_count: int) -> Cells:
+    """Return a table with all lasting cells, published."""
+    cells = Cells(bootstrap, shelves=shelves, shelf_cells=shelf_cells, partition_count=partition_count)
+    cells.put(cells.lasting)
+    cells.mark()
+    cells.publish()
+    return cells
+
+
+class CellsWriter:
+    """Changes cells while the block runs, some each turn; all are in Kafka when it ends."""
+
+    def __init__(self, cells: Cells, *, changes_per_s: int, seed: int = 0) -> None:
+        self._cells = cells
+        self._turn_changes = max(1, int(changes_per_s * TURN_S))
+        self._choice = random.Random(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._cells.mark()
+        self._cells.flush()
+
+    def _run(self) -> None:
+        turns = 0
+        while not self._stopping.wait(TURN_S):
+            self._change(self._turn_changes)
+            turns += 1
+            if turns % int(MARK_EVERY_S / TURN_S) == 0:
+                self._cells.mark()
+            self._cells.poll()
+
+    def _change(self, count: int) -> None:
+        cells, choice = self._cells, self._choice
+        cells.put([choice.choice(choice.choice((cells.hot, cells.cold))) for _ in range(count)])
+        passing = (choice.choice(cells.shelves), cells.shelf_cells + choice.randrange(PASSING))
+        (cells.delete if passing in cells.rows else cells.put)([passing])
+
+
+def by_partition(cells: Cells, keys: Collection[CellKey]) -> dict[int, list[CellKey]]:
+    """Return keys by their partitions."""
+    found: dict[int, list[CellKey]] = {}
+    for key in keys:
+        found.setdefault(cells.partition_of(key), []).append(key)
+    return found

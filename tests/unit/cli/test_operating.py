@@ -1,0 +1,242 @@
+"""Commands for those who run gateways: what a cluster's status shows, explaining, draining."""
+
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+from gateway.door.door import Door
+from gateway.query.call import Call, UnaryMethod
+from gateway.server.metadata_service import metadata_methods
+from gateway.server.preflight import Holder, holder_of, lock_data
+from gateway.server.status_service import status_methods
+from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
+from gateway.v1.status_pb2 import GetStatusResponse
+from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.support.threaded_door import ThreadedDoor
+
+LIVE, RESTORING = REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
+Held = dict[str, dict[int, int]]
+"""From a gateway's name to its partitions, with their phases."""
+
+
+def _status(held: Held, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = ()) -> bytes:
+    """Return what gateway `own` of a cluster says of a table of 4 partitions."""
+    status = GetStatusResponse(kafka_reachable=True, gateway_id=own)
+    for name, partitions in held.items():
+        told = status.gateways.add(alive=name not in away)
+        told.beat_time.FromMilliseconds(1_700_000_000_000 - (14_000 if name in away else 0))
+        told.record.gateway_id, told.record.endpoint, told.record.zone = name, f"{name}.example:7", f"zone-{name}"
+        told.record.draining = name in draining
+        serving = told.record.tables.add(table="ratings").serving
+        serving.generation = 1
+        for partition, phase in partitions.items():
+            serving.partitions.append(partition)
+            serving.phases.append(phase)  # type: ignore[arg-type]
+            serving.next_offsets.append(5)
+    table = status.tables.add(table="ratings", serving=True)
+    table.manifest.generation, table.manifest.partition_count = 1, 4
+    table.manifest.changelog_topic = "ratings-g1-changelog"
+    for partition, phase in held.get(own, {}).items():
+        table.partitions.add(partition=partition, phase=phase, next_offset=5, end_offset=25)  # type: ignore[arg-type]
+    return status.SerializeToString()
+
+
+class _Gateway:
+    """A gateway whose replicator's words are written by hand: once it drains, it says the next of `steps` each time."""
+
+    def __init__(self, status: bytes) -> None:
+        self.address = ""
+        self.is_told = False
+        self.steps: deque[bytes] = deque()
+        self._store = MemoryStore()
+        self._store.set_status(status)
+
+    def tell(self) -> None:
+        """Have it drain."""
+        self.is_told = True
+
+    def door(self) -> Door:
+        """Return its door."""
+        [(path, method)] = status_methods(self._store).items()
+        assert isinstance(method, UnaryMethod)
+        answer = method.handler
+
+        def get_status(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
+            if self.is_told and self.steps:
+                self._store.set_status(self.steps.popleft())
+            return answer(data, call)
+
+        return Door({path: UnaryMethod(get_status, 5, 5)}, "127.0.0.1:0")
+
+
+@contextmanager
+def _serving(status: bytes) -> Iterator[_Gateway]:
+    gateway = _Gateway(status)
+    with ThreadedDoor(gateway.door) as door:
+        gateway.address = f"127.0.0.1:{door.port}"
+        yield gateway
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+WHOLE: Held = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}
+
+
+def _lines(result: Result) -> list[list[str]]:
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_status_shows_the_cluster_and_who_has_each_partition() -> None:
+    with _serving(_status(WHOLE, draining=["b"])) as gateway:
+        result = _run("status", "--address", gateway.address)
+        as_json = json.loads(_run("status", "--address", gateway.address, "--json").stdout)
+    assert result.exit_code == 0
+    lines = _lines(result)
+    assert lines[0][:2] == ["gateway", "a,"]
+    assert lines[3] == ["a", "a.example:7", "zone-a", "alive", "0.0", "s", "ago", "ratings", "2", "+", "1", "restoring"]
+    assert lines[4][3:] == ["draining", "0.0", "s", "ago", "ratings", "2"]
+    assert "ratings serving, generation 1 of ratings-g1-changelog" in result.stdout
+    owners = {line[0]: line[1:] for line in lines[8:]}
+    # One that drains comes last.
+    assert owners["0"] == ["a", "b", "live", "5", "25", "20"]
+    assert owners["1"] == ["b", "a", "restoring", "restoring", "5", "25", "20"]
+    assert owners["2"] == ["c"]
+    assert [each["record"]["gateway_id"] for each in as_json["gateways"]] == ["a", "b", "c"]
+
+
+def test_status_tells_a_partition_that_nobody_has() -> None:
+    with _serving(_status(WHOLE, away=["c"])) as gateway:
+        result = _run("status", "--address", gateway.address)
+    assert result.exit_code == 1
+    assert "ratings not serving" in result.stdout
+    lines = _lines(result)
+    assert lines[5][3:7] == ["away", "14.0", "s", "ago"]
+    assert ["2", "none"] in lines
+
+
+def test_explain_shows_who_answers_and_why() -> None:
+    store, catalogue = MemoryStore(), catalogue_of()
+    ratings_table(store).put([rating(362)])
+    with ThreadedDoor(lambda: Door(metadata_methods(catalogue, store, SIGNER, Bell()), "127.0.0.1:0")) as door:
+        at = ("--address", f"127.0.0.1:{door.port}")
+        method = "examples.ratings.v1.RatingsService/GetRating"
+        shown = _run("explain", method, '{"movieId": 362}', *at).stdout
+        assert "reads 1 of 3 partitions: that of its movie_id" in shown
+        assert "here   this gateway has it  live at 1" in shown
+        answer = json.loads(_run("explain", method, '{"movieId": 362}', *at, "--json").stdout)
+        assert answer["query"] == "Get"
+        for words, sentence in (
+            ((method, "{"), "INVALID_ARGUMENT (INVALID_FIELD): the request is no JSON"),
+            (("GetRating",), 'INVALID_ARGUMENT (INVALID_FIELD): field "method"'),
+        ):
+            result = _run("explain", *words, *at)
+            assert result.exit_code == 1
+            assert sentence in result.stderr
+
+
+# Draining. The tests' own process stands for the gateway's: it has the lock, and gets the signal.
+
+
+@contextmanager
+def _signalled(on_signal: Callable[[], None]) -> Iterator[None]:
+    old = signal.signal(signal.SIGUSR1, lambda *_: on_signal())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+
+
+@contextmanager
+def _locked(data: Path, address: str) -> Iterator[None]:
+    lock = lock_data(data, address)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _draining(data: Path, status: bytes, *steps: bytes) -> Iterator[_Gateway]:
+    with _serving(status) as gateway, _locked(data, gateway.address), _signalled(gateway.tell):
+        gateway.steps.extend(steps)
+        yield gateway
+
+
+def test_drain_waits_until_nothing_is_held(tmp_path: Path) -> None:
+    steps = (
+        _status(WHOLE),
+        _status(WHOLE, draining=["a"]),
+        _status({**WHOLE, "b": {0: LIVE, 1: LIVE, 3: RESTORING}}, draining=["a"]),
+        _status({**WHOLE, "b": {0: LIVE, 1: LIVE, 3: LIVE}}, draining=["a"]),
+        _status({**WHOLE, "a": {}}, draining=["a"]),
+    )
+    with _draining(tmp_path, _status(WHOLE), *steps) as gateway:
+        assert holder_of(tmp_path) == Holder(os.getpid(), gateway.address)
+        result = _run("drain", "--data", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        'gateway "a" does not say yet that it drains',
+        "3 partitions here, 1 on no other gateway yet: ratings 3",
+        "3 partitions here",
+        f'gateway "a" holds no partition any more: it may be stopped (process {os.getpid()})',
+    ]
+
+
+def test_drain_gives_up_waiting_and_says_what_is_missing(tmp_path: Path) -> None:
+    with _draining(tmp_path, _status(WHOLE), _status(WHOLE, draining=["a"])) as gateway:
+        result = _run("drain", "--data", str(tmp_path), "--timeout", "0", "--address", gateway.address)
+        assert gateway.is_told
+    assert result.exit_code == 1
+    text = "not drained after 0 s: 3 partitions here, 1 on no other gateway yet: ratings 3; it goes on, call again"
+    assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (GetStatusResponse(kafka_reachable=True).SerializeToString(), "this gateway stands alone"),
+        (_status(WHOLE, away=["b"], draining=["c"]), 'no other gateway lives that could take the partitions of "a"'),
+    ],
+)
+def test_drain_leaves_a_gateway_alone_where_nobody_could_take_over(
+    tmp_path: Path, status: bytes, sentence: str
+) -> None:
+    with _draining(tmp_path, status) as gateway:
+        result = _run("drain", "--data", str(tmp_path))
+        assert not gateway.is_told
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+
+
+def test_drain_signals_nobody_where_no_gateway_runs(tmp_path: Path) -> None:
+    with _locked(tmp_path, "127.0.0.1:7"):
+        pass
+    told: list[None] = []
+    with _signalled(lambda: told.append(None)):
+        for data in (tmp_path, tmp_path / "nothing"):
+            result = _run("drain", "--data", str(data))
+            assert result.exit_code == 1
+            assert f'no gateway runs on data directory "{data}"' in result.stderr
+    assert not told
+
+
+def test_drain_signals_nobody_where_the_gateway_does_not_answer(tmp_path: Path) -> None:
+    told: list[None] = []
+    with _signalled(lambda: told.append(None)), _locked(tmp_path, "127.0.0.1:1"):
+        result = _run("drain", "--data", str(tmp_path))
+    assert result.exit_code == 1
+    assert "no gateway answers at 127.0.0.1:1" in result.stderr
+    assert not told

@@ -1,0 +1,267 @@
+"""The direct channel against gateways that share a table: who is called, and what happens when one is gone."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio as grpc_aio
+
+from tablegate_client import aio, open_direct_channel
+from tablegate_client.direct import DirectChannel
+from tests.support.cluster_doors import ClusterDoors
+from tests.support.gateway import soon
+from tests.support.ratings_door import GET, RatingsDoor
+from tests.support.tables import catalogue_of, rating
+
+EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+ROWS = 60
+Ask = Callable[[int], Any]
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    with ClusterDoors(EACH_ON_TWO) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        yield doors
+
+
+def _getter(doors: ClusterDoors, channel: Any) -> Any:
+    """Return GetRating of a generated stub."""
+    query = doors.catalogue.queries[doors.path("GetRating")]
+    return channel.unary_unary(
+        query.path,
+        request_serializer=query.request_class.SerializeToString,
+        response_deserializer=query.response_class.FromString,
+        _registered_method=True,
+    )
+
+
+def _movie(doors: ClusterDoors, partition: int) -> int:
+    table = doors.whole.table
+    numbers = range(ROWS)
+    return next(n for n in numbers if table.table.partition_of(table.key_of(rating(n)), 6) == partition)
+
+
+def _owner(doors: ClusterDoors, partition: int) -> str:
+    [replica, *_] = doors["a"].router.directory.replicas("ratings", partition)  # type: ignore[arg-type]
+    return str(replica.gateway_id)
+
+
+def _asked(doors: ClusterDoors) -> list[str]:
+    """Return which gateways got a GetRating, those of other gateways marked; and forget it."""
+    names = [
+        f"{name}*" if call.is_forwarded else name
+        for name, gateway in doors.gateways.items()
+        for call in gateway.calls
+        if call.method == "GetRating"
+    ]
+    for gateway in doors.gateways.values():
+        gateway.calls.clear()
+    return names
+
+
+def _knows(channel: Any, doors: ClusterDoors) -> bool:
+    """Return whether the channel has found all gateways that live."""
+    return len(channel.owners.usable) == len([gateway for gateway in doors.gateways.values() if gateway.is_up])
+
+
+def test_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
+    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
+        get = _getter(doors, channel)
+        request = doors.request
+        assert get(request("GetRating", movie_id=7)).rating.rating_count == 7  # asked of "a": nothing is known yet
+        soon(lambda: _knows(channel, doors), "all gateways are known")
+        _asked(doors)
+        for partition in range(6):
+            number = _movie(doors, partition)
+            response, call = get.with_call(request("GetRating", movie_id=number))
+            assert response.rating.rating_count == number
+            assert dict(call.trailing_metadata())["tablegate-role"] == "owner"
+            assert _asked(doors) == [_owner(doors, partition)]
+        number = _movie(doors, 5)
+        assert get.future(request("GetRating", movie_id=number)).result().rating.rating_count == number
+
+
+def test_a_standby_answers_where_the_owner_is_gone(doors: ClusterDoors) -> None:
+    owner = _owner(doors, 4)
+    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
+        get = _getter(doors, channel)
+        _known(channel, doors, get)
+        doors[owner].stop()
+        [other] = {"b", "c"} - {owner}
+        for _ in range(3):
+            assert get(doors.request("GetRating", movie_id=_movie(doors, 4))).rating.rating_count == _movie(doors, 4)
+        assert _asked(doors) == [other] * 3
+        doors[owner].start()
+        soon(lambda: _knows(channel, doors), "it is back")
+        get(doors.request("GetRating", movie_id=_movie(doors, 4)))
+        assert _asked(doors) == [owner]
+
+
+def _known(channel: DirectChannel, doors: ClusterDoors, get: Any) -> None:
+    get(doors.request("GetRating", movie_id=0))
+    soon(lambda: _knows(channel, doors), "all gateways are known")
+    _asked(doors)
+
+
+def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> None:
+    """The watch goes on at another gateway, and tells where the partitions went."""
+    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
+        get = _getter(doors, channel)
+        _known(channel, doors, get)
+        doors["a"].stop()
+        number = _movie(doors, 4)
+        assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
+        doors.spread({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
+        doors.put(rating(number, count=1_000) for number in range(ROWS))
+        doors.announce(dead={"a"})
+
+        def is_there() -> bool:
+            _asked(doors)
+            get(doors.request("GetRating", movie_id=_movie(doors, 3)))
+            return _asked(doors) == ["c"]
+
+        soon(is_there, "partition 3 is asked of where it went")
+
+
+def test_an_owner_that_is_silent_costs_half_of_the_time(doors: ClusterDoors) -> None:
+    owner = _owner(doors, 4)
+    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
+        get = _getter(doors, channel)
+        _known(channel, doors, get)
+        doors[owner].hangs = True
+        request = doors.request("GetRating", movie_id=_movie(doors, 4))
+        assert get(request, timeout=4).rating.rating_count == _movie(doors, 4)
+
+
+def test_what_the_owner_refuses_is_the_answer(doors: ClusterDoors) -> None:
+    with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
+        get = _getter(doors, channel)
+        _known(channel, doors, get)
+        with pytest.raises(grpc.RpcError) as raised:
+            get(doors.request("GetRating", movie_id=ROWS + 1))
+        error: Any = raised.value
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        assert len(_asked(doors)) == 1
+
+
+def test_a_gateway_that_stands_alone_answers_as_ever(doors: ClusterDoors) -> None:
+    with open_direct_channel(f"127.0.0.1:{doors.whole.port}") as channel:
+        get = _getter(doors, channel)
+        for number in range(ROWS):
+            assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
+        assert channel.owners.usable == []
+
+
+def test_a_gateway_that_does_not_tell_where_tables_are_answers_as_ever() -> None:
+    with RatingsDoor() as door, open_direct_channel(door.address) as channel:
+        door.put([7])
+        query = catalogue_of().queries[GET]
+        get = channel.unary_unary(GET, query.request_class.SerializeToString, query.response_class.FromString)
+        for _ in range(3):
+            assert get(query.request_class(movie_id=7)).rating.rating_count == 1  # type: ignore[call-arg]
+
+
+def test_calls_without_a_key_are_those_of_any_channel(doors: ClusterDoors) -> None:
+    with open_direct_channel(f"127.0.0.1:{doors['b'].port}") as channel:
+        query = doors.catalogue.queries[doors.path("ScanRatings")]
+        scan = channel.unary_stream(query.path, None, query.response_class.FromString)
+        assert sum(len(response.ratings) for response in scan(b"")) == ROWS
+        batch = doors.catalogue.queries[doors.path("BatchGetRatings")]
+        ask = channel.unary_unary(batch.path, batch.request_class.SerializeToString, batch.response_class.FromString)
+        assert len(ask(doors.request("BatchGetRatings", keys=[{"movie_id": 3}])).results) == 1
+        raw = channel.unary_unary(doors.path("GetRating"), None, None)
+        assert raw(doors.request("GetRating", movie_id=3).SerializeToString())
+
+
+def test_closing_ends_its_threads(doors: ClusterDoors) -> None:
+    before = set(threading.enumerate())
+    channel = open_direct_channel(f"127.0.0.1:{doors['a'].port}")
+    get = _getter(doors, channel)
+    _known(channel, doors, get)
+    ours = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("tablegate-")]
+    assert len(ours) == 2
+    channel.close()
+    for thread in ours:
+        thread.join()
+    with pytest.raises(ValueError):
+        get(doors.request("GetRating", movie_id=0))
+
+
+def test_many_threads_share_a_channel(doors: ClusterDoors) -> None:
+    wrong: list[object] = []
+    with open_direct_channel(f"127.0.0.1:{doors['c'].port}") as channel:
+        get = _getter(doors, channel)
+
+        def ask() -> None:
+            try:
+                for number in range(ROWS):
+                    count = get(doors.request("GetRating", movie_id=number), timeout=20).rating.rating_count
+                    if count != number:
+                        wrong.append(count)
+            except grpc.RpcError as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        doors["a"].stop()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+# The same with asyncio.
+
+
+def _run(doors: ClusterDoors, use: Callable[[Any, Any], Awaitable[None]], gateway_id: str = "a") -> None:
+    async def run() -> None:
+        async with aio.open_direct_channel(f"127.0.0.1:{doors[gateway_id].port}") as channel:
+            await use(channel, _getter(doors, channel))
+
+    asyncio.run(run())
+
+
+async def _all_known(channel: Any, doors: ClusterDoors, get: Any) -> None:
+    await get(doors.request("GetRating", movie_id=0))
+    await asyncio.to_thread(soon, lambda: _knows(channel, doors), "all gateways are known")
+    _asked(doors)
+
+
+def test_asyncio_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
+    async def use(channel: Any, get: Any) -> None:
+        await _all_known(channel, doors, get)
+        for partition in range(6):
+            number = _movie(doors, partition)
+            call = get(doors.request("GetRating", movie_id=number))
+            response = await call
+            assert response.rating.rating_count == number
+            assert await call.code() is grpc.StatusCode.OK
+            assert dict(await call.trailing_metadata())["tablegate-role"] == "owner"
+            assert _asked(doors) == [_owner(doors, partition)]
+        with pytest.raises(grpc_aio.AioRpcError) as raised:
+            await get(doors.request("GetRating", movie_id=ROWS + 1))
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+        assert len(_asked(doors)) == 1
+        query = doors.catalogue.queries[doors.path("ScanRatings")]
+        scan = channel.unary_stream(query.path, None, query.response_class.FromString)
+        assert sum([len(response.ratings) async for response in scan(b"")]) == ROWS
+
+    _run(doors, use)
+
+
+def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(doors: ClusterDoors) -> None:
+    async def use(channel: Any, get: Any) -> None:
+        await _all_known(channel, doors, get)
+        owner = _owner(doors, 4)
+        number = _movie(doors, 4)
+        doors[owner].hangs = True
+        assert (await get(doors.request("GetRating", movie_id=number), timeout=4)).rating.rating_count == number
+        doors[owner].stop()
+        answers = await asyncio.gather(*(get(doors.request("GetRating", movie_id=number)) for _ in range(20)))
+        assert [answer.rating.rating_count for answer in answers] == [number] * 20
+
+    _run(doors, use)

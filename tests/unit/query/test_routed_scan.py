@@ -1,0 +1,257 @@
+"""Scans of a table whose partitions are spread over gateways."""
+
+import asyncio
+import random
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.internal.v1.tokens_pb2 import Token
+from gateway.query import routed_scan
+from gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
+from gateway.stores.base import Phase
+from tests.support.local_cluster import Held, LocalCluster
+from tests.support.subscribing import token_of
+from tests.support.tables import SIGNER, LocalCall, rating
+from tests.unit.query.conftest import SHOP
+
+SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
+SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
+ROWS = 2_000
+
+
+def ids(messages: list[Any]) -> list[int]:
+    return [row.movie_id for message in messages for row in message.ratings]
+
+
+async def scanned(cluster: LocalCluster, number: int, **fields: Any) -> list[Any]:
+    return [message async for message in cluster.stream(number, "ScanRatings", **fields)]
+
+
+async def take_all(stream: Any, messages: list[Any]) -> None:
+    async for message in stream:
+        messages.append(message)
+
+
+def filled(held: Held, rows: int = ROWS, **more: Any) -> LocalCluster:
+    cluster = LocalCluster(held, **more)
+    cluster.put(rating(number, count=number % 40) for number in range(rows))
+    return cluster
+
+
+@pytest.mark.parametrize("least", [None, 0, 20, 41])
+def test_each_gateway_gives_all_rows_once(least: int | None) -> None:
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        fields = {} if least is None else {"min_rating_count": least}
+        wanted = [number for number in range(ROWS) if least is None or number % 40 >= least]
+        for number in range(3):
+            messages = await scanned(cluster, number, **fields)
+            assert sorted(ids(messages)) == wanted
+            assert all(message.progress.resume_token for message in messages)
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_without_partitions_gives_all_rows() -> None:
+    async def talk() -> None:
+        cluster = filled({**SPREAD, 3: []})
+        assert sorted(ids(await scanned(cluster, 3))) == list(range(ROWS))
+
+    asyncio.run(talk())
+
+
+def test_the_last_message_says_what_was_read_of_each_partition() -> None:
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        info = (await scanned(cluster, 0))[-1].progress.read_info
+        token = token_of(info.consistency_token)
+        partitions = token.partitions or range(len(token.next_offsets))
+        assert dict(zip(partitions, token.next_offsets, strict=True)) == cluster.whole.next_offsets
+        assert info.as_of_time.seconds
+
+    asyncio.run(talk())
+
+
+def test_all_that_is_here_is_read_here() -> None:
+    async def talk() -> None:
+        cluster = filled({0: range(6), 1: range(6)})
+        assert sorted(ids(await scanned(cluster, 0))) == list(range(ROWS))
+        assert not cluster[1].calls
+
+    asyncio.run(talk())
+
+
+def test_neighbours_on_one_gateway_are_one_stream() -> None:
+    async def talk() -> None:
+        cluster = filled({0: [0], 1: [1, 2, 3, 4], 2: [5, 2]})
+        assert sorted(ids(await scanned(cluster, 0))) == list(range(ROWS))
+        assert [len(cluster[number].calls) for number in range(3)] == [1, 1, 1]
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_token_of_any_message_is_good_on_any_gateway(seed: int) -> None:
+    choice = random.Random(seed)
+
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        fields = choice.choice([{}, {"min_rating_count": 20}])
+        wanted = [number for number in range(ROWS) if not fields or number % 40 >= 20]
+        found: list[int] = []
+        request = cluster.request("ScanRatings", **fields)
+        is_whole = False
+        while not is_whole:
+            left = choice.randrange(1, 8)
+            is_whole = True
+            async with aclosing(cluster.stream(choice.randrange(3), "ScanRatings", request)) as messages:
+                async for message in messages:
+                    found += ids([message])
+                    request.scan_options.resume_token = message.progress.resume_token
+                    left -= 1
+                    if not left:
+                        is_whole = False
+                        break
+        assert sorted(found) == wanted
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -> None:
+    choice = random.Random(seed)
+
+    async def talk() -> None:
+        cluster = filled(SAFE)
+        asked = choice.randrange(3)
+        found: list[int] = []
+        async with aclosing(cluster.stream(asked, "ScanRatings")) as messages:
+            async for message in messages:
+                found += ids([message])
+                if choice.random() < 0.5:
+                    disturb(cluster, choice, asked)
+                asyncio.get_running_loop().call_later(choice.choice([0, 0.01, 0.1]), cluster.announce)
+        assert sorted(found) == list(range(ROWS))
+
+    asyncio.run(talk())
+
+
+def disturb(cluster: LocalCluster, choice: random.Random, asked: int) -> None:
+    """Let one gateway at most be away, or be without a partition that another has."""
+    for gateway in cluster.gateways.values():
+        if gateway.is_down:
+            gateway.start()
+        for partition in gateway.phases:
+            gateway.follow(partition)
+    victim = choice.choice([cluster[number] for number in range(3)])
+    match choice.randrange(3):
+        case 0 if victim is not cluster[asked]:
+            victim.kill()
+        case 1 if victim is not cluster[asked]:
+            victim.drain()
+        case 2:
+            victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
+
+
+def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed_scan, "PATIENCE_S", 0.0)
+
+    async def talk() -> None:
+        cluster = filled({0: [0, 1], 1: [2, 3, 5]})
+        messages: list[Any] = []
+        with pytest.raises(PartitionUnavailable, match="partition 4"):
+            await take_all(cluster.stream(0, "ScanRatings"), messages)
+        cluster[0].follow(Partition(4))
+        cluster.announce()
+        request = cluster.request("ScanRatings")
+        request.scan_options.resume_token = messages[-1].progress.resume_token
+        messages += [message async for message in cluster.stream(1, "ScanRatings", request)]
+        assert sorted(ids(messages)) == list(range(ROWS))
+
+    asyncio.run(talk())
+
+
+def test_the_most_rows_hold_over_all_gateways_and_resumes() -> None:
+    async def talk() -> None:
+        cluster = LocalCluster(
+            {0: [0, 2], 1: [1, 3]}, path=SHOP, table="orders", service="/shop.v1.ShopService", partition_count=4
+        )
+        row = cluster.whole.table.row_class
+        cluster.put(row(customer=f"c{number}", code="x", price=number) for number in range(15))
+        for number in range(2):
+            messages = [message async for message in cluster.stream(number, "ScanOrders")]
+            assert sum(len(message.orders) for message in messages) == 7
+            request = cluster.request("ScanOrders")
+            request.scan_options.resume_token = messages[0].progress.resume_token
+            rest = [message async for message in cluster.stream(1 - number, "ScanOrders", request)]
+            assert sum(len(message.orders) for message in [messages[0], *rest]) == 7
+
+    asyncio.run(talk())
+
+
+def test_a_scan_waits_for_a_partition_that_is_on_its_way() -> None:
+    async def talk() -> None:
+        cluster = filled({0: [0, 1], 1: [2, 3, 5]})
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, cluster[1].follow, Partition(4))
+        loop.call_later(0.3, cluster.announce)
+        assert sorted(ids(await scanned(cluster, 0))) == list(range(ROWS))
+
+    asyncio.run(talk())
+
+
+def test_a_scan_is_forwarded_once() -> None:
+    """A gateway that is asked for what it does not have says so: it does not ask on."""
+
+    async def talk() -> None:
+        cluster = filled({0: [0, 1, 2], 1: [3, 4, 5]})
+        cluster[0].follow(Partition(0), phase=Phase.CATCHING_UP)
+        cluster[1].phases[Partition(0)] = Phase.LIVE  # said, and not so
+        cluster.announce()
+        with pytest.raises(PeerError) as failed:
+            await scanned(cluster, 0)
+        assert "partition 0" in failed.value.text
+        assert (len(cluster[0].calls), len(cluster[1].calls)) == (1, 1)
+
+    asyncio.run(talk())
+
+
+def test_a_forged_mark_is_refused() -> None:
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        call = LocalCall(None, forwarded=SIGNER.sign(Token(table="ratings")))
+        with pytest.raises(ForeignForward):
+            await anext(cluster.stream(0, "ScanRatings", call=call))
+
+    asyncio.run(talk())
+
+
+def test_an_error_of_a_gateway_comes_as_it_is() -> None:
+    async def talk() -> None:
+        cluster = filled({0: [], 1: range(6)})
+        request = cluster.request("ScanRatings")
+        request.read_options.max_staleness.nanos = 1
+        request.read_options.max_wait.nanos = 1
+        with pytest.raises(PeerError, match="is not fresh enough"):
+            await anext(cluster.stream(0, "ScanRatings", request))
+
+    asyncio.run(talk())
+
+
+def test_a_table_that_is_rebuilt_under_a_scan_is_told() -> None:
+    async def talk() -> None:
+        cluster = filled({0: [0], 1: range(1, 6)})
+        messages = cluster.stream(0, "ScanRatings")
+        await anext(messages)
+        cluster.whole.generation = 2
+        cluster.whole.publish()
+        for gateway in cluster.gateways.values():
+            gateway.switch(list(gateway.phases))
+        cluster.announce()
+        with pytest.raises(TableRebuilt):
+            await take_all(messages, [])
+
+    asyncio.run(talk())

@@ -1,0 +1,509 @@
+"""Subscriptions to a table whose partitions are spread over gateways."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.query import givers, live_table, routed_subscribe, subscribe
+from gateway.query.errors import ShuttingDown
+from gateway.stores.base import Phase
+from gateway.subscription import feed
+from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
+from tests.support.local_cluster import Held, LocalCluster
+from tests.support.subscribing import TIMEOUT_S, Copy, options, token_of
+from tests.support.tables import LocalCall, rating
+
+QUICK = {"progress_interval": {"nanos": 20_000_000}}
+METHOD = "SubscribeRatings"
+SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
+SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let streams speak often, in short messages."""
+    monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
+    monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 40)
+    monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 40)
+    monkeypatch.setattr(givers, "AVOID_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
+
+
+class Writer:
+    """Changes the ratings of a cluster, and knows what they should be."""
+
+    def __init__(self, cluster: LocalCluster, seed: int = 0) -> None:
+        self.cluster = cluster
+        self.counts: dict[int, int] = {}
+        self.version = 0
+        self.choice = random.Random(seed)
+
+    def put(self, *movie_ids: int) -> None:
+        for movie_id in movie_ids:
+            self.version += 1
+            self.counts[movie_id] = self.version
+            self.cluster.whole.put([rating(movie_id, count=self.version)])
+        self.cluster.follow()
+
+    def delete(self, *movie_ids: int) -> None:
+        self.cluster.delete([rating(movie_id) for movie_id in movie_ids])
+        for movie_id in movie_ids:
+            self.counts.pop(movie_id, None)
+
+    def anything(self, keys: int = 60) -> None:
+        movie_id = self.choice.randrange(keys)
+        (self.delete if self.choice.random() < 0.2 else self.put)(movie_id)
+
+
+class Stream:
+    """A stream that is open."""
+
+    def __init__(self, messages: AsyncGenerator[Any, None], call: LocalCall) -> None:
+        self.messages = messages
+        self.call = call
+
+    async def next(self) -> Any:
+        return await asyncio.wait_for(anext(self.messages), TIMEOUT_S)
+
+    async def until(self, copy: Copy, wanted: dict[Any, int]) -> None:
+        while copy.phase != SUBSCRIBE_PHASE_CURRENT or copy.counts != wanted:
+            copy.take(await self.next())
+
+
+@asynccontextmanager
+async def subscribed(cluster: LocalCluster, number: int, token: str = "", **fields: Any) -> AsyncIterator[Stream]:
+    call = LocalCall(None)
+    asked = options(token, **{**QUICK, **fields.pop("asked", {})})
+    messages = cluster.stream(number, METHOD, call=call, subscribe_options=asked, **fields)
+    try:
+        yield Stream(messages, call)
+    finally:
+        await messages.aclose()
+
+
+async def take_all(stream: Stream, one: Copy) -> None:
+    while True:
+        one.take(await stream.next())
+
+
+def filled(held: Held, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
+    cluster = LocalCluster(held, **more)
+    writer = Writer(cluster)
+    writer.put(*range(rows))
+    return cluster, writer
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_snapshot_and_changes_through_any_gateway(number: int) -> None:
+    async def talk() -> None:
+        cluster, writer = filled({**SPREAD, 3: []})
+        one = Copy()
+        async with subscribed(cluster, number) as stream:
+            await stream.until(one, writer.counts)
+            writer.put(1, 2, 3, 301)
+            writer.delete(4, 5)
+            await stream.until(one, writer.counts)
+            given = one.given
+            writer.put(7)
+            await stream.until(one, writer.counts)
+            assert one.given == given + 1
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+def test_each_gateway_is_asked_once_and_by_one_hop() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [0], 1: [1, 2, 3], 2: [3, 4, 5]})
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            assert [len(cluster[number].calls) for number in range(3)] == [1, 1, 1]
+        for gateway in cluster.gateways.values():
+            assert not gateway.is_busy
+
+    asyncio.run(talk())
+
+
+def test_all_that_is_here_is_given_here() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: range(6), 1: range(6)})
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            assert not cluster[1].calls
+
+    asyncio.run(talk())
+
+
+def test_one_key_is_asked_of_the_gateway_that_has_it() -> None:
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD, rows=30)
+        for movie_id in range(6):
+            for number in range(3):
+                one = Copy()
+                async with subscribed(cluster, number, movie_id=movie_id) as stream:
+                    await stream.until(one, {movie_id: writer.counts[movie_id]})
+                    writer.put(movie_id, (movie_id + 1) % 30)
+                    await stream.until(one, {movie_id: writer.counts[movie_id]})
+                    assert one.given == 2
+
+    asyncio.run(talk())
+
+
+def test_current_says_what_is_read_of_each_partition() -> None:
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            while one.phase != SUBSCRIBE_PHASE_CURRENT:
+                message = await stream.next()
+                one.take(message)
+        info = message.progress.read_info
+        token = token_of(info.consistency_token)
+        assert dict(enumerate(token.next_offsets)) == cluster.whole.next_offsets
+        assert info.as_of_time.seconds
+        assert one.counts == writer.counts
+
+    asyncio.run(talk())
+
+
+def test_a_quiet_stream_does_not_speak_for_each_gateway() -> None:
+
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD, rows=10)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            said = sum(cluster[number].said for number in (1, 2))
+            for _ in range(10):
+                one.take(await stream.next())
+            assert sum(cluster[number].said for number in (1, 2)) - said > 10
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_changes_alone(number: int) -> None:
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD, rows=60)
+        one = Copy()
+        live = {"start": SUBSCRIBE_START_LIVE}
+        async with subscribed(cluster, number, asked=live) as stream:
+            one.take(await stream.next())
+            assert (one.phase, one.given) == (SUBSCRIBE_PHASE_CURRENT, 0)
+            writer.put(1, 2, 3, 4, 5, 6)
+            wanted = {movie_id: writer.counts[movie_id] for movie_id in range(1, 7)}
+            await stream.until(one, wanted)
+        writer.put(7)
+        async with subscribed(cluster, (number + 1) % 3, one.token, asked=live) as stream:
+            await stream.until(one, {**wanted, 7: writer.counts[7]})
+        assert (one.resets, one.given) == (0, 7)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("after", range(1, 12, 2))
+def test_a_token_of_each_message_is_good_on_any_gateway(after: int) -> None:
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            for _ in range(after):
+                one.take(await stream.next())
+                writer.put(after)
+        writer.put(*range(290, 310))
+        writer.delete(*range(50))
+        async with subscribed(cluster, after % 3, one.token) as stream:
+            await stream.until(one, writer.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+def disturb(cluster: LocalCluster, choice: random.Random, asked: int) -> None:
+    """Let one gateway at most be away, or be without a partition that another has."""
+    for gateway in cluster.gateways.values():
+        if gateway.is_down:
+            gateway.start()
+        for partition in gateway.phases:
+            gateway.follow(partition)
+    victim = choice.choice([cluster[number] for number in range(3)])
+    match choice.randrange(4):
+        case 0 if victim is not cluster[asked]:
+            victim.kill()
+        case 1 if victim is not cluster[asked]:
+            victim.drain()
+        case 2:
+            victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gateways_that_die_drain_and_come_back_under_a_stream(seed: int) -> None:
+    choice = random.Random(seed)
+
+    async def talk() -> None:
+        cluster, writer = filled(SAFE, rows=choice.choice([30, 400]))
+        writer.choice = choice
+        asked = choice.randrange(3)
+        one = Copy()
+        async with subscribed(cluster, asked) as stream:
+            for _ in range(60):
+                if choice.random() < 0.3:
+                    disturb(cluster, choice, asked)
+                    cluster.announce()
+                for _ in range(choice.randrange(6)):
+                    writer.anything()
+                if choice.random() < 0.7:
+                    one.take(await stream.next())
+            disturb(cluster, random.Random(1), asked)
+            cluster.announce()
+            await stream.until(one, writer.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clients_that_go_from_gateway_to_gateway(seed: int) -> None:
+    choice = random.Random(seed)
+
+    async def talk() -> None:
+        cluster, writer = filled(SAFE, rows=choice.choice([30, 400]))
+        writer.choice = choice
+        one = Copy()
+        for _ in range(15):
+            asked = choice.randrange(3)
+            disturb(cluster, choice, asked)
+            cluster.announce()
+            with suppress(ShuttingDown):  # the one that is asked is down
+                async with subscribed(cluster, asked, one.token) as stream:
+                    for _ in range(choice.randrange(8)):
+                        writer.anything()
+                        one.take(await stream.next())
+        disturb(cluster, random.Random(1), 0)
+        cluster.announce()
+        async with subscribed(cluster, 0, one.token) as stream:
+            await stream.until(one, writer.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+def test_a_partition_that_moves_away_takes_its_stream_with_it() -> None:
+    """A stream that was all here goes on over two gateways."""
+
+    async def talk() -> None:
+        cluster, writer = filled({0: range(6), 1: [4, 5]}, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            given = one.given
+            assert not cluster[1].calls
+            cluster[0].drop(Partition(4))
+            cluster.announce()
+            writer.put(*range(100))
+            await stream.until(one, writer.counts)
+            assert (one.resets, one.given) == (1, given + 100)
+            assert len(cluster[1].calls) == 1
+
+    asyncio.run(talk())
+
+
+def test_a_partition_that_nobody_has_is_caught_up_with_once_somebody_has() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4]}, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            for _ in range(12):
+                one.take(await stream.next())
+                assert one.phase != SUBSCRIBE_PHASE_CURRENT
+            cluster[1].follow(Partition(5))
+            cluster.announce()
+            await stream.until(one, writer.counts)
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_that_says_it_has_what_it_has_not_is_not_asked_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(givers, "AVOID_S", 3_600.0)
+
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4]}, rows=100)
+        cluster[1].phases[Partition(5)] = Phase.LIVE
+        cluster.announce()
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            for _ in range(30):
+                one.take(await stream.next())
+            assert len(cluster[1].calls) == 1
+            cluster[0].follow(Partition(5))
+            cluster[0].follow(Partition(4))
+            cluster[0].follow(Partition(3))
+            await stream.until(one, writer.counts)
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed_subscribe, "SILENT_S", 0.2)
+
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5], 2: []}, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            cluster[1].hangs = True
+            for number in (3, 4, 5):
+                cluster[2].follow(Partition(number))
+            cluster.announce()
+            writer.put(*range(100))
+            await stream.until(one, writer.counts)
+        assert (one.resets, one.given) == (1, 200)
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_that_lives_no_more_is_left_without_a_word_of_it() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5], 2: [3, 4, 5]}, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            [asked] = [cluster[number] for number in (1, 2) if cluster[number].calls]
+            asked.hangs = True
+            cluster.announce(dead=[asked.gateway_id])
+            writer.put(*range(100))
+            await stream.until(one, writer.counts)
+        assert (one.resets, one.given) == (1, 200)
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_that_lost_its_history_begins_the_stream_anew() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5]}, rows=300, history_changes_max=10)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            cluster[1].kill()
+            cluster.announce()
+            writer.put(*range(300))
+            cluster[1].start()
+            cluster.announce()
+            cluster.follow()
+            await stream.until(one, writer.counts)
+        assert one.resets == 2
+
+    asyncio.run(talk())
+
+
+def test_a_gateway_made_anew_goes_on_where_the_copy_is() -> None:
+    """The offsets are those of the changelog, whichever store has it."""
+
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5]}, rows=300)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            cluster[1].kill()
+            cluster[1].make(life_id=77)
+            for number in (3, 4, 5):
+                cluster[1].follow(Partition(number))
+            cluster[1].start()
+            cluster.announce()
+            writer.put(*range(300))
+            await stream.until(one, writer.counts)
+        assert (one.resets, one.given) == (1, 600)
+
+    asyncio.run(talk())
+
+
+def test_a_drain_of_the_gateway_that_is_asked_says_where_it_was() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [], 1: [0, 1, 2], 2: [3, 4, 5]}, rows=300)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            stream.call.draining = True
+            cluster[0].bell.toll()
+            with pytest.raises(ShuttingDown):
+                await take_all(stream, one)
+        writer.put(1)
+        async with subscribed(cluster, 1, one.token) as stream:
+            await stream.until(one, writer.counts)
+        assert (one.resets, one.given) == (1, 301)
+
+    asyncio.run(talk())
+
+
+def test_who_does_not_read_makes_the_gateways_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than a message of each is taken; who reads again misses nothing but what was overtaken."""
+    monkeypatch.setattr(feed, "MEMBER_BYTES_MAX", 4_096)
+    monkeypatch.setattr(live_table, "BURST_WAIT_S", 0.0)
+
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            given, said = one.given, cluster[1].said
+            for _ in range(20):
+                writer.put(*range(300))
+                await asyncio.sleep(0.01)
+            assert cluster[1].said - said <= 2
+            await stream.until(one, writer.counts)
+            assert one.given - given < 20 * 300
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+def test_a_new_generation_of_a_table_that_is_all_here_stays_here() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: range(6), 1: range(6)}, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            writer.counts.clear()
+            cluster.whole.generation = 2
+            cluster.whole.publish()
+            writer.put(*range(50, 80))
+            cluster[0].switch(range(6))
+            cluster.announce()
+            await stream.until(one, writer.counts)
+        assert one.resets == 2
+        assert not cluster[1].calls
+
+    asyncio.run(talk())
+
+
+def test_a_new_generation_begins_the_stream_anew_once() -> None:
+    """Gateways switch at different times: nothing of both is mixed."""
+
+    async def talk() -> None:
+        cluster, writer = filled(SPREAD, rows=100)
+        one = Copy()
+        async with subscribed(cluster, 0) as stream:
+            await stream.until(one, writer.counts)
+            writer.counts.clear()
+            cluster.whole.generation = 2
+            cluster.whole.publish()
+            writer.put(*range(50, 80))
+            for number in (2, 1, 0):
+                one.take(await stream.next())
+                assert one.resets == 1
+                cluster[number].switch(SPREAD[number])
+                cluster.announce()
+                one.take(await stream.next())
+            await stream.until(one, writer.counts)
+        assert one.resets == 2
+
+    asyncio.run(talk())

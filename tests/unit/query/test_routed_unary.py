@@ -1,0 +1,396 @@
+"""Get, BatchGet and Range of a table whose partitions are spread over gateways: each answers as if it had them all."""
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from gateway.contract.tokens import TokenSigner
+from gateway.contract.types import Partition
+from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
+from gateway.query.plans import wall_clock_ms
+from gateway.routing.marks import MARK_AGE_MAX_MS, ForwardMark, Marks
+from gateway.stores.base import Phase
+from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.tables import SIGNER, rating
+from tests.unit.query.conftest import SHOP
+
+EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+EACH_ON_ONE = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
+ROWS = 300
+MARK = "tablegate-forwarded"
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    with ClusterDoors(EACH_ON_TWO) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        yield doors
+
+
+@pytest.fixture
+def lone() -> Iterator[ClusterDoors]:
+    """Each partition is on one gateway."""
+    with ClusterDoors(EACH_ON_ONE) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        yield doors
+
+
+def movie_of(doors: ClusterDoors, partition: int) -> int:
+    table = doors.whole.table
+    return next(
+        number for number in range(ROWS) if table.table.partition_of(table.key_of(rating(number)), 6) == partition
+    )
+
+
+def read(info: Any) -> dict[int, int]:
+    token = SIGNER.open(info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=None)
+    assert info.HasField("as_of_time")
+    return dict(zip(token.partitions or range(len(token.next_offsets)), token.next_offsets, strict=True))
+
+
+def failure(error: Any) -> tuple[Any, str, list[Any]]:
+    """Return code, reason and details of a call's error."""
+    status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    return error.code(), info.reason, list(status.details)
+
+
+def refused(doors: ClusterDoors, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
+    with pytest.raises(grpc.RpcError) as raised:
+        doors.ask(gateway_id, method, **more)
+    return failure(raised.value)
+
+
+def same(answer: Any, other: Any) -> None:
+    """Check that two answers are the same, but for the signature of what was read."""
+    assert read(answer.read_info) == read(other.read_info)
+    for each in (answer, other):
+        each.ClearField("read_info")
+    assert answer == other
+
+
+def test_a_get_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:
+    for number in range(0, ROWS, 7):
+        for gateway_id in "abc":
+            same(doors.ask(gateway_id, "GetRating", movie_id=number), doors.ask(ALONE, "GetRating", movie_id=number))
+
+
+def test_a_missing_row_is_told_by_who_has_its_partition(doors: ClusterDoors) -> None:
+    asked = range(ROWS, ROWS + 20)
+    for number in asked:
+        answers = [refused(doors, gateway_id, "GetRating", movie_id=number) for gateway_id in ("a", "b", "c", ALONE)]
+        assert answers[0][:2] == (grpc.StatusCode.NOT_FOUND, "ROW_NOT_FOUND")
+        assert all(answer == answers[0] for answer in answers)
+    assert doors.calls()
+
+
+def test_the_trailer_says_who_answered_and_whose_it_is(doors: ClusterDoors) -> None:
+    for partition in range(6):
+        owner, standby = (
+            peer.gateway_id for peer in doors["a"].router.directory.replicas("ratings", Partition(partition))
+        )
+        for gateway_id in "abc":
+            _, trailer = doors.ask_whole(gateway_id, "GetRating", movie_id=movie_of(doors, partition))
+            by = gateway_id if gateway_id in (owner, standby) else owner
+            assert trailer == {
+                "tablegate-partition": str(partition),
+                "tablegate-role": "owner" if by == owner else "standby",
+                "tablegate-gateway": by,
+                "tablegate-owner": owner,
+            }
+    _, trailer = doors.ask_whole(ALONE, "GetRating", movie_id=movie_of(doors, 3))
+    assert trailer == {"tablegate-partition": "3", "tablegate-role": "owner"}
+
+
+def test_the_trailer_of_an_error_is_that_of_who_said_it(lone: ClusterDoors) -> None:
+    table = lone.whole.table
+    number = next(n for n in range(ROWS, 2 * ROWS) if table.table.partition_of(table.key_of(rating(n)), 6) == 5)
+    with pytest.raises(grpc.RpcError) as raised:
+        lone.ask("a", "GetRating", movie_id=number)
+    error: Any = raised.value
+    assert dict(error.trailing_metadata())["tablegate-gateway"] == "c"
+
+
+def test_what_is_here_is_not_asked_elsewhere(doors: ClusterDoors) -> None:
+    for partition in EACH_ON_TWO["a"]:
+        doors.ask("a", "GetRating", movie_id=movie_of(doors, partition))
+    here = [number for number in range(ROWS) if doors.whole.table.table.partition_of(_key(number), 6) < 4]
+    doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in here])
+    assert doors.calls() == []
+
+
+def _key(number: int) -> bytes:
+    return (number + 2**63).to_bytes(8, "big")
+
+
+def test_a_batch_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:
+    choice = random.Random(5)
+    for count in (0, 1, 2, 10, 100, 500):
+        keys = [{"movie_id": choice.randrange(-20, ROWS + 20)} for _ in range(count)]
+        right = doors.ask(ALONE, "BatchGetRatings", keys=keys)
+        for gateway_id in "abc":
+            answer = doors.ask(gateway_id, "BatchGetRatings", keys=keys)
+            assert answer.results == right.results
+            assert len(doors.calls()) <= 1
+            if count:
+                assert read(answer.read_info) == read(right.read_info)
+
+
+def test_the_trailer_of_a_batch_names_who_gave_their_parts(lone: ClusterDoors) -> None:
+    keys = [{"movie_id": movie_of(lone, partition)} for partition in (1, 3, 5)]
+    _, trailer = lone.ask_whole("b", "BatchGetRatings", keys=keys)
+    assert trailer == {"tablegate-partition": "several", "tablegate-gateway": "a,b,c"}
+
+
+def test_many_keys_are_one_call_to_each_other_gateway(lone: ClusterDoors) -> None:
+    numbers = random.Random(3).sample(range(-100, ROWS + 100), 500)
+    keys = [{"movie_id": number} for number in numbers]
+    right = lone.ask(ALONE, "BatchGetRatings", keys=keys)
+    for gateway_id in "abc":
+        assert lone.ask(gateway_id, "BatchGetRatings", keys=keys).results == right.results
+        assert sorted(lone.calls()) == sorted(set("abc") - {gateway_id})
+
+
+def test_keys_that_are_values_come_back_as_they_were() -> None:
+    with ClusterDoors(EACH_ON_ONE, contract=SHOP, table="tags", service="/shop.v1.ShopService") as doors:
+        tag = doors.whole.table.table.row_class
+        doors.put(tag(name=f"tag {number}", uses=number) for number in range(0, 100, 2))
+        names = [f"tag {number}" for number in random.Random(3).sample(range(100), 100)]
+        assert doors.ask("b", "BatchGetTags", names=names) == doors.ask(ALONE, "BatchGetTags", names=names)
+        assert sorted(doors.calls()) == ["a", "c"]
+
+
+def test_keys_that_are_messages_come_back_as_they_were() -> None:
+    with ClusterDoors(EACH_ON_ONE, contract=SHOP, table="days", service="/shop.v1.ShopService") as doors:
+        day = doors.whole.table.table.row_class
+        starts = [{"seconds": seconds} for seconds in range(-50, 50)]
+        doors.put(day(start=start) for start in starts[::3])
+        assert doors.ask("b", "BatchGetDays", starts=starts) == doors.ask(ALONE, "BatchGetDays", starts=starts)
+
+
+def test_a_range_over_one_partition_is_the_same_at_each_gateway() -> None:
+    with ClusterDoors(EACH_ON_TWO, contract=SHOP, table="orders", service="/shop.v1.ShopService") as doors:
+        order = doors.whole.table.table.row_class
+        doors.put(order(customer=f"c{number % 9}", code=f"{number:03}") for number in range(90))
+        for customer in range(9):
+            for start in "abc":
+                codes: list[str] = []
+                token = ""
+                for gateway_id in "abcabc":
+                    gateway = start if not codes else gateway_id
+                    page = doors.ask(gateway, "ListOrders", customer=f"c{customer}", page_size=4, page_token=token)
+                    codes += [row.code for row in page.orders]
+                    token = page.next_page_token
+                    if not token:
+                        break
+                assert codes == [f"{number:03}" for number in range(customer, 90, 9)]
+
+
+@pytest.mark.parametrize("gone", ["b", "c"])
+def test_a_gateway_that_ends_is_not_noticed(gone: str, doors: ClusterDoors) -> None:
+    keys = [{"movie_id": number} for number in range(ROWS)]
+    for number in range(120):
+        if number == 60:
+            doors[gone].stop()
+        assert doors.ask("a", "GetRating", movie_id=number).rating.rating_count == number
+        results = doors.ask("a", "BatchGetRatings", keys=keys).results
+        assert [result.found.rating_count for result in results] == list(range(ROWS))
+        page = doors.ask("a", "ListRatings", page_size=1_000)
+        assert [row.movie_id for row in page.ratings] == list(range(ROWS))
+
+
+def test_a_gateway_that_hangs_is_not_waited_for(doors: ClusterDoors) -> None:
+    doors["b"].hangs = True
+    for number in range(60):
+        assert doors.ask("a", "GetRating", movie_id=number).rating.rating_count == number
+    answer = doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in range(ROWS)])
+    assert [result.found.rating_count for result in answer.results] == list(range(ROWS))
+    assert [row.movie_id for row in doors.ask("a", "ListRatings", page_size=1_000).ratings] == list(range(ROWS))
+    assert "b" in doors.calls()
+
+
+def test_without_a_replica_a_partition_is_unavailable_and_never_empty(lone: ClusterDoors) -> None:
+    lone["c"].stop()
+    gone = movie_of(lone, 5)
+    for asked in (
+        {"method": "GetRating", "movie_id": gone},
+        {"method": "BatchGetRatings", "keys": [{"movie_id": gone}, {"movie_id": movie_of(lone, 0)}]},
+        {"method": "ListRatings"},
+    ):
+        code, reason, details = refused(lone, "a", **asked)
+        assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+        assert any(detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR) for detail in details)
+    lone.announce(dead={"c"})
+    assert refused(lone, "a", "GetRating", movie_id=gone)[1] == "PARTITION_UNAVAILABLE"
+    assert lone.ask("a", "GetRating", movie_id=movie_of(lone, 3)).rating.rating_count == movie_of(lone, 3)
+
+
+def test_a_forwarded_call_is_never_forwarded(doors: ClusterDoors) -> None:
+    """Two gateways each think that the other has it."""
+    for gateway_id in "abc":
+        doors[gateway_id].hold([], phase=Phase.LIVE)
+    doors.calls()
+    number = movie_of(doors, 0)
+    assert refused(doors, "b", "GetRating", movie_id=number)[1] == "PARTITION_UNAVAILABLE"
+    assert sorted(doors.calls()) == ["a", "c"]
+    assert refused(doors, "b", "BatchGetRatings", keys=[{"movie_id": number}])[1] == "PARTITION_UNAVAILABLE"
+    assert sorted(doors.calls()) == ["a", "c"]
+    assert refused(doors, "b", "ListRatings")[1] == "PARTITION_UNAVAILABLE"
+
+
+@pytest.mark.parametrize("method", ["GetRating", "BatchGetRatings", "ListRatings"])
+def test_a_mark_that_is_not_ours_is_refused(method: str, doors: ClusterDoors) -> None:
+    foreign = TokenSigner([b"f" * 32])
+    token = doors.ask("a", "GetRating", movie_id=1).read_info.consistency_token
+    marks = [
+        "nonsense",
+        token,
+        Marks(foreign, wall_clock_ms).sign(ForwardMark("ratings")),
+        Marks(SIGNER, wall_clock_ms).sign(ForwardMark("orders")),
+        Marks(SIGNER, lambda: wall_clock_ms() - MARK_AGE_MAX_MS - 1_000).sign(ForwardMark("ratings")),
+        Marks(SIGNER, lambda: wall_clock_ms() + MARK_AGE_MAX_MS + 60_000).sign(ForwardMark("ratings")),
+    ]
+    for mark in marks:
+        for gateway_id in ("a", ALONE):
+            answer = refused(doors, gateway_id, method, metadata=((MARK, mark),))
+            assert answer[:2] == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
+
+
+def test_gateways_with_other_keys_say_what_is_wrong() -> None:
+    with ClusterDoors(EACH_ON_ONE, signers={"c": TokenSigner([b"f" * 32])}) as doors:
+        code, reason, _ = refused(doors, "a", "GetRating", movie_id=movie_of(doors, 5))
+        assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
+
+
+def test_errors_come_as_they_were_said(lone: ClusterDoors) -> None:
+    """An answer that is too old: with its details, and when to come again."""
+    number = movie_of(lone, 5)
+    ahead = SIGNER.open(
+        lone.ask("c", "GetRating", movie_id=number).read_info.consistency_token,
+        kind=TOKEN_KIND_CONSISTENCY,
+        table="ratings",
+        generation=None,
+    )
+    ahead.next_offsets[0] += 1
+    options = {"at_least": SIGNER.sign(ahead), "max_wait": {}}
+    answers = []
+    for gateway_id in ("c", "a"):
+        with pytest.raises(grpc.RpcError) as raised:
+            lone.ask(gateway_id, "GetRating", movie_id=number, read_options=options)
+        error: Any = raised.value
+        answers.append((error.code(), error.details(), error.trailing_metadata()))
+        assert failure(error)[1] == "NOT_CAUGHT_UP"
+        assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "100"
+    details = [dict(metadata)["grpc-status-details-bin"] for _, _, metadata in answers]
+    assert answers[0][:2] == answers[1][:2]
+    assert details[0] == details[1]
+    assert lone.calls() == ["c"]
+
+
+def test_a_read_waits_where_the_partition_is(lone: ClusterDoors) -> None:
+    number = movie_of(lone, 5)
+    ahead = SIGNER.open(
+        lone.ask("c", "GetRating", movie_id=number).read_info.consistency_token,
+        kind=TOKEN_KIND_CONSISTENCY,
+        table="ratings",
+        generation=None,
+    )
+    ahead.next_offsets[0] += 1
+    options = {"at_least": SIGNER.sign(ahead), "max_wait": {"seconds": 10}}
+    asked = threading.Event()
+    lone["c"].on_call = asked.set
+
+    def write() -> None:
+        asked.wait()
+        lone.put([rating(number, count=9_000)])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        answer = lone.ask("a", "GetRating", movie_id=number, read_options=options)
+    finally:
+        asked.set()
+        writer.join()
+    assert answer.rating.rating_count == 9_000
+
+
+def test_a_token_of_several_gateways_is_good_at_each(lone: ClusterDoors) -> None:
+    keys = [{"movie_id": movie_of(lone, partition)} for partition in range(6)]
+    token = lone.ask("a", "BatchGetRatings", keys=keys).read_info.consistency_token
+    options = {"at_least": token, "max_wait": {}}
+    for gateway_id in "abc":
+        assert lone.ask(gateway_id, "BatchGetRatings", keys=keys, read_options=options).results
+        assert lone.ask(gateway_id, "ListRatings", read_options=options).ratings
+        assert lone.ask(gateway_id, "GetRating", **keys[0], read_options=options).rating.rating_count
+
+
+def test_the_newest_is_asked_for_where_the_partition_is(lone: ClusterDoors) -> None:
+    options = {"latest": True}
+    number = movie_of(lone, 5)
+    assert lone.ask("a", "GetRating", movie_id=number, read_options=options).rating.rating_count == number
+    assert [lone[gateway_id].ends.asked for gateway_id in "abc"] == [0, 0, 1]
+    keys = [{"movie_id": movie_of(lone, partition)} for partition in (2, 5)]
+    assert len(lone.ask("a", "BatchGetRatings", keys=keys, read_options=options).results) == 2
+    assert [lone[gateway_id].ends.asked for gateway_id in "abc"] == [0, 1, 2]
+    assert len(lone.ask("a", "ListRatings", read_options=options, page_size=1_000).ratings) == ROWS
+    assert [lone[gateway_id].ends.asked for gateway_id in "abc"] == [1, 2, 3]
+
+
+def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> None:
+    number = movie_of(doors, 0)
+    marks = Marks(SIGNER, wall_clock_ms)
+    asked: dict[str, dict[str, Any]] = {
+        "GetRating": {"movie_id": number},
+        "BatchGetRatings": {"keys": [{"movie_id": number}]},
+        "ListRatings": {},
+    }
+    for method, fields in asked.items():
+        right, wrong = (
+            ((MARK, marks.sign(ForwardMark("ratings", generation, (0, 1) if method == "ListRatings" else ()))),)
+            for generation in (1, 2)
+        )
+        doors.ask("a", method, metadata=right, **fields)
+        answer = refused(doors, "a", method, metadata=wrong, **fields)
+        assert answer[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+    only = (MARK, marks.sign(ForwardMark("ratings", 1, (0,))))
+    here = doors.ask("a", "ListRatings", metadata=(only,), page_size=1_000)
+    assert {doors.whole.table.table.partition_of(_key(row.movie_id), 6) for row in here.ratings} == {0}
+
+
+def test_the_deadline_goes_with_the_call(lone: ClusterDoors) -> None:
+    lone.ask("a", "GetRating", movie_id=movie_of(lone, 5), timeout_s=8)
+    lone.ask("a", "BatchGetRatings", keys=[{"movie_id": movie_of(lone, 5)}], timeout_s=8)
+    lone.ask("a", "ListRatings", timeout_s=8)
+    assert [call.is_forwarded for call in lone["c"].calls] == [True, True, True]
+    assert all(call.left_s > 2 for call in lone["c"].calls)  # a call without a deadline gets 2 s
+
+
+def test_generations_do_not_mix(lone: ClusterDoors) -> None:
+    """One gateway is ahead: single rows come from either, but nothing is put together from both."""
+    table = lone["c"].table
+    table.generation = 2
+    lone["c"].do(lambda: table.publish(phase=Phase.RESTORING))
+    lone["c"].hold([4, 5])
+    lone["c"].put(rating(number, count=1_000) for number in range(ROWS))
+    lone.announce()
+    number = movie_of(lone, 5)
+    assert lone.ask("a", "GetRating", movie_id=number).rating.rating_count == 1_000
+    keys = [{"movie_id": movie_of(lone, partition)} for partition in (0, 5)]
+    assert refused(lone, "a", "BatchGetRatings", keys=keys)[1] == "PARTITION_UNAVAILABLE"
+    assert lone.ask("a", "BatchGetRatings", keys=keys[1:]).results[0].found.rating_count == 1_000
+    assert refused(lone, "a", "ListRatings")[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+    assert refused(lone, "c", "ListRatings")[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+
+
+def test_a_partition_that_moves_is_found_where_it_went(lone: ClusterDoors) -> None:
+    lone.spread({"a": [0, 1, 4, 5], "b": [2, 3], "c": []})
+    lone["a"].put(rating(number, count=number + 1_000) for number in range(ROWS))
+    lone.calls()
+    assert lone.ask("c", "GetRating", movie_id=movie_of(lone, 5)).rating.rating_count >= 1_000
+    assert lone.calls() == ["a"]

@@ -1,0 +1,52 @@
+"""When a table is served: here, or by others."""
+
+from collections.abc import Collection
+
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.routing.directory import Directory
+from gateway.server.health import live_tables
+from gateway.stores.base import Phase
+from gateway.stores.memory import MemoryStore
+from tests.support.tables import FilledTable, ratings_table
+from tests.unit.routing.test_directory import live, told
+from tests.unit.routing.test_directory import status as status_of
+
+NAMES = frozenset({"ratings"})
+
+
+@pytest.fixture
+def table() -> FilledTable:
+    return ratings_table(MemoryStore(), 3)
+
+
+def hold(table: FilledTable, here: Collection[int]) -> None:
+    for partition in map(Partition, range(3)):
+        table.move(partition, phase=Phase.LIVE if partition in here else Phase.RESTORING)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "is_served"),
+    [([0, 1, 2], [], True), ([0], [1, 2], True), ([], [0, 1, 2], True), ([0, 1], [0, 1], False), ([], [], False)],
+)
+def test_each_partition_is_live_somewhere(
+    here: list[int], there: list[int], is_served: bool, table: FilledTable
+) -> None:
+    hold(table, here)
+    directory = told(status_of({"a": live(*here), "b": live(*there)}))
+    assert live_tables(table.store, NAMES, directory) == (NAMES if is_served else frozenset())
+
+
+def test_who_stands_alone_has_to_have_all_of_it(table: FilledTable) -> None:
+    hold(table, [0, 1])
+    assert live_tables(table.store, NAMES, Directory()) == frozenset()
+    hold(table, [0, 1, 2])
+    assert live_tables(table.store, NAMES, Directory()) == NAMES
+
+
+def test_what_only_the_dead_have_is_not_served(table: FilledTable) -> None:
+    hold(table, [0, 1])
+    answer = status_of({"a": live(0, 1), "b": live(2)})
+    answer.gateways[1].alive = False
+    assert live_tables(table.store, NAMES, told(answer)) == frozenset()

@@ -1,0 +1,191 @@
+"""Where a table is: told by gateways that share one, and by one that stands alone."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gateway.contract.keys import KeyType
+from gateway.door.door import Door
+from gateway.query.plans import query_methods
+from gateway.server.metadata_service import metadata_methods
+from gateway.stores.base import Phase
+from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
+from gateway.v1 import cluster_pb2, options_pb2
+from gateway.v1 import status_pb2 as own
+from gateway.v1.status_pb2 import GetStatusResponse, TableMetadata
+from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.metadata import Asked, at, ranked_ids, refused
+from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.support.threaded_door import ThreadedDoor
+
+EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+ROWS = 60
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    with ClusterDoors(EACH_ON_TWO) as doors:
+        doors.put(rating(number) for number in range(ROWS))
+        yield doors
+
+
+def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
+    return {
+        each.partition: [
+            (replica.gateway_id, own.ReplicaRole.Name(replica.role).removeprefix("REPLICA_ROLE_").lower())
+            for replica in each.replicas
+        ]
+        for each in table.partitions
+    }
+
+
+def test_every_gateway_tells_the_same_and_the_owner_is_the_one_of_the_placement(doors: ClusterDoors) -> None:
+    told = []
+    for gateway_id in "abc":
+        with at(doors, gateway_id) as asked:
+            told.append(asked.table())
+    assert told[0] == told[1] == told[2]
+    [table] = told[:1]
+    assert (table.table, table.generation, table.partition_count, table.partition_by_count) == ("ratings", 1, 6, 1)
+    assert table.partitioner == options_pb2.PARTITIONER_MURMUR2
+    assert [(column.name, column.type) for column in table.key] == [("movie_id", KeyType.INT64)]
+    for partition, names in enumerate(("ac", "ac", "ab", "ab", "bc", "bc")):
+        order = ranked_ids(partition, names)
+        assert _roles(table)[partition] == [(order[0], "owner"), (order[1], "standby")]
+    for each in table.partitions:
+        for replica in each.replicas:
+            assert replica.endpoint == f"127.0.0.1:{doors[replica.gateway_id].port}"
+            assert replica.phase == cluster_pb2.REPLICA_PHASE_LIVE
+
+
+def test_a_gateway_that_stands_alone_names_no_other_address(doors: ClusterDoors) -> None:
+    with at(doors, ALONE) as asked:
+        table = asked.table()
+        offsets = [each.replicas[0].next_offset for each in table.partitions]
+        assert _roles(table) == {partition: [("", "owner")] for partition in range(6)}
+        assert {each.replicas[0].endpoint for each in table.partitions} == {""}
+        assert sum(offsets) == ROWS
+        doors.whole.hold([0, 1])
+        assert _roles(asked.table()) == {
+            partition: [("", "owner" if partition < 2 else "unspecified")] for partition in range(6)
+        }
+
+
+def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
+    status = GetStatusResponse.FromString(doors["a"].status)
+    building, restoring, dead = status.gateways.add(alive=True), status.gateways.add(alive=True), status.gateways.add()
+    for told, name in ((building, "next"), (restoring, "new"), (dead, "gone")):
+        told.record.gateway_id = name
+        held = told.record.tables.add(table="ratings").serving
+        held.generation = 2 if name == "next" else 1
+        held.partitions.append(3)
+        held.phases.append(cluster_pb2.REPLICA_PHASE_RESTORING)
+        held.next_offsets.append(17)
+    doors.tell(doors["a"], status.SerializeToString())
+    with at(doors, "a") as asked:
+        [partition] = [each for each in asked.table().partitions if each.partition == 3]
+    *live, last = partition.replicas
+    assert [replica.gateway_id for replica in live] == ranked_ids(3, "ab")
+    assert (last.gateway_id, last.role, last.next_offset) == ("new", own.REPLICA_ROLE_UNSPECIFIED, 17)
+    assert last.phase == cluster_pb2.REPLICA_PHASE_RESTORING
+
+
+def test_a_table_that_is_not_there_isrefused(doors: ClusterDoors) -> None:
+    with at(doors, "a") as asked:
+        for ask in (lambda: asked.table("rating"), lambda: next(asked.watch("rating"))):
+            code, reason, text = refused(ask)
+            assert (code, reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
+            assert 'field "table": is no table of the contracts here; send one of ratings' in text
+
+
+def test_a_table_without_a_manifest_is_unavailable() -> None:
+    with _LoneDoor() as lone, Asked(lone.port) as asked:
+        for ask in (asked.table, lambda: next(asked.watch()), lambda: asked.explain("GetRating", {"movieId": 1})):
+            assert refused(ask)[:2] == ("UNAVAILABLE", "PARTITION_UNAVAILABLE")
+
+
+def test_a_watch_tells_each_change_and_no_mere_progress(doors: ClusterDoors) -> None:
+    with at(doors, "a") as asked:
+        watch = asked.watch()
+        assert _roles(next(watch).table)[0] == [(name, role) for name, role in _told(0, "ac")]
+        doors.put(rating(number) for number in range(ROWS))  # the bell rings, positions move
+        doors["a"].do(lambda: None)
+        doors.announce(dead={"c"})
+        table = next(watch).table
+        assert _roles(table)[0] == [("a", "owner")]
+        assert _roles(table)[4] == [("b", "owner")]
+        doors.announce()
+        assert _roles(next(watch).table)[0] == _told(0, "ac")
+        watch.cancel()
+
+
+def _told(partition: int, names: str) -> list[tuple[str, str]]:
+    return list(zip(ranked_ids(partition, names), ("owner", "standby"), strict=True))
+
+
+def test_all_who_watch_are_told_the_same(doors: ClusterDoors) -> None:
+    with at(doors, "b") as asked:
+        first, second = asked.watch(), asked.watch()
+        assert next(first) == next(second)
+        doors.announce(dead={"a"})
+        assert next(first) == next(second)
+        first.cancel()
+        doors.announce()
+        assert _roles(next(second).table)[2] == _told(2, "ab")
+        third = asked.watch()
+        assert _roles(next(third).table)[2] == _told(2, "ab")
+        second.cancel()
+        third.cancel()
+
+
+class _LoneDoor(ThreadedDoor):
+    """A gateway that stands alone, whose table is published, moved and drained while it is watched."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        super().__init__(self._make_it)
+
+    def do(self, *work: Callable[[], object]) -> None:
+        """Do something in the thread of the event loop, and ring."""
+
+        async def run() -> None:
+            for each in work:
+                each()
+            self.bell.ring()
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def _make_it(self) -> Door:
+        self._loop, self.bell, catalogue = asyncio.get_running_loop(), Bell(), catalogue_of()
+        parts = catalogue, self.store, SIGNER, self.bell
+        self.door = Door({**query_methods(*parts), **metadata_methods(*parts)}, "127.0.0.1:0")
+        return self.door
+
+
+def test_a_watch_ends_when_the_gateway_drains() -> None:
+    with _LoneDoor() as lone, Asked(lone.port) as asked:
+        ratings_table(lone.store)
+        watch = asked.watch()
+        assert len(next(watch).table.partitions) == 3
+        lone.do(lone.door.drain, lone.bell.toll)
+        assert refused(lambda: next(watch))[:2] == ("UNAVAILABLE", "SHUTTING_DOWN")
+
+
+def test_a_watch_follows_a_lone_gateways_phases_and_generations() -> None:
+    with _LoneDoor() as lone, Asked(lone.port) as asked:
+        table = ratings_table(lone.store)
+        watch = asked.watch()
+        assert {role for [(_, role)] in _roles(next(watch).table).values()} == {"owner"}
+
+        def restore() -> None:
+            table.generation = 2
+            table.publish(phase=Phase.RESTORING)
+
+        lone.do(restore)
+        told = next(watch).table
+        assert told.generation == 2
+        assert {role for [(_, role)] in _roles(told).values()} == {"unspecified"}
+        lone.do(lambda: table.publish(problem="its key is another one"))
+        assert "its key is another one" in refused(lambda: next(watch))[2]
