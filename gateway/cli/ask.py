@@ -1,6 +1,7 @@
 """Ask a gateway about any contract: what it serves comes by reflection, so no generated code is needed."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is t
 STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
 EXPLAIN_PATH = "/gateway.v1.GatewayService/Explain"
 HTTPS = "https://"
+_TARGET = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_PORT_MAX = 65_535
 
 
 class AskError(Exception):
@@ -95,7 +98,10 @@ class Gateway:
 
     def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
         self.address = address
-        target = address.removeprefix(HTTPS).removeprefix("http://")
+        target = address.removeprefix(HTTPS).removeprefix("http://").removesuffix("/")
+        found = _TARGET.fullmatch(target)
+        if found is None or not 0 < int(found[1]) <= _PORT_MAX:
+            raise AskError(f'"{address}" is no address: give HOST:PORT, or {HTTPS}HOST:PORT where it speaks TLS')
         if not address.startswith(HTTPS) and trust == NO_TRUST:
             self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
         else:

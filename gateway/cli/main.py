@@ -294,7 +294,7 @@ def _replicas(texts: Iterable[str]) -> tuple[int | None, dict[str, int]]:
     of_tables: dict[str, int] = {}
     for text in texts:
         table, equals, number = text.rpartition("=")
-        if not number.isdecimal() or (equals and not table):
+        if not (number.isascii() and number.isdecimal()) or (equals and not table):
             fail(f'--replicas "{text}" is no number of replicas; give N, or TABLE=N for one table')
         if table:
             of_tables[table] = int(number)

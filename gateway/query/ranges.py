@@ -1,6 +1,6 @@
 """Range: a run of keys, a page at a time. A page ends at its last key, so its token is good on any gateway."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -94,29 +94,21 @@ class RangePlan:
     def answer(self, request: Message, page: Page, wish: Wish | None, call: Call, scope: Scope | None) -> bytes:
         """Return the response from one snapshot."""
         access = self.access
-        run = self.run(request, page, wish, scope=scope)
+        run = self.run(request, page, wish, scope)
         call.set_trailer(access.trailer(run.life, run.positions))
         info = b"" if self.query.read_info is None else access.read_info(run.life, run.positions)
         return self.response(request, page, run.life, run.rows, has_more=False, info=info)
 
-    def run(
-        self,
-        request: Message,
-        page: Page,
-        wish: Wish | None,
-        *,
-        scope: Scope | None = None,
-        partitions: Sequence[Partition] | None = None,
-    ) -> Run:
-        """Return the rows of a page, from one snapshot: of all partitions that it has, or of these."""
+    def run(self, request: Message, page: Page, wish: Wish | None, scope: Scope | None) -> Run:
+        """Return the rows of a page, from one snapshot: of all partitions that it has, or of those of `scope`."""
         access = self.access
         with access.store.snapshot() as snapshot:
             life = access.life(snapshot)
             if scope is not None:
                 scope.check(access.table.name, life)
-                partitions = scope.partitions
+            some = None if scope is None else scope.partitions
             positions: dict[Partition, Position] = {}
-            for partition in self.partitions(page, life) if partitions is None else partitions:
+            for partition in self.partitions(page, life) if some is None else some:
                 positions[partition] = position = access.live(snapshot, life, partition)
                 if wish is not None:
                     wish.check(access, life, partition, position)

@@ -74,7 +74,8 @@ class RoutedBatch:
             getattr(asked, self._query.keys.name).extend([all_keys[place] for place in mine])
             if peer.gateway_id == router.directory.own_id:
                 some_keys = [keys[place] for place in mine]
-                read = await part_here(partial(self._read, asked, some_keys, wish, None), wish, call)
+                scope = Scope(life.generation, None, "")
+                read = await part_here(partial(self._read, asked, some_keys, wish, scope), wish, call)
                 return self._part(peer, mine, read.results, read.positions)
             data, left_s, may_wait = asked.SerializeToString(), call.time_left_s(), wish is not None
             answer = await router.forwarder.unary(peer, self._query.path, data, self._mark, left_s, may_wait=may_wait)

@@ -17,7 +17,7 @@ from gateway.query.errors import PartitionUnavailable
 from gateway.query.freshness import Wish
 from gateway.query.params import parse
 from gateway.query.ranges import KEY, Page, RangePlan, Row, Run
-from gateway.query.router import Router
+from gateway.query.router import Router, Scope
 from gateway.query.wire import fields
 from gateway.routing.directory import Peer
 from gateway.routing.forwarding import PeerFailed
@@ -83,8 +83,8 @@ class _RoutedRange:
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
             if peer.gateway_id == router.directory.own_id:
-                attempt = partial(plan.run, request, page, wish, partitions=partitions)
-                run = await part_here(attempt, wish, call)
+                scope = Scope(life.generation, partitions, "")
+                run = await part_here(partial(plan.run, request, page, wish, scope), wish, call)
                 return _Part(peer.gateway_id, run.rows, len(run.rows) > page.size, b"", run)
             mark = ForwardMark(name, life.generation, tuple(partitions))
             left_s = call.time_left_s()

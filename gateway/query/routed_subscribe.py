@@ -263,7 +263,8 @@ class RoutedSubscription:
             if is_anew or life.generation != self._life.generation:
                 self._use(life)
                 self._end(self._parts)
-                return not self._begins_live
+                if not self._begins_live:
+                    return True
             self._life = life
             free = self._free()
             here = {partition for partition in free if self._access.is_live(snapshot, life, partition)}

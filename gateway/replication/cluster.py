@@ -130,7 +130,8 @@ class Cluster(Share):
         try:
             answer.result()
         except LogUnavailable as error:
-            _logger.warning('topic "%s" cannot be made: %s; make it, compacted, of 1 partition', self._us.topic, error)
+            hint = "make it, compacted, of 1 partition, with message.timestamp.type=LogAppendTime"
+            _logger.warning('topic "%s" cannot be made: %s; %s', self._us.topic, error, hint)
         else:
             self._topic.look_at_once()
 
@@ -159,18 +160,20 @@ class Cluster(Share):
         return self._place(table, partition_count).ours if self._is_settled else None
 
     def _place(self, table: str, partition_count: int) -> _Placed:
-        replicas = self._us.replicas_wanted(table)
+        told = set()
         candidates = []
         for name in self._candidates:
             if name == self._us.gateway_id:
                 candidates.append(Candidate(name, self._us.zone))
+                told.add(self._us.replicas_wanted(table))
                 continue
             known = self._topic.known[name]
             live = known.tables.get(table)
             if live is not None:
                 candidates.append(Candidate(name, known.record.zone))
-                # Where they are told different numbers, all go by the largest.
-                replicas = 0 if 0 in (replicas, live.replicas) else max(replicas, live.replicas)
+                told.add(live.replicas)
+        # Where candidates are told different numbers, all go by the largest; one that drains is none.
+        replicas = 0 if 0 in told else max(told, default=0)
         kept = self._placed.get((table, partition_count))
         if kept is not None and kept.candidates == tuple(candidates) and kept.replicas == replicas:
             return kept

@@ -122,7 +122,7 @@ class GatewaysTopic(CompactedTopic):
             announcement = GatewayRecord.FromString(record.value)
         except DecodeError:
             announcement = GatewayRecord()
-        if announcement.gateway_id != name:
+        if not name or announcement.gateway_id != name:
             _logger.warning("skipped a record that is no gateway's", extra={"topic": self.source.topic})
             return
         if name == self._gateway_id:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -27,9 +28,11 @@ from typing_extensions import override
 from gateway.contract.types import Offset, Partition
 from gateway.contract.versions import VERSION_HEADER
 from gateway.replication.kafka_appender import KafkaAppender, quiet_logger
+from gateway.replication.kafka_renewal import Renewal
 from gateway.replication.log import Fetched, Log, LogUnavailable, Record, Source, TopicFacts
 
 LOOK_TIMEOUT_S = 5.0
+QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it hears of Kafka
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask
 
 _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
@@ -65,17 +68,26 @@ class KafkaLog(Log):
     """A client of Kafka brokers. `options` are librdkafka's, for security; ours win."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, str] | None = None) -> None:
-        client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
+        self._client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
         self._bootstrap = bootstrap
         self._trouble = ""
         try:
-            self._consumer = Consumer({**client, **_CONSUMER_OPTIONS, "error_cb": self._note}, logger=quiet_logger())
-            self._admin = AdminClient({**client, "reconnect.backoff.max.ms": 2_000}, logger=quiet_logger())
+            self._consumer = self._new_consumer()
+            self._admin = self._new_admin()
         except KafkaException as error:
             raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
-        self._appender = KafkaAppender(client)
+        self._appender = KafkaAppender(self._client)
         self._followed: dict[Source, Offset] = {}
+        self._looks, self._reads = Renewal(), Renewal()
+        self._heard_s = 0.0  # when the consumer brought something
+        self._is_deaf = False  # it is to be made anew
         self._closed = False
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer({**self._client, **_CONSUMER_OPTIONS, "error_cb": self._note}, logger=quiet_logger())
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient({**self._client, "reconnect.backoff.max.ms": 2_000}, logger=quiet_logger())
 
     @override
     def look(self, topic: str) -> "Future[TopicFacts | None]":
@@ -86,19 +98,41 @@ class KafkaLog(Log):
 
     def _answer(self, topic: str, answer: "Future[TopicFacts | None]") -> None:
         try:
-            answer.set_result(self._look(topic))
+            facts = self._look(topic)
         except Exception as error:  # noqa: BLE001  it belongs to whoever takes the answer
             answer.set_exception(error)
+            return
+        answer.set_result(facts)
+        self._listen(topic)
 
     def _look(self, topic: str) -> TopicFacts | None:
         try:
             facts = self._describe(topic)
         except KafkaException as error:
+            self._note_no_answer()
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from None
         except TimeoutError:
+            self._note_no_answer()
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer") from None
+        self._looks.succeeded()
         self._trouble = ""
         return facts
+
+    def _note_no_answer(self) -> None:
+        if self._looks.failed():
+            self._admin = self._new_admin()
+
+    def _listen(self, topic: str) -> None:
+        """See whether the consumer is told what another client was told just now, where nothing came of it lately."""
+        if time.monotonic() < self._heard_s + QUIET_S:
+            self._reads.succeeded()
+            return
+        try:
+            self._consumer.list_topics(topic, timeout=LOOK_TIMEOUT_S)
+        except (KafkaException, RuntimeError):  # the latter of one that was closed meanwhile
+            self._is_deaf = self._is_deaf or self._reads.failed()
+        else:
+            self._reads.succeeded()
 
     def _describe(self, topic: str) -> TopicFacts | None:
         wait: Any = {"request_timeout": LOOK_TIMEOUT_S}
@@ -142,9 +176,12 @@ class KafkaLog(Log):
     @override
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
         # `consume` alone would wait for a full batch; so one record is awaited, and those behind it are taken.
+        if self._is_deaf:
+            self._hear_again()
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
+        self._heard_s = time.monotonic()
         found: dict[tuple[str, int], list[Record]] = {}
         ends: dict[Source, Offset] = {}
         lost: dict[Source, Offset] = {}
@@ -159,6 +196,16 @@ class KafkaLog(Log):
             version, time_ms = _version(message.headers()), message.timestamp()[1]
             records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
         return self._delivered(found, ends, lost)
+
+    def _hear_again(self) -> None:
+        """Follow what is followed with another consumer, from where this one was."""
+        _logger.warning("the Kafka client is told nothing while Kafka answers others; another one goes on")
+        deaf, self._consumer = self._consumer, self._new_consumer()
+        self._is_deaf = False
+        self._consumer.incremental_assign(
+            [TopicPartition(each.topic, each.partition, next_offset) for each, next_offset in self._followed.items()]
+        )
+        threading.Thread(target=deaf.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
     def _delivered(
         self, found: dict[tuple[str, int], list[Record]], ends: dict[Source, Offset], lost: dict[Source, Offset]

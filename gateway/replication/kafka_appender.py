@@ -6,6 +6,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from gateway.replication.kafka_renewal import Renewal
+
 APPEND_TIMEOUT_S = 2.0  # a beat that is older says nothing any more
 CLOSE_TIMEOUT_S = 2.0
 
@@ -19,9 +21,13 @@ class KafkaAppender:
         self._options = options
         self._producer: Producer | None = None
         self._is_failing = False
+        self._renewal = Renewal()
+        self._is_deaf = False  # the producer is to be made anew
 
     def append(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Write a record to the first partition, behind those before; what cannot be written is lost."""
+        if self._is_deaf:
+            self._forget_producer()
         if self._producer is None:
             self._producer = Producer(
                 {
@@ -42,13 +48,20 @@ class KafkaAppender:
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self._is_failing = False
+            self._renewal.succeeded()
         else:
             self._fail(f"{error.str()}, topic {message.topic()}")
+            self._is_deaf = self._is_deaf or self._renewal.failed()
 
     def _fail(self, why: str) -> None:
         if not self._is_failing:
             self._is_failing = True
             _logger.warning("what this gateway announces does not reach Kafka (%s); it goes on, unheard", why)
+
+    def _forget_producer(self) -> None:
+        assert self._producer is not None
+        self._producer.purge()
+        self._producer, self._is_deaf = None, False
 
     def close(self) -> None:
         """Wait a moment for what was appended."""

@@ -6,6 +6,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from gateway.replication.kafka_renewal import Renewal
 from gateway.replication.log import LogUnavailable
 
 TIMEOUT_S = 5.0
@@ -17,6 +18,7 @@ class KafkaEnds:
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
         self._options = {**options, "bootstrap.servers": bootstrap, "client.id": "tablegate-ends"}
         self._admin: AdminClient | None = None
+        self._renewal = Renewal()
 
     def end_offsets(self, topic: str) -> Mapping[int, int]:
         """Return the end offset of each partition, by its number; raise `LogUnavailable`."""
@@ -32,8 +34,16 @@ class KafkaEnds:
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=TIMEOUT_S,
             )
-            return {asked.partition: answer.result(TIMEOUT_S).offset for asked, answer in answers.items()}
+            ends = {asked.partition: answer.result(TIMEOUT_S).offset for asked, answer in answers.items()}
         except KafkaException as error:
+            self._note_no_answer()
             raise LogUnavailable(f"Kafka does not answer: {error.args[0].str()}") from None
         except TimeoutError:
+            self._note_no_answer()
             raise LogUnavailable("Kafka does not answer") from None
+        self._renewal.succeeded()
+        return ends
+
+    def _note_no_answer(self) -> None:
+        if self._renewal.failed():
+            self._admin = None

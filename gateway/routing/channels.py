@@ -31,6 +31,7 @@ _DETAILS = "grpc-status-details-bin"
 _OPTIONS = (
     ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
     ("grpc.enable_retries", 0),  # the next replica is the retry
+    ("grpc.enable_http_proxy", 0),  # what the environment names is for the world outside, not for gateways
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.use_local_subchannel_pool", 1),  # a channel with new certificates is to use them
     ("grpc.keepalive_time_ms", PING_S * 1_000),

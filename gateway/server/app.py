@@ -21,6 +21,7 @@ from gateway.server.preflight import (
     check_origins,
     check_store_url,
     check_tls,
+    check_topics,
     load_contracts,
     lock_data,
     reserve_address,
@@ -42,6 +43,7 @@ def serve(config: ServeConfig) -> int:
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
     check_origins(config.cors_origins)
+    check_topics(config)
     check_store_url(config.store_url)
     check_cluster(config, catalogue)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)

@@ -19,6 +19,7 @@ from gateway.door.cors import ANY
 from gateway.door.tls import TlsError
 from gateway.server.config import LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
 
 
@@ -50,6 +51,19 @@ def check_origins(origins: tuple[str, ...]) -> None:
                 f'"{origin}" is no origin; give scheme, host in lower case and port where it has one, '
                 "such as https://shop.example, or * for all"
             )
+
+
+def check_topics(config: ServeConfig) -> None:
+    """Raise `ServeError` where one cannot be, or both are one."""
+    for option, topic in (("--tables-topic", config.tables_topic), ("--gateways-topic", config.gateways_topic)):
+        if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+            raise ServeError(
+                f'{option} "{topic}" is no topic; give a name of letters, digits, dots, dashes and underscores'
+            )
+    if config.tables_topic == config.gateways_topic:
+        raise ServeError(
+            f'"{config.tables_topic}" cannot be the topic of manifests and of gateways; give another --gateways-topic'
+        )
 
 
 def check_store_url(url: str | None) -> None:

@@ -197,7 +197,7 @@ class RedisStore(RedisReader, StoreWriter):
     def _went_back(self) -> StoreWentBack:
         self._forget()
         self._make()
-        why = "it lost writes, as after a failover or a flush"
+        why = "it lost writes, as after a failover or a flush, or another gateway has its prefix"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
 
     @override

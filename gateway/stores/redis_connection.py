@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from hiredis import pack_command
 from redis.backoff import NoBackoff
@@ -13,6 +15,8 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
+    InvalidResponse,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -33,6 +37,7 @@ CONNECT_TIMEOUT_S = 1.0
 REST_S = 0.2  # after a failure nobody waits again for so long: a worker has other things to do
 READ_BYTES = 256 * 1024  # taken from the socket at once
 POLICY = "noeviction"
+NO_SCRIPT = "0" * 40  # the digest of none
 
 Command = tuple[Any, ...]
 
@@ -57,21 +62,34 @@ def parse_address(url: str) -> RedisAddress:
     User, password and database are in the URL as usual, and the prefix in its query: `?prefix=gateway-1`.
     """
     try:
+        parts = urlsplit(url)
         options = dict(parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError:
         raise BadRedisUrl(_BAD_URL) from None
     kind = options.pop("connection_class", Connection)
-    prefix = str(options.pop("prefix", DEFAULT_PREFIX))
+    options.pop("prefix", None)
+    # The client's own parser leaves out what is empty: two gateways would share the prefix that nobody named.
+    prefix = dict(parse_qsl(parts.query, keep_blank_values=True)).get("prefix", DEFAULT_PREFIX)
     if not prefix or any(character in prefix for character in "{} \n"):
         raise BadRedisUrl("the prefix of a Redis URL is empty, or has a space or a brace: choose a plain word")
     if kind is UnixDomainSocketConnection:
-        text = f"Redis at {options.get('path')}"
+        if "path" not in options:
+            raise BadRedisUrl(_BAD_URL)
+        text = f"Redis at {options['path']}"
     else:
+        database = parts.path.removeprefix("/")
+        if database and not database.isdecimal():  # the client's own parser would take 0
+            raise BadRedisUrl("the database in the URL of the store is no number: Redis has 0, 1 and so on")
         text = f"Redis at {options.get('host', 'localhost')}:{options.get('port', 6379)}"
     address = RedisAddress(text, prefix, kind, options)
     try:
         kind(**options)
-    except (TypeError, ValueError, RedisError):
+    except TypeError:
+        raise BadRedisUrl(
+            "the URL of the store has an option that Redis connections have not: after ? give prefix=NAME, and check "
+            "how the others are written"
+        ) from None
+    except (ValueError, RedisError):
         raise BadRedisUrl(_BAD_URL) from None
     return address
 
@@ -146,9 +164,10 @@ class RedisConnection:
         return answers
 
     def _greet(self, connection: Any) -> None:
-        """Begin a new connection: log in, see that no row can be evicted, and bring the scripts."""
+        """Begin a new connection: log in, see that Redis can be the store, and bring the scripts."""
         connection.on_connect()
         self._check_policy(connection)
+        self._check_age(connection)
         connection.send_packed_command(_packed([("SCRIPT", "LOAD", each.text) for each in SCRIPTS]))
         for _ in SCRIPTS:
             connection.read_response()
@@ -158,6 +177,12 @@ class RedisConnection:
         policy = _policy(connection.read_response())
         if policy != POLICY:
             raise _Evicting(policy)
+
+    def _check_age(self, connection: Any) -> None:
+        """Raise a `ResponseError` where Redis lacks the youngest command that the store sends, which only reads do."""
+        connection.send_packed_command(_packed([("EVALSHA_RO", NO_SCRIPT, 0)]))
+        with suppress(NoScriptError):
+            connection.read_response()
 
     def check_policy(self) -> None:
         """Raise `StoreUnavailable` where Redis may evict rows."""
@@ -208,10 +233,14 @@ def _trouble(error: RedisError) -> str:
         return "is a replica and takes no writes: name the primary in the store's URL"
     if isinstance(error, BusyLoadingError):
         return "is loading its data: wait until it has"
-    if isinstance(error, MovedError):
+    if isinstance(error, MovedError | ClusterDownError):
         return "is one of several nodes of a cluster, and does not have all slots: name a Redis that has"
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return f"does not answer ({error}): see that it runs, and that its address in the store's URL is right"
+    if isinstance(error, InvalidResponse):
+        return f"is something else than Redis ({error}): check the address in the store's URL"
+    if "DB index" in str(error):
+        return "has no database of that number: name another in the store's URL, or raise databases in Redis"
     if "unknown command" in str(error):
         return f"is too old ({error}): Redis 7.0 or newer is needed"
     return f"refuses what the store does ({error})"

@@ -1,7 +1,9 @@
 """What only the Redis store does: it is read beside its writer, survives Redis's deaths, and sees what Redis lost."""
 
 import random
+import socket
 import struct
+import threading
 from itertools import count
 
 import pytest
@@ -86,11 +88,55 @@ def test_a_wipe_leaves_nothing_of_its_prefix_and_all_of_others(own_redis_server:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://localhost", "redis://host:port/0", "localhost:6379", "redis://h?prefix={a}", "redis://h?nonsense=1"]
+    ("url", "why"),
+    [
+        ("http://localhost", "is none of Redis: use redis://host:6379/0"),
+        ("redis://host:port/0", "is none of Redis"),
+        ("localhost:6379", "is none of Redis"),
+        ("unix://", "is none of Redis"),
+        ("redis://h?prefix={a}", "the prefix of a Redis URL .* has a space or a brace"),
+        ("redis://h?prefix=", "the prefix of a Redis URL is empty"),
+        ("redis://h?nonsense=1", "has an option that Redis connections have not: after [?] give prefix=NAME"),
+        ("redis://h/ratings?prefix=a", "the database in the URL of the store is no number"),
+    ],
 )
-def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
-    with pytest.raises(BadRedisUrl, match="Redis"):
+def test_a_url_that_names_no_redis_is_refused(url: str, why: str) -> None:
+    with pytest.raises(BadRedisUrl, match=why):
         parse_address(url)
+
+
+def test_a_redis_that_lacks_what_reads_send_is_refused_by_the_writer() -> None:
+    with RedisServer("--rename-command", "EVALSHA_RO", "") as server:  # as Redis 6 answers
+        for kind in (RedisStore, RedisReader):
+            with pytest.raises(StoreUnavailable, match=r"is too old \(.*EVALSHA_RO.*\): Redis 7.0 or newer is needed"):
+                kind(server.new_url())
+
+
+def test_a_database_that_is_not_there_is_told(redis_server: RedisServer) -> None:
+    with pytest.raises(StoreUnavailable, match="has no database of that number: name another"):
+        RedisStore(redis_server.url(db=99))
+
+
+def test_a_node_of_a_cluster_that_has_no_slots_is_told() -> None:
+    with RedisServer("--cluster-enabled", "yes") as server, pytest.raises(StoreUnavailable, match="does not have all"):
+        RedisStore(server.new_url())
+
+
+def test_a_server_that_is_no_redis_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_answer_as_a_web_server, args=(listener,))
+        thread.start()
+        with pytest.raises(StoreUnavailable, match=r"is something else than Redis .* check the address"):
+            RedisStore(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        thread.join()
+
+
+def _answer_as_a_web_server(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(1_024)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.recv(1_024)
 
 
 def test_no_message_has_the_password() -> None:

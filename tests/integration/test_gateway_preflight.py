@@ -9,13 +9,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.server.app import START_DEATHS_MAX, _Announcer, serve
 from gateway.server.child import FAILED, STORE_OPENED
 from gateway.server.config import ServeConfig, ServeError
-from gateway.server.preflight import Reserved, check_origins, load_contracts, lock_data, reserve_address, token_keys
+from gateway.server.preflight import (
+    Reserved,
+    check_origins,
+    check_topics,
+    load_contracts,
+    lock_data,
+    reserve_address,
+    token_keys,
+)
 from gateway.server.supervisor import EXITED
 from tests.support.tables import RATINGS, ROOT, catalogue_of
 
@@ -126,6 +135,23 @@ def test_origins_that_no_browser_sends_are_refused(origin: str) -> None:
     check_origins(("*", "https://shop.example", "http://localhost:8080", "http://[::1]:8080"))
     with pytest.raises(ServeError, match="is no origin"):
         check_origins((origin,))
+
+
+@pytest.mark.parametrize(
+    ("topics", "why"),
+    [
+        ({"tables_topic": ""}, '--tables-topic "" is no topic; give a name of letters'),
+        ({"tables_topic": "ratings tables"}, '--tables-topic "ratings tables" is no topic'),
+        ({"gateways_topic": ".."}, '--gateways-topic "[.][.]" is no topic'),
+        ({"gateways_topic": "x" * 250}, "is no topic"),
+        ({"gateways_topic": "tables"}, '"tables" cannot be the topic of manifests and of gateways'),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(tmp_path: Path, topics: dict[str, Any], why: str) -> None:
+    check_topics(_config(tmp_path))
+    with pytest.raises(ServeError, match=why):
+        serve(replace(_config(tmp_path), listen="127.0.0.1:0", **topics))
+    assert list(tmp_path.iterdir()) == []
 
 
 def _refusal(*arguments: str) -> str:

@@ -6,16 +6,19 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_HEADER, make_version
+from gateway.replication import kafka, kafka_renewal
 from gateway.replication.kafka import KafkaLog
+from gateway.replication.kafka_appender import quiet_logger
 from gateway.replication.log import Fetched, LogUnavailable, Source
 from gateway.replication.process import ReplicatorConfig, run_replicator
 from gateway.stores.base import Phase, StoreUnavailable
@@ -63,6 +66,37 @@ def test_a_look_tells_what_the_topic_is(broker: Broker, log: KafkaLog) -> None:
     assert (facts.start_offsets, facts.end_offsets) == ((0, 0), (0, 3))
     assert facts.delete_retention_ms == 1234
     assert log.look(f"{topic}-not").result(WAIT_S) is None
+    assert log.trouble() == ""
+
+
+def test_clients_that_lost_all_brokers_give_way_to_others(
+    broker: Broker, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those do that heard from a broker, while it ended, that there are none: they never connect again."""
+    monkeypatch.setattr(kafka_renewal, "RENEW_S", 0.5)
+    monkeypatch.setattr(kafka, "QUIET_S", 0.0)
+    monkeypatch.setattr(kafka, "LOOK_TIMEOUT_S", 0.5)
+    topic = new_topic(broker.bootstrap)
+    source = Source(topic, Partition(0))
+    log.follow(source, Offset(0))
+    produce(broker.bootstrap, topic, [NewRecord(b"k", b"1")])
+    fetch_until(log, lambda fetched: any(each.records for each in fetched))
+
+    nobody = {"bootstrap.servers": f"127.0.0.1:{closed_port()}", "group.id": "deaf", "message.timeout.ms": 100}
+    log._consumer.close()
+    log._consumer = Consumer(nobody, logger=quiet_logger())
+    log._admin = AdminClient(nobody, logger=quiet_logger())
+    log._appender._producer = Producer(nobody, logger=quiet_logger())
+    records: list[bytes | None] = []
+    deadline = time.monotonic() + WAIT_S
+    while b"2" not in records:
+        assert time.monotonic() < deadline, records
+        log.append(topic, b"k", b"2")
+        with suppress(LogUnavailable):
+            log.look(topic).result(WAIT_S)
+        for fetched in log.fetch(records_max=100, timeout_s=0.1):
+            records += [record.value for record in fetched.records]
+    assert records[0] == b"2", "it goes on where the one before was"
     assert log.trouble() == ""
 
 

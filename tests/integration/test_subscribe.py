@@ -64,9 +64,16 @@ class Faults:
         """A subscriber ends its stream; or ends itself, and has only what it had saved."""
         watcher = self._choice.choice(self._watchers)
         cancelled = watcher.ends["CANCELLED"]
-        watcher.cancel(goes_back=self._choice.random() < 0.5)
+        goes_back = self._choice.random() < 0.5
+        watcher.cancel(goes_back=goes_back)
         meanwhile()
-        wait_for([watcher], lambda each: each.ends["CANCELLED"] > cancelled, "the stream ends")
+
+        def has_ended(each: Watcher) -> bool:
+            if each.ends["CANCELLED"] == cancelled:
+                each.cancel(goes_back=goes_back)  # again: the one before may have met a stream that had just ended
+            return each.ends["CANCELLED"] > cancelled
+
+        wait_for([watcher], has_ended, "the stream ends")
 
     def _kill_worker(self, meanwhile: Callable[[], None]) -> None:
         """A worker dies; it bites where it had a stream."""

@@ -116,6 +116,23 @@ def test_no_gateway_gets_one_sentence() -> None:
         assert "no gateway answers at 127.0.0.1:1" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1", ":1", "127.0.0.1:0", "127.0.0.1:65537", "http://here:1/x", "a b:1"]
+)
+def test_an_address_that_is_none_gets_one_sentence(address: str) -> None:
+    for command in (["status"], ["explain", "x.Y/Z"]):
+        result = _run(*command, "--address", address)
+        assert result.exit_code == 1
+        assert (
+            result.stderr
+            == f'error: "{address}" is no address: give HOST:PORT, or https://HOST:PORT where it speaks TLS\n'
+        )
+
+
+def test_an_address_may_be_a_url(address: str) -> None:
+    assert _run("status", "--address", f"http://{address}/").exit_code == 0
+
+
 def test_tables_and_status(address: str) -> None:
     [table] = _rows(_run("tables", "--address", address, "--json"))
     assert table["key"] == ["movie_id int64"]

@@ -103,6 +103,20 @@ def test_a_quick_restart_moves_nothing(seed: int) -> None:
         assert {member.name: member.held() for member in world.members} == held
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gateway_that_was_told_more_replicas_gives_all_away_too(seed: int) -> None:
+    """Gateways are told another number one after the other; the last one with the old number is drained."""
+    world = World(seed, replicas=3)
+    last = world.join()
+    world.replicas = 2
+    for _ in range(3):
+        world.join()
+    world.run(30.0)
+    world.drain(last)
+    world.settle()
+    assert not last.held()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed: int) -> None:
     chance = random.Random(seed)

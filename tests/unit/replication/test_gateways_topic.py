@@ -185,9 +185,11 @@ def test_what_a_gateway_has(read: Topic) -> None:
 def test_what_is_no_record_of_a_gateway_is_skipped(read: Topic, caplog: pytest.LogCaptureFixture) -> None:
     read.say("other", b"\xff")
     read.say("other", record("third"))
+    read.say("", b"\xff")
+    read.say("", record(""))
     read.beat(0.5, "us")
     assert set(read.topic.known) == {"us"}
-    assert [line.message for line in caplog.records] == ["skipped a record that is no gateway's"] * 2
+    assert [line.message for line in caplog.records] == ["skipped a record that is no gateway's"] * 4
 
 
 def test_another_of_our_name_that_started_later(read: Topic) -> None:

@@ -121,3 +121,15 @@ def test_reads_that_ask_for_freshness_count_as_answers_too() -> None:
         for _ in range(20):
             doors.ask("a", "GetRating", movie_id=there, read_options={"at_least": token})
         assert forwarder.may_hedge()
+
+
+def test_a_proxy_of_the_environment_is_not_for_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ClusterDoors(HELD) as doors:
+        filled(doors)
+        assert count_of(doors, movies_at(doors, "a")[0]) >= 0  # our own channel is there before
+        for name in ("no_grpc_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("grpc_proxy", "http_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+        there = movies_at(doors, "b")[0]
+        assert count_of(doors, there) == there

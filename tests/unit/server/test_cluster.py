@@ -37,6 +37,15 @@ def test_a_gateway_that_advertises_nothing_stands_alone(tmp_path: Path) -> None:
         ({"advertise": "gateway-1:0"}, "is no address"),
         ({"advertise": "gateway-1:70000"}, "is no address"),
         ({"advertise": "http://gateway-1:7000"}, "is no address"),
+        ({"advertise": "ann@gateway-1:7000"}, "is no address"),
+        ({"advertise": "gateway-1/x:7000"}, "is no address"),
+        ({"advertise": "0.0.0.0:50051"}, 'advertise "0.0.0.0:50051" leads every gateway to itself; give the name'),
+        ({"advertise": "[0::0]:50051"}, "leads every gateway to itself"),
+        ({"zone": "x" * 254}, "--zone .* is no name; use at most 253"),
+        ({"zone": "a\nb"}, r"--zone 'a\\nb' is no name"),
+        ({"zone": " "}, "--zone ' ' is no name"),
+        ({"replicas": 1_001}, "--replicas 1001 is more than 1000; give 0 for all"),
+        ({"replicas_of": {"ratings": 2**31}}, "--replicas 2147483648 is more than 1000"),
         ({"token_key_file": None}, "give --token-key a file that is the same on all"),
         ({"gateway_id": "a b"}, '--gateway-id "a b" is no name'),
         ({"gateway_id": "x" * 65}, "is no name"),
@@ -76,7 +85,7 @@ def test_replicas_of_all_and_of_certain_tables(tmp_path: Path) -> None:
     assert [told.replicas_wanted(name) for name in ("movies", "ratings", "actions")] == [3, 0, 1]
 
 
-@pytest.mark.parametrize("text", ["", "two", "ratings=", "=2", "-1", "ratings=-1", "2=x"])
+@pytest.mark.parametrize("text", ["", "two", "ratings=", "=2", "-1", "ratings=-1", "2=x", "２"])
 def test_replicas_that_are_no_number(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
         _replicas([text])

@@ -1,0 +1,84 @@
+"""A gateway that goes on to another generation while it puts an answer together."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.stores.base import Phase
+from gateway.v1.query_pb2 import SUBSCRIBE_START_LIVE
+from tests.support.cluster_doors import ClusterDoors
+from tests.support.subscribing import Copy
+from tests.support.tables import rating
+from tests.unit.query.test_routed_subscribe import filled, subscribed
+from tests.unit.query.test_routed_unary import EACH_ON_ONE, ROWS, failure, movie_of
+
+FRESH = {"max_staleness": {"seconds": 3_600}, "max_wait": {"seconds": 10}}
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    """Gateway "a" lags; once "b" is asked, it answers from a generation of twice as many partitions, and is fresh."""
+    with ClusterDoors(EACH_ON_ONE) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        behind = doors["a"]
+        for partition in map(Partition, EACH_ON_ONE["a"]):
+            behind.do(lambda partition=partition: behind.table.move(partition, as_of_ms=1))  # type: ignore[misc]
+        is_asked = threading.Event()
+        doors["b"].on_call = is_asked.set
+
+        def switch() -> None:
+            is_asked.wait()
+            behind.table.generation, behind.table.partition_count = 2, 12
+            behind.do(lambda: behind.table.publish(phase=Phase.LIVE))
+            behind.held = frozenset(map(Partition, range(12)))
+            behind.put(rating(number, count=1_000 + number) for number in range(ROWS))
+
+        switching = threading.Thread(target=switch)
+        switching.start()
+        yield doors
+        is_asked.set()
+        switching.join()
+
+
+@pytest.mark.parametrize("method", ["ListRatings", "BatchGetRatings"])
+def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: str, doors: ClusterDoors) -> None:
+    asked: dict[str, Any] = {"page_size": 1_000}
+    if method == "BatchGetRatings":
+        asked = {"keys": [{"movie_id": movie_of(doors, partition)} for partition in (0, 3, 5)]}
+    with pytest.raises(grpc.RpcError) as raised:
+        doors.ask("a", method, read_options=FRESH, **asked)
+    assert failure(raised.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+
+
+def test_who_wants_changes_alone_gets_no_rows_of_a_generation_that_comes_before_the_first_message() -> None:
+    async def talk() -> None:
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5]})
+        cluster[1].hangs = True
+        async with subscribed(cluster, 0, asked={"start": SUBSCRIBE_START_LIVE}) as stream:
+            first = asyncio.ensure_future(stream.next())
+            while not cluster[1].calls:
+                await asyncio.sleep(0)
+            for _ in range(100):  # until it has a message, which it keeps
+                await asyncio.sleep(0)
+            cluster.whole.generation = 2
+            cluster.whole.publish()
+            writer.put(*range(50, 80))
+            for number, partitions in ((0, range(3)), (1, range(3, 6))):
+                cluster[number].switch(partitions)
+            cluster.announce()
+            while len(cluster[1].calls) < 2 and not first.done():
+                await asyncio.sleep(0)
+            cluster[1].hangs = False
+            one = Copy()
+            one.take(await first)
+            writer.put(7)
+            while not one.given:
+                one.take(await stream.next())
+            assert one.counts == {7: writer.counts[7]}
+
+    asyncio.run(talk())
