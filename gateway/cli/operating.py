@@ -10,12 +10,18 @@ from gateway.cli import show
 from gateway.cli.ask import AskError
 from gateway.cli.connecting import LOCAL, Address, AsJson, gateway_at
 from gateway.cli.failing import fail
-from gateway.cli.served import served_tables
+from gateway.cli.served import served_tables, whole_tables
 from gateway.cli.show_status import explanation
 from gateway.cli.show_status import status as show_status
 
 
-def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
+def status(
+    address: Address = LOCAL,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Exit with 1 also while a partition has fewer live replicas than it should.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show a gateway, its cluster, and how far each partition is; exit code 1 unless all tables are served."""
     with gateway_at(address) as gateway:
         try:
@@ -26,7 +32,8 @@ def status(address: Address = LOCAL, as_json: AsJson = False) -> None:
         print(json.dumps(show.to_dict(answer)))
     else:
         show_status(answer)
-    raise typer.Exit(0 if answer.tables and len(served_tables(answer)) == len(answer.tables) else 1)
+    good = whole_tables(answer) if whole else served_tables(answer)
+    raise typer.Exit(0 if answer.tables and len(good) == len(answer.tables) else 1)
 
 
 def explain(

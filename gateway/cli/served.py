@@ -26,6 +26,29 @@ def served_tables(status: GetStatusResponse) -> frozenset[str]:
     return frozenset(table.table for table in status.tables if _is_served(table, directory))
 
 
+def whole_tables(status: GetStatusResponse) -> frozenset[str]:
+    """Return the tables of which each partition is live on as many gateways as are to have it, as far as they live.
+
+    None while this gateway is not yet heard of in its cluster.
+    """
+    served = served_tables(status)
+    if not status.gateway_id:
+        return served
+    directory = directory_of(status)
+    if status.gateway_id not in {peer.gateway_id for peer in directory.peers}:
+        return frozenset()
+    return frozenset(table.table for table in status.tables if table.table in served and _is_whole(table, directory))
+
+
+def _is_whole(table: TableStatus, directory: Directory) -> bool:
+    asked = [held for record in directory.records for held in record.tables if held.table == table.table]
+    count = len(asked)
+    if all(held.replicas for held in asked):
+        count = min(count, max((held.replicas for held in asked), default=0))
+    numbers = (Partition(number) for number in range(partition_count(table)))
+    return all(len(directory.replicas(table.table, number)) >= count for number in numbers)
+
+
 def _is_served(table: TableStatus, directory: Directory) -> bool:
     if table.problem or not table.manifest.generation:
         return False

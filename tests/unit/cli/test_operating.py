@@ -30,7 +30,9 @@ Held = dict[str, dict[int, int]]
 """From a gateway's name to its partitions, with their phases."""
 
 
-def _status(held: Held, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = ()) -> bytes:
+def _status(
+    held: Held, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = (), replicas: int = 2
+) -> bytes:
     """Return what gateway `own` of a cluster says of a table of 4 partitions."""
     status = GetStatusResponse(kafka_reachable=True, gateway_id=own)
     for name, partitions in held.items():
@@ -38,7 +40,7 @@ def _status(held: Held, *, own: str = "a", away: Sequence[str] = (), draining: S
         told.beat_time.FromMilliseconds(1_700_000_000_000 - (14_000 if name in away else 0))
         told.record.gateway_id, told.record.endpoint, told.record.zone = name, f"{name}.example:7", f"zone-{name}"
         told.record.draining = name in draining
-        serving = told.record.tables.add(table="ratings").serving
+        serving = told.record.tables.add(table="ratings", replicas=replicas).serving
         serving.generation = 1
         for partition, phase in partitions.items():
             serving.partitions.append(partition)
@@ -115,6 +117,27 @@ def test_status_shows_the_cluster_and_who_has_each_partition() -> None:
     assert owners["1"] == ["b", "a", "restoring", "restoring", "5", "25", "20"]
     assert owners["2"] == ["c"]
     assert [each["record"]["gateway_id"] for each in as_json["gateways"]] == ["a", "b", "c"]
+
+
+TWICE: Held = {"a": {0: LIVE, 1: LIVE, 3: LIVE}, "b": {0: LIVE, 1: LIVE, 2: LIVE}, "c": {2: LIVE, 3: LIVE}}
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_code"),
+    [
+        (_status(TWICE), 0),
+        (_status(TWICE, replicas=3), 1),
+        (_status(TWICE, replicas=0), 1),  # each on all
+        (_status({**TWICE, "c": {2: RESTORING, 3: LIVE}}), 1),
+        (_status(TWICE, away=["b"]), 1),  # two live, and are to have everything
+        (_status({"a": dict.fromkeys(range(4), LIVE), "b": {}}, away=["b"]), 0),  # there is no second
+        (_status(TWICE, away=["a"]), 1),  # it has not joined yet
+    ],
+)
+def test_status_says_whether_each_partition_has_its_replicas(said: bytes, exit_code: int) -> None:
+    with _serving(said) as gateway:
+        assert _run("status", "--whole", "--address", gateway.address).exit_code == exit_code
+        assert _run("status", "--address", gateway.address).exit_code == 0
 
 
 def test_status_tells_a_partition_that_nobody_has() -> None:
