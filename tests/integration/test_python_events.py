@@ -216,8 +216,9 @@ def test_unary_calls_are_tried_again_and_have_deadlines(door: RatingsDoor) -> No
     default, longest = 2, 10  # of the contract: without the client's own deadline a call has the default
     mine = [left_s for number, left_s in enumerate(door.left_s) if number not in (3, 7)]
     assert len(mine) == 6
-    assert all(left_s is not None and default < left_s <= 9 for left_s in mine)
-    assert all(left_s is not None and 9 < left_s <= longest for left_s in (door.left_s[3], door.left_s[7]))
+    # gRPC rounds what is left up, so it may be a little more than was asked for.
+    assert all(left_s is not None and default < left_s < 9.5 for left_s in mine)
+    assert all(left_s is not None and 9.5 < left_s <= longest for left_s in (door.left_s[3], door.left_s[7]))
 
 
 PROGRAM = """

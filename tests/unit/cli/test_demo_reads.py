@@ -82,7 +82,10 @@ def test_right_answers_are_no_problem_and_each_read_asks_for_what_was_seen() -> 
 
     reads = _read(handle)
     assert reads.problems() == []
-    assert asked[:4] == ["", "seen 1", "seen 2", "seen 3"]
+    # A read begins when it is due, whether the one before has its answer or not.
+    seen = [int(token.removeprefix("seen ") or 0) for token in asked]
+    assert seen[0] == 0
+    assert 0 < max(seen) < len(asked)
     assert reads.by_gateway == {"g1": len(asked)}
     assert reads.rating_count == len(asked)
     assert {answer.role for answer in reads.answers} == {"owner"}
