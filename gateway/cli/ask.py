@@ -116,28 +116,17 @@ class Gateway:
 
     def status(self) -> gateway_status_pb2.GetStatusResponse:
         """Return what the gateway says of itself."""
-        call = self._channel.unary_unary(
-            STATUS_PATH,
-            request_serializer=gateway_status_pb2.GetStatusRequest.SerializeToString,
-            response_deserializer=gateway_status_pb2.GetStatusResponse.FromString,
+        request = gateway_status_pb2.GetStatusRequest()
+        answer: gateway_status_pb2.GetStatusResponse = self._call(
+            STATUS_PATH, request, gateway_status_pb2.GetStatusResponse
         )
-        with _explained(self.address):
-            answer: gateway_status_pb2.GetStatusResponse = call(
-                gateway_status_pb2.GetStatusRequest(), timeout=CALL_TIMEOUT_S
-            )
-            return answer
+        return answer
 
     def explain(self, method: str, request: str) -> gateway_status_pb2.ExplainResponse:
         """Return who would answer a request, which is given as JSON."""
-        call = self._channel.unary_unary(
-            EXPLAIN_PATH,
-            request_serializer=gateway_status_pb2.ExplainRequest.SerializeToString,
-            response_deserializer=gateway_status_pb2.ExplainResponse.FromString,
-        )
-        with _explained(self.address):
-            asked = gateway_status_pb2.ExplainRequest(method=method, json=request)
-            answer: gateway_status_pb2.ExplainResponse = call(asked, timeout=CALL_TIMEOUT_S)
-            return answer
+        asked = gateway_status_pb2.ExplainRequest(method=method, json=request)
+        answer: gateway_status_pb2.ExplainResponse = self._call(EXPLAIN_PATH, asked, gateway_status_pb2.ExplainResponse)
+        return answer
 
     def catalogue(self) -> Catalogue:
         """Return the contracts that the gateway served when first asked, bound as the gateway binds them."""
@@ -258,10 +247,13 @@ class Gateway:
         return subscribe(method, request, token_store=tokens)
 
     def _unary(self, query: Query, request: Message) -> Any:
+        return self._call(query.path, request, query.response_class)
+
+    def _call(self, path: str, request: Message, response_class: type[Message]) -> Any:
         call = self._channel.unary_unary(
-            query.path,
-            request_serializer=query.request_class.SerializeToString,
-            response_deserializer=query.response_class.FromString,
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_class.FromString,
         )
         with _explained(self.address):
             return call(request, timeout=CALL_TIMEOUT_S)

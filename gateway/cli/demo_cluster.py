@@ -56,8 +56,7 @@ def cluster_demo(data: Path, *, gateways: int, once: bool, port: int) -> None:
     except (NoAnswer, ChildEnded, LocalError, DescriptorError, AskError) as error:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
-        say(f"stopped; the next start finds its data in {data}")
-        return
+        problems = []  # who ends it has read them
     say(f"stopped; the next start finds its data in {data}")
     if problems:
         raise DemoError(f"the failover was not good: {problems[0]}; the logs in {data / 'logs'} say why")
@@ -102,7 +101,8 @@ class _Cluster:
 
     def _wait(self, progress: Progress) -> None:
         """Wait until all gateways have their partitions and a rating sent now is in the answer; raise `NoAnswer`."""
-        tasks = {name: progress.add_task("", total=None) for name in ("job", *self._names())}
+        names = ("job", *(member.name for member in self._gateways.members))
+        tasks = {name: progress.add_task("", total=None) for name in names}
         end_s = time.monotonic() + ANSWERS_TIMEOUT_S
         # Ratings of one movie keep their order: with this one in the answer, none of an earlier start is on its way.
         probe = next(_ratings())._replace(timestamp_ms=time.time_ns() // 1_000_000)
@@ -120,9 +120,6 @@ class _Cluster:
                     f"{self._logs} say why; start the demo again when the machine is less busy, or with another --data"
                 )
             time.sleep(ASK_EVERY_S)
-
-    def _names(self) -> list[str]:
-        return [member.name for member in self._gateways.members]
 
     def _state(self, member: Member) -> tuple[str, bool]:
         """Return what a gateway does, and whether it is ready."""
@@ -203,7 +200,7 @@ class _Cluster:
             who = trailer.get("tablegate-gateway", UNNAMED)
             role = trailer["tablegate-role"] + ("" if who == member.name else f", asked by {member.name}")
             values = (trailer["tablegate-partition"], str(row.average_rating), str(row.rating_count))
-            shown.add_row(names_of([member]), self._gateways.label(who), role, *values)
+            shown.add_row(member.label, self._gateways.label(who), role, *values)
         return shown
 
     def print_more(self) -> None:

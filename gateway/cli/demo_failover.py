@@ -95,7 +95,7 @@ class Failover:
         pid = owner.child.pid
         self._killed_s = killed_s = time.monotonic()
         owner.child.kill()
-        self._tell(f"[bold red]kill -9 {pid}[/bold red]: {names_of([owner])}, the owner, with all its processes")
+        self._tell(f"[bold red]kill -9 {pid}[/bold red]: {owner.label}, the owner, with all its processes")
         self._until(lambda: self._reads.first_after(killed_s) is not None, "nobody answered after the kill")
         first = self._reads.first_after(killed_s)
         assert first is not None
@@ -109,7 +109,7 @@ class Failover:
             lambda: self._knows(witness, lambda places: self._owner(places) not in ("", owner.name)),
             f"{owner.name} was not taken for dead",
         )
-        self._tell(f"{names_of([owner])} is taken for dead; {names_of([witness])} owns partition {self._partition}")
+        self._tell(f"{owner.label} is taken for dead; {witness.label} owns partition {self._partition}")
         self._until(
             lambda: self._knows(witness, lambda places: owner.name not in places.alive and places.is_whole),
             f"nobody took the partitions of {owner.name}",
@@ -122,12 +122,12 @@ class Failover:
     def _start_again(self, owner: Member, witness: Member) -> None:
         owner.child.start()
         self._dead = ""
-        self._tell(f"{names_of([owner])} starts again")
+        self._tell(f"{owner.label} starts again")
         self._until(
             lambda: self._knows(witness, self._gateways.are_settled),
             f"{owner.name} did not take its partitions back",
         )
-        self._tell(f"{names_of([owner])} has caught up, and owns partition {self._partition} again:")
+        self._tell(f"{owner.label} has caught up, and owns partition {self._partition} again:")
         self._picture(witness)
 
     def _finish(self, rating_count: int) -> int:
@@ -220,7 +220,7 @@ class Failover:
         say()
         around = answers[max(kill - STRIP_BEFORE, 0) : kill + STRIP_AFTER]
         show.OUT.print(Text("Who answered, around the kill: ").append(self._strip(around)))
-        counts = [f"{reads.by_gateway[member.name]} by {names_of([member])}" for member in self._gateways.members]
+        counts = [f"{reads.by_gateway[member.name]} by {member.label}" for member in self._gateways.members]
         say(
             f"{len(answers)} reads, {len(answers) - len(reads.failed)} answered: {', '.join(counts)}.\n"
             f"Half within {1_000 * reads.median_s():.0f} ms, the slowest in {1_000 * reads.slowest_s():.0f} ms."

@@ -18,10 +18,9 @@ from rich.table import Table
 from gateway.cli.ask import AskError, Gateway
 from gateway.cli.children import Child
 from gateway.cli.demo_parts import free_ports
-from gateway.cli.served import directory_of, partition_count
+from gateway.cli.served import directory_of, partition_count, whole_tables
 from gateway.contract.descriptors import shipped_proto_directory
-from gateway.contract.placement import Candidate
-from gateway.contract.placement import wanted as wanted_of
+from gateway.contract.placement import Candidate, wanted_of_all
 from gateway.contract.types import Partition
 from streamjobs.table import Table as Declaration
 
@@ -43,22 +42,22 @@ class Member:
     gateway: Gateway
     color: str
 
+    @property
+    def label(self) -> str:
+        """Its name in its color."""
+        return f"[{self.color}]{self.name}[/{self.color}]"
+
 
 class Places(NamedTuple):
     """Who has which partition, as one gateway knows it.
 
     `alive`: names of the gateways that it takes to live. `replicas`: of each partition the names of those that answer
-    from it, the owner first.
+    from it, the owner first. `is_whole`: each is on as many of the living gateways as it should be.
     """
 
     alive: frozenset[str]
     replicas: Sequence[Sequence[str]]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each partition is on as many of the living gateways as it should be."""
-        wanted = min(REPLICAS, len(self.alive))
-        return bool(self.replicas) and all(len(self.alive.intersection(names)) >= wanted for names in self.replicas)
+    is_whole: bool
 
 
 class Gateways:
@@ -105,9 +104,8 @@ class Gateways:
         return next((member.color for member in self.members if member.name == name), "")
 
     def label(self, name: str) -> str:
-        """Return a name in the color of its gateway."""
-        color = self.color(name)
-        return f"[{color}]{name}[/{color}]" if color else name
+        """Return a name in the color of its gateway, as it is where it is none of ours."""
+        return next((member.label for member in self.members if member.name == name), name)
 
     def others(self, name: str) -> list[Member]:
         """Return all but one."""
@@ -122,8 +120,7 @@ class Gateways:
     def are_settled(self, places: Places) -> bool:
         """Return whether all gateways live, and each partition is where it is to be."""
         candidates = [Candidate(member.name, member.zone) for member in self.members]
-        partitions = map(Partition, range(len(places.replicas)))
-        wanted = [wanted_of(self._table, partition, candidates, REPLICAS) for partition in partitions]
+        wanted = wanted_of_all(self._table, len(places.replicas), candidates, REPLICAS)
         names = [[candidate.gateway_id for candidate in best] for best in wanted]
         return len(places.alive) == len(self.members) and bool(names) and places.replicas == names
 
@@ -139,7 +136,8 @@ class Gateways:
             [peer.gateway_id for peer in directory.replicas(self._table, Partition(number))]
             for number in range(partition_count(table))
         ]
-        return Places(frozenset(peer.gateway_id for peer in directory.peers), replicas)
+        alive = frozenset(peer.gateway_id for peer in directory.peers)
+        return Places(alive, replicas, is_whole=self._table in whole_tables(status, directory))
 
     def picture(self, places: Places, *, with_processes: bool = False) -> Table:
         """Return a line for each gateway: ● where it is the owner of a partition, ○ where a standby."""
@@ -150,7 +148,7 @@ class Gateways:
             shown.add_column(str(number), justify="center")
         shown.add_column("")
         for member in self.members:
-            cells: list[RenderableType] = [names_of([member])]
+            cells: list[RenderableType] = [member.label]
             if with_processes:
                 process = str(member.child.pid) if member.child.is_running else "[red]ended[/red]"
                 cells += [member.zone, member.store, member.address, process]
@@ -167,7 +165,7 @@ def _mark(name: str, replicas: Sequence[str]) -> str:
 
 def names_of(members: Sequence[Member]) -> str:
     """Return names as one says them: g1, g2 and g3."""
-    *first, last = [f"[{member.color}]{member.name}[/{member.color}]" for member in members]
+    *first, last = [member.label for member in members]
     return f"{', '.join(first)} and {last}" if first else last
 
 

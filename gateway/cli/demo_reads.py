@@ -85,7 +85,8 @@ class Reads:
 
     def step(self) -> None:
         """Begin what is due, and take in what has come."""
-        self.take()
+        while not self._came.empty():
+            self._take(*self._came.get())
         if time.monotonic() >= self._next_s:
             self._next_s += 1 / READS_PER_S
             self._begin()
@@ -93,11 +94,6 @@ class Reads:
     def finish(self) -> None:
         """Wait for what is still to come."""
         while len(self.answers) < self._begun:
-            self._take(*self._came.get())
-
-    def take(self) -> None:
-        """Take in what has come."""
-        while not self._came.empty():
             self._take(*self._came.get())
 
     def _begin(self) -> None:

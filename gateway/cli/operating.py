@@ -10,7 +10,7 @@ from gateway.cli import show
 from gateway.cli.ask import AskError
 from gateway.cli.connecting import LOCAL, Address, AsJson, gateway_at
 from gateway.cli.failing import fail
-from gateway.cli.served import served_tables, whole_tables
+from gateway.cli.served import directory_of, served_tables, whole_tables
 from gateway.cli.show_status import explanation
 from gateway.cli.show_status import status as show_status
 
@@ -28,11 +28,12 @@ def status(
             answer = gateway.status()
         except AskError as error:
             fail(error)
+    directory = directory_of(answer)
     if as_json:
         print(json.dumps(show.to_dict(answer)))
     else:
-        show_status(answer)
-    good = whole_tables(answer) if whole else served_tables(answer)
+        show_status(answer, directory)
+    good = (whole_tables if whole else served_tables)(answer, directory)
     raise typer.Exit(0 if answer.tables and len(good) == len(answer.tables) else 1)
 
 

@@ -18,23 +18,21 @@ def partition_count(table: TableStatus) -> int:
     return table.manifest.partition_count or len(table.partitions)
 
 
-def served_tables(status: GetStatusResponse) -> frozenset[str]:
-    """Return the tables of which each partition is answered, by whichever gateway."""
+def served_tables(status: GetStatusResponse, directory: Directory) -> frozenset[str]:
+    """Return the tables of which each partition is answered, by whichever gateway; `directory` is the status's."""
     if not status.gateway_id:
         return frozenset(table.table for table in status.tables if table.serving)
-    directory = directory_of(status)
     return frozenset(table.table for table in status.tables if _is_served(table, directory))
 
 
-def whole_tables(status: GetStatusResponse) -> frozenset[str]:
+def whole_tables(status: GetStatusResponse, directory: Directory) -> frozenset[str]:
     """Return the tables of which each partition is live on as many gateways as are to have it, as far as they live.
 
     None while this gateway is not yet heard of in its cluster.
     """
-    served = served_tables(status)
+    served = served_tables(status, directory)
     if not status.gateway_id:
         return served
-    directory = directory_of(status)
     if status.gateway_id not in {peer.gateway_id for peer in directory.peers}:
         return frozenset()
     return frozenset(table.table for table in status.tables if table.table in served and _is_whole(table, directory))

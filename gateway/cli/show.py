@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.served import partition_count, served_tables
+from gateway.cli.served import directory_of, partition_count, served_tables
 from gateway.contract.catalogue import Catalogue
 from gateway.contract.columns import is_money
 from gateway.v1.status_pb2 import GetStatusResponse
@@ -62,7 +62,7 @@ def describe_tables(catalogue: Catalogue, status: GetStatusResponse | None) -> l
     """Return what a person asks of each table; `serving` and partitions where a gateway's status is given."""
     described = []
     states = {table.table: table for table in status.tables} if status else {}
-    served = served_tables(status) if status else frozenset()
+    served = served_tables(status, directory_of(status)) if status else frozenset()
     for name, table in sorted(catalogue.tables.items()):
         entry: dict[str, Any] = {
             "table": name,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.served import directory_of, partition_count, served_tables
+from gateway.cli.served import partition_count, served_tables
 from gateway.cli.show import OUT
 from gateway.contract.types import Partition
 from gateway.routing.directory import Directory
@@ -24,8 +24,8 @@ from gateway.v1.status_pb2 import (
 PIPE_COLUMNS = 1_000
 
 
-def status(answer: GetStatusResponse) -> None:
-    """Print a gateway's status."""
+def status(answer: GetStatusResponse, directory: Directory) -> None:
+    """Print a gateway's status, of which `directory` is."""
     age_s = time.time() - answer.beat_time.ToMilliseconds() / 1000
     kafka = "reachable" if answer.kafka_reachable else "[yellow]away: answers get older[/yellow]"
     name = f"gateway {answer.gateway_id}, " if answer.gateway_id else ""
@@ -33,7 +33,7 @@ def status(answer: GetStatusResponse) -> None:
     if answer.gateways:
         OUT.print()
         _print(_gateways(answer.gateways))
-    served, directory = served_tables(answer), directory_of(answer)
+    served = served_tables(answer, directory)
     for table in answer.tables:
         OUT.print()
         _table(table, directory, is_served=table.table in served)

@@ -13,6 +13,7 @@ from hashlib import shake_256
 from typing import NamedTuple
 
 from gateway.contract.types import Partition
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, HeldGeneration
 
 _BLOCK_PARTITIONS = 64  # scores that one hash gives
 _BLOCKS_MAX = 65_536  # kept; 100 gateways with 10,000 partitions have a quarter of them
@@ -69,3 +70,9 @@ def _scores(table: str, gateway_id: str, block: int) -> "array[int]":
     if sys.byteorder == "little":
         scores.byteswap()
     return scores
+
+
+def live_partitions(held: HeldGeneration) -> frozenset[Partition]:
+    """Return the partitions that a gateway announces as live."""
+    pairs = zip(held.partitions, held.phases, strict=False)
+    return frozenset(Partition(number) for number, phase in pairs if phase == REPLICA_PHASE_LIVE)

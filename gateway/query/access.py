@@ -64,6 +64,7 @@ class TableAccess:
         self.now_ms = now_ms
         self._router = router
         self._marks = Marks(signer, now_ms)
+        self._key_fields = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
         self._life: Life | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}
         self._trailers: dict[Partition, Fields] = {}
@@ -128,12 +129,11 @@ class TableAccess:
             message: Any = self.table.row_class.FromString(row)
         except DecodeError:
             raise ValueError("the bytes are no row") from None
-        columns = self.table.key
-        values = [getattr(message, column.name) for column in columns]
-        is_time = [column.type is KeyType.TIMESTAMP for column in columns]
-        return encode_key(
-            columns, [value.ToMicroseconds() if time else value for value, time in zip(values, is_time, strict=True)]
-        )
+        values = [
+            getattr(message, name).ToMicroseconds() if is_time else getattr(message, name)
+            for name, is_time in self._key_fields
+        ]
+        return encode_key(self.table.key, values)
 
     def places(self, keys: Sequence[bytes], life: Life) -> dict[Partition, list[int]]:
         """Return the places of `keys` by partition, lowest partition first."""

@@ -9,7 +9,7 @@ from gateway.contract.catalogue import BatchGetQuery
 from gateway.contract.types import Partition
 from gateway.query.access import TableAccess
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.elsewhere import here_or
+from gateway.query.elsewhere import here_or, router_instead
 from gateway.query.errors import PartitionUnavailable, TooManyKeys
 from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import keys_reader, parse
@@ -62,16 +62,8 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         scope = access.scope(call)
 
         def instead(missing: PartitionUnavailable) -> Awaitable[bytes]:
-            router = access.router
-            if router is None or scope is not None or missing.partition is None:
-                raise missing
-            return routed.answer(router, request, keys, wish, call)
+            return routed.answer(router_instead(access, missing, scope), request, keys, wish, call)
 
-        if wish is None:
-            try:
-                return answer(request, keys, None, call, scope)
-            except PartitionUnavailable as missing:
-                return instead(missing)
         attempt = partial(answer, request, keys, wish, call, scope)
         return here_or(instead, attempt, access, partial(access.places, keys), wish, call, scope)
 

@@ -26,11 +26,16 @@ def here_or(
     attempt: Callable[[], bytes],
     access: TableAccess,
     asked: PartitionsOf,
-    wish: Wish,
+    wish: Wish | None,
     call: Call,
     scope: Scope | None,
 ) -> bytes | Awaitable[bytes]:
     """Return what `attempt` returns once it is fresh; what others say where a partition is not here, or goes away."""
+    if wish is None:
+        try:
+            return attempt()
+        except PartitionUnavailable as missing:
+            return instead(missing)
     if access.router is None or scope is not None:
         return when_fresh(attempt, wish, call)
     try:
@@ -39,6 +44,14 @@ def here_or(
     except PartitionUnavailable as missing:
         return instead(missing)
     return answer if isinstance(answer, bytes) else _HereOr(answer, instead)
+
+
+def router_instead(access: TableAccess, missing: PartitionUnavailable, scope: Scope | None) -> Router:
+    """Return how others are asked for what is missing here; raise `missing` where none is to be asked."""
+    router = access.router
+    if router is None or scope is not None or missing.partition is None:
+        raise missing
+    return router
 
 
 class _HereOr(Awaitable[bytes]):
@@ -80,9 +93,8 @@ class Whole:
         self, missing: PartitionUnavailable, data: bytes, call: Call, scope: Scope | None, *, may_wait: bool
     ) -> Awaitable[bytes]:
         """Return the answer of another gateway; raise `missing` where none is to be asked."""
-        router = self._access.router
-        if router is None or scope is not None or missing.partition is None:
-            raise missing
+        router = router_instead(self._access, missing, scope)
+        assert missing.partition is not None
         return self._asked(router, missing.partition, data, call, may_wait)
 
     async def _asked(self, router: Router, partition: Partition, data: bytes, call: Call, may_wait: bool) -> bytes:

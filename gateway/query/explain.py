@@ -6,20 +6,16 @@ from typing import Any
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, ScanQuery
-from gateway.contract.tokens import TokenSigner
 from gateway.contract.types import Offset, Partition
-from gateway.query.access import Life, NowMs, TableAccess
+from gateway.query.access import Life, TableAccess
 from gateway.query.errors import InvalidField, NotCaughtUp, NotServed
 from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import parse, seconds_of
 from gateway.query.reads import reads_reader
-from gateway.query.router import Router
-from gateway.query.topic_ends import TopicEnds
 from gateway.query.whereabouts import Whereabouts
 from gateway.routing.directory import Peer
-from gateway.routing.spreading import candidates, grouped
-from gateway.stores.base import Phase, Position, Snapshot, StoreReader
-from gateway.subscription.bell import Bell
+from gateway.routing.spreading import grouped
+from gateway.stores.base import Phase, Position, Snapshot
 from gateway.v1.status_pb2 import (
     PARTITION_ROUTE_FORWARDED,
     PARTITION_ROUTE_HERE,
@@ -34,24 +30,10 @@ _DOES = {Phase.RESTORING: "restores it", Phase.LIVE: "has it", Phase.CATCHING_UP
 
 
 class Explainer:
-    """Explains the queries of a catalogue. The arguments are those of `query_methods`."""
+    """Explains the queries of a catalogue, whose tables are accessed by `accesses`."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        store: StoreReader,
-        signer: TokenSigner,
-        *,
-        ends: TopicEnds | None,
-        router: Router | None,
-        now_ms: NowMs,
-    ) -> None:
+    def __init__(self, catalogue: Catalogue, accesses: Mapping[str, TableAccess]) -> None:
         self._catalogue = catalogue
-        silent = Bell()  # nothing is waited for
-        accesses = {
-            name: TableAccess(table, store, signer, silent, now_ms, ends, router)
-            for name, table in catalogue.tables.items()
-        }
         self._plans = {path: _Plan(query, accesses[query.table.name]) for path, query in catalogue.queries.items()}
 
     def request_class(self, method: str) -> type[Message]:
@@ -154,7 +136,7 @@ class _Moment:
         is_by_key = isinstance(self._query, (GetQuery, BatchGetQuery)) or len(self._keys) == 1
         generation = 0 if is_by_key else self._life.generation
         peers = {
-            partition: candidates(router.directory, router.forwarder, name, partition, generation)
+            partition: router.others(name, partition, generation=generation)
             for partition in self._keys
             if partition not in self._here
         }

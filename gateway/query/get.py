@@ -44,7 +44,7 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         key = read_key(request)
         wish = read_wish(request)
         scope = access.scope(call)
-        if wish is None:
+        if wish is None:  # the commonest read, which makes no function to be called
             try:
                 return answer(key, None, call, scope)
             except PartitionUnavailable as missing:

@@ -1,13 +1,13 @@
 """Which gateways give which partitions of a table to one stream."""
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from gateway.contract.types import Partition
 from gateway.query.access import TableAccess
 from gateway.query.router import Router
 from gateway.routing.directory import Peer
+from gateway.routing.spreading import grouped
 
 AVOID_S = 0.5  # a gateway that has just ended a stream is not asked for so long
 
@@ -21,6 +21,7 @@ class Givers:
     def __init__(self, access: TableAccess, router: Router) -> None:
         self._table = access.table
         self._router = router
+        self._own = Peer(router.directory.own_id, "", "")
         self._last: dict[Partition, str] = {}
         self._avoided: dict[str, float] = {}  # gateways, until when
 
@@ -49,30 +50,26 @@ class Givers:
         """
         now_s = time.monotonic()
         avoided = [gateway_id for gateway_id, until_s in self._avoided.items() if until_s > now_s]
-        own = () if self._router.directory.own_id in avoided else here
+        own = () if self._own.gateway_id in avoided else here
         candidates = {
-            partition: self._candidates(partition, avoided, generation, is_here=partition in own)
+            partition: found
             for partition in wanted
+            if (found := self._candidates(partition, avoided, generation, is_here=partition in own))
         }
-        groups: list[Group] = []
-        while counts := Counter(peer for peers in candidates.values() for peer in peers):
-            peer = None if None in counts else max(counts, key=counts.__getitem__)
-            partitions = [partition for partition, peers in candidates.items() if peer in peers]
-            groups.append((peer, partitions))
-            for partition in partitions:
-                del candidates[partition]
-        return groups
+        mine = [partition for partition, found in candidates.items() if found == [self._own]]
+        groups = grouped(candidates, mine, self._own, candidates.__getitem__)
+        return [(None if peer is self._own else peer, partitions) for peer, partitions in groups]
 
     def _candidates(
         self, partition: Partition, avoided: Sequence[str], generation: int, *, is_here: bool
-    ) -> Sequence[Peer | None]:
-        """Return who may give a partition, the best first."""
+    ) -> Sequence[Peer]:
+        """Return who may give a partition, the best first: this gateway alone, or others."""
         others = self._router.others(self._table.name, partition, generation=generation, without=avoided)
         if self._table.expiry is not None:
-            for peer in [None, *others] if is_here else others:
-                if self._id_of(peer) == self._last.get(partition):
+            for peer in [self._own, *others] if is_here else others:
+                if peer.gateway_id == self._last.get(partition):
                     return [peer]
-        return [None] if is_here else others
+        return [self._own] if is_here else others
 
     def _id_of(self, peer: Peer | None) -> str:
-        return self._router.directory.own_id if peer is None else peer.gateway_id
+        return (peer or self._own).gateway_id

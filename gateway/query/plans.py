@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -41,6 +41,22 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def table_accesses(
+    catalogue: Catalogue,
+    store: StoreReader,
+    signer: TokenSigner,
+    bell: Bell,
+    *,
+    ends: TopicEnds | None,
+    router: Router | None,
+    now_ms: NowMs,
+) -> Mapping[str, TableAccess]:
+    """Return how the tables of a catalogue are accessed, by name; the arguments are those of `query_methods`."""
+    return {
+        name: TableAccess(table, store, signer, bell, now_ms, ends, router) for name, table in catalogue.tables.items()
+    }
+
+
 def query_methods(
     catalogue: Catalogue,
     store: StoreReader,
@@ -55,9 +71,7 @@ def query_methods(
 
     `bell` rings when the store has changed; `ends` asks Kafka what `latest` means; `router` asks other gateways.
     """
-    accesses = {
-        name: TableAccess(table, store, signer, bell, now_ms, ends, router) for name, table in catalogue.tables.items()
-    }
+    accesses = table_accesses(catalogue, store, signer, bell, ends=ends, router=router, now_ms=now_ms)
     live = {name: LiveTable(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
         path: _method(query, accesses[query.table.name], live[query.table.name])

@@ -12,7 +12,7 @@ from gateway.contract.catalogue import RangeQuery
 from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess, several_trailer
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.elsewhere import Whole, here_or, part_here
+from gateway.query.elsewhere import Whole, here_or, part_here, router_instead
 from gateway.query.errors import PartitionUnavailable
 from gateway.query.freshness import Wish
 from gateway.query.params import parse
@@ -38,16 +38,8 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
         def instead(missing: PartitionUnavailable) -> Awaitable[bytes]:
             if page.partition_prefix is not None:
                 return whole.answer(missing, data, call, scope, may_wait=wish is not None)
-            router = access.router
-            if router is None or scope is not None or missing.partition is None:
-                raise missing
-            return routed.answer(router, request, data, page, wish, call)
+            return routed.answer(router_instead(access, missing, scope), request, data, page, wish, call)
 
-        if wish is None:
-            try:
-                return plan.answer(request, page, None, call, scope)
-            except PartitionUnavailable as missing:
-                return instead(missing)
         attempt = partial(plan.answer, request, page, wish, call, scope)
         return here_or(instead, attempt, access, partial(plan.partitions, page), wish, call, scope)
 

@@ -26,7 +26,6 @@ from gateway.routing.marks import ForwardMark
 from gateway.stores.base import Phase, Position
 from gateway.v1.query_pb2 import ReadInfo, ScanProgress
 
-_ELSEWHERE = ("OVERLOADED", "TABLE_REBUILT")  # beside what the forwarder says: not all switch generations at once
 PATIENCE_S = 2.0  # for a partition that nobody has: a stream that is broken off costs its client more than a call
 AGAIN_S = 0.1
 LOOK_S = 1.0  # how often a stream that a gateway is silent on is looked at: whether it is to go on, and with it
@@ -200,7 +199,7 @@ class _RoutedScan:
             self._failed.add(peer.gateway_id)
         except PeerFailed as error:
             self._failure = told(error, name)
-            if not error.is_elsewhere and error.reason not in _ELSEWHERE:
+            if not error.is_elsewhere_for_stream:
                 raise self._failure from None
             self._failed.add(peer.gateway_id)
         else:

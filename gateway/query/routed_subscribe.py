@@ -34,7 +34,6 @@ from gateway.v1.query_pb2 import (
     SubscribeProgress,
 )
 
-_ELSEWHERE = ("OVERLOADED", "TABLE_REBUILT")  # beside what the forwarder says: not all switch generations at once
 LOOK_S = 1.0  # how often it is looked whether gateways still live, and where those partitions are that nobody gives
 AGAIN_S = 0.5  # the same, while there are such
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
@@ -291,7 +290,7 @@ class RoutedSubscription:
     def _check(self, error: Exception | None) -> None:
         """Raise an error that another gateway would make no better."""
         if isinstance(error, PeerFailed):
-            if not error.is_elsewhere and error.reason not in _ELSEWHERE:
+            if not error.is_elsewhere_for_stream:
                 raise told(error, self._access.table.name)
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
             raise error

@@ -1,6 +1,6 @@
 """Routing, as queries see it: who has a partition, and asking them."""
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from google.rpc import code_pb2
@@ -11,7 +11,7 @@ from gateway.query.errors import DeadlineExceeded, PartitionUnavailable, PeerErr
 from gateway.routing.directory import Directory, Peer
 from gateway.routing.forwarding import Forwarder, PeerFailed
 from gateway.routing.marks import ForwardMark
-from gateway.routing.spreading import Ask, NoReplica, Spread
+from gateway.routing.spreading import Ask, NoReplica, Spread, candidates
 
 Part = TypeVar("Part")
 
@@ -83,12 +83,10 @@ class Router:
             raise PartitionUnavailable(table, error.partition, "no gateway that has it answers") from None
 
     def others(
-        self, table: str, partition: Partition, *, generation: int = 0, without: Iterable[str] = ()
+        self, table: str, partition: Partition, *, generation: int = 0, without: Collection[str] = ()
     ) -> Sequence[Peer]:
-        """Return the other gateways that answer from a partition, best first; `without`: ids of those to leave out."""
-        left_out = {self.directory.own_id, *without}
-        replicas = self.directory.replicas(table, partition, generation)
-        return self.forwarder.in_order([peer for peer in replicas if peer.gateway_id not in left_out])
+        """Return which other gateways may be asked for a partition, best first; see `candidates`."""
+        return candidates(self.directory, self.forwarder, table, partition, generation, without)
 
 
 def told(failed: PeerFailed, table: str) -> QueryError:

@@ -66,7 +66,7 @@ class Cluster(Share):
         self._version = 0
         self._view: object = None
         self._heard = 0
-        self._alive: frozenset[str] = frozenset()
+        self._alive = self._topic.alive()
         self._candidates: tuple[str, ...] = ()
         self._placed: dict[tuple[str, int], _Placed] = {}
 
@@ -264,6 +264,5 @@ class Cluster(Share):
             )
             if known is not None:
                 status.beat_time.FromMilliseconds(known.beat_ms)
-            status.alive = status.alive or name == ours
             statuses.append(status)
         return statuses

@@ -67,10 +67,10 @@ class Following:
         self._clock = clock
         self._decoder = RowDecoder(table, manifest.value_schemas)
         self._asked: frozenset[Partition] = frozenset()
-        positions = {each: stored_position(store, store_id, each) for each in partitions(manifest)}
-        stored = {partition: position for partition, position in positions.items() if position is not None}
+        positions = zip(partitions(manifest), stored_positions(store, store_id, manifest), strict=True)
+        stored = {partition: position for partition, position in positions if position is not None}
         self.caught_up_ms = caught_up_ms if stored else clock.now_ms()
-        self._unclean = set() if is_new else positions.keys() - stored.keys()
+        self._unclean = set() if is_new else set(partitions(manifest)).difference(stored)
         for partition, position in stored.items():
             self._add(partition, position)
         if is_new:
@@ -285,10 +285,10 @@ def partitions(manifest: Manifest) -> Sequence[Partition]:
     return [Partition(number) for number in range(manifest.partition_count)]
 
 
-def stored_position(store: StoreWriter, store_id: StoreId, partition: Partition) -> Position | None:
-    """Return the position that the store has."""
+def stored_positions(store: StoreWriter, store_id: StoreId, manifest: Manifest) -> list[Position | None]:
+    """Return the positions that the store has, one of each partition."""
     with store.snapshot() as snapshot:
-        return snapshot.position(store_id, partition)
+        return [snapshot.position(store_id, partition) for partition in partitions(manifest)]
 
 
 def first_position(facts: TopicFacts, partition: Partition) -> Position:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 from typing_extensions import override
 
+from gateway.contract.placement import live_partitions
 from gateway.contract.types import Partition
 from gateway.replication.compacted_topic import CompactedTopic
 from gateway.replication.log import Clock, Log, Record
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, HeldGeneration
+from gateway.v1.cluster_pb2 import GatewayRecord, HeldGeneration
 from gateway.v1.status_pb2 import GatewayStatus
 
 ALIVE_MS = 3_000  # six beats: a gateway that was not heard for longer is not asked
@@ -165,11 +166,4 @@ def _announced(record: GatewayRecord) -> bytes:
 
 
 def _live(replicas: int, serving: HeldGeneration, building: HeldGeneration) -> Live:
-    return Live(
-        replicas, serving.generation, _live_partitions(serving), building.generation, _live_partitions(building)
-    )
-
-
-def _live_partitions(held: HeldGeneration) -> frozenset[Partition]:
-    pairs = zip(held.partitions, held.phases, strict=False)
-    return frozenset(Partition(number) for number, phase in pairs if phase == REPLICA_PHASE_LIVE)
+    return Live(replicas, serving.generation, live_partitions(serving), building.generation, live_partitions(building))

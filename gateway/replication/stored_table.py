@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from gateway.contract.catalogue import Table
 from gateway.contract.types import StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.following import Following, closed_facts, partitions, stored_position
+from gateway.replication.following import Following, closed_facts, stored_positions
 from gateway.replication.log import Clock, TopicFacts
 from gateway.replication.manifests import follows_on, problem_of
 from gateway.replication.retention import early_removal
@@ -111,8 +111,7 @@ class StoredTable:
         return None
 
     def _positions(self, state: TableState) -> list[Position | None]:
-        store_id = StoreId(state.store_id)
-        return [stored_position(self._store, store_id, partition) for partition in partitions(state.manifest)]
+        return stored_positions(self._store, StoreId(state.store_id), state.manifest)
 
     def is_too_old(self, caught_up_ms: int, facts: TopicFacts) -> bool:
         """Return whether a store may have missed deletes."""

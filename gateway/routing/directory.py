@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from gateway.contract.placement import Candidate, ranked
+from gateway.contract.placement import Candidate, live_partitions, ranked
 from gateway.contract.types import Partition
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
+from gateway.v1.cluster_pb2 import GatewayRecord
 from gateway.v1.status_pb2 import GetStatusResponse
 
 
@@ -24,7 +24,7 @@ class _Held(NamedTuple):
 
     peer: Peer
     is_draining: bool
-    tables: Mapping[str, tuple[int, frozenset[int]]]
+    tables: Mapping[str, tuple[int, frozenset[Partition]]]
 
 
 class Directory:
@@ -86,10 +86,7 @@ class Directory:
 def _held(record: GatewayRecord) -> _Held:
     tables = {}
     for table in record.tables:
-        serving = table.serving
-        pairs = zip(serving.partitions, serving.phases, strict=False)
-        live = frozenset(number for number, phase in pairs if phase == REPLICA_PHASE_LIVE)
-        tables[table.table] = (serving.generation, live)
+        tables[table.table] = (table.serving.generation, live_partitions(table.serving))
     return _Held(Peer(record.gateway_id, record.endpoint, record.zone), record.draining, tables)
 
 

@@ -1,7 +1,7 @@
 """Asking other gateways: what is asked of one, what it answers, and who was slow or not there lately."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
 _ELSEWHERE = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN"})
+_STREAM_ELSEWHERE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 
 Fields = tuple[tuple[bytes, bytes], ...]
 """Names, lower case, and values."""
@@ -50,6 +51,11 @@ class PeerFailed(Exception):
         self.trailer = trailer
         self.reason = _reason_of(status)
         self.is_elsewhere = self.reason in _ELSEWHERE and status.code != code_pb2.DEADLINE_EXCEEDED
+
+    @property
+    def is_elsewhere_for_stream(self) -> bool:
+        """Return whether another replica may go on with a stream."""
+        return self.is_elsewhere or self.reason in _STREAM_ELSEWHERE
 
     @property
     def is_away(self) -> bool:
@@ -121,10 +127,6 @@ class Forwarder:
         """Return whether a peer was not there lately."""
         known = self._known.get(peer)
         return known is not None and known.cool_until_s > time.monotonic()
-
-    def in_order(self, peers: Iterable[Peer]) -> Sequence[Peer]:
-        """Return `peers` with those last that were not there lately."""
-        return sorted(peers, key=self.is_cooling)
 
     def hedge_s(self, peer: Peer) -> float:
         """Return how long an answer of this peer is waited for before another is asked as well."""

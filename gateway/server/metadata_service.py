@@ -16,7 +16,7 @@ from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from gateway.query.explain import Explainer
 from gateway.query.params import parse
-from gateway.query.plans import wall_clock_ms
+from gateway.query.plans import table_accesses, wall_clock_ms
 from gateway.query.router import Router
 from gateway.query.topic_ends import TopicEnds
 from gateway.query.whereabouts import table_metadata
@@ -49,11 +49,9 @@ def metadata_methods(
     now_ms: NowMs = wall_clock_ms,
 ) -> Methods:
     """Return GetTable, WatchTable and Explain. The arguments are those of `query_methods`."""
-    accesses = {
-        name: TableAccess(table, store, signer, bell, now_ms, ends, router) for name, table in catalogue.tables.items()
-    }
+    accesses = table_accesses(catalogue, store, signer, bell, ends=ends, router=router, now_ms=now_ms)
     watched = {name: _WatchedTable(access) for name, access in accesses.items()}
-    explainer = Explainer(catalogue, store, signer, ends=ends, router=router, now_ms=now_ms)
+    explainer = Explainer(catalogue, accesses)
     codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
 
     def get_table(data: bytes, _call: Call) -> bytes:

@@ -68,8 +68,12 @@ class _Worker:
         lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is
         self._line = lines[0] if lines else None
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
-        self._router = Router(Directory(), GrpcForwarder(Marks(signer, wall_clock_ms).sign, _credentials(config)))
-        self._bell.listen(on_ring=self._look_around, on_toll=lambda: None)
+        self._directory = Directory()  # empty where it stands alone
+        self._router: Router | None = None
+        if config.membership is not None:
+            forwarder = GrpcForwarder(Marks(signer, wall_clock_ms).sign, _credentials(config))
+            self._router = Router(self._directory, forwarder)
+            self._bell.listen(on_ring=self._look_around, on_toll=lambda: None)
         methods = {
             **query_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
             **self._health.methods(),
@@ -120,7 +124,7 @@ class _Worker:
             self._publish_at_s = time.monotonic() + COUNTS_EVERY_S
             self._metrics.publish()
         self._look_around()
-        live = live_tables(self._store, self._health.tables, self._router.directory)
+        live = live_tables(self._store, self._health.tables, self._directory)
         self._health.update(live)
         if self._health.serving != was_serving:
             missing = sorted(self._health.tables - live)
@@ -130,6 +134,8 @@ class _Worker:
 
     def _look_around(self) -> None:
         """Take in what the replicator says of the other gateways."""
+        if self._router is None:
+            return
         try:
             with self._store.snapshot() as snapshot:
                 self._router.update(snapshot.status())
@@ -143,5 +149,6 @@ class _Worker:
         self._door.drain()
         self._bell.toll()  # streams that wait for a change end now
         await self._door.stop(self._drain_s)
-        await self._router.forwarder.close()
+        if self._router is not None:
+            await self._router.forwarder.close()
         self._store.close()

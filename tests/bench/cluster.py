@@ -5,9 +5,9 @@ All share the cores of this machine with the load: more gateways have no more co
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from streamjobs.local.kafka import Broker
@@ -36,31 +36,37 @@ def measure(work: Path, figures: Figures, *, seconds: float, repeat: int) -> Non
     generators = Generators(CONTRACT, directory)
     with Broker(directory / "kafka", log_file=directory / "kafka.log") as broker:
         cells = filled_cells(broker.bootstrap, shelves=SHELVES, shelf_cells=SHELF_CELLS, partition_count=PARTITIONS)
+        place = _Place(directory, broker, cells)
         if generators.go:
-            _measure_hop(directory, broker, cells, generators, figures, seconds=seconds, repeat=repeat)
-            _measure_rates(directory, broker, cells, generators, figures, seconds=seconds, repeat=repeat)
-        _measure_kills(directory, broker, cells, figures)
+            _measure_hop(place, generators, figures, seconds=seconds, repeat=repeat)
+            _measure_rates(place, generators, figures, seconds=seconds, repeat=repeat)
+        _measure_kills(place, figures)
         for partition_count in RESTORE_PARTITIONS:
             _measure_restore(directory, broker, partition_count, figures, repeat=min(repeat, 3))
 
 
-@contextmanager
-def _cluster(
-    directory: Path, broker: Broker, cells: Cells, names: Sequence[str], *, replicas: int = 2
-) -> Iterator[Cluster]:
-    place = directory / f"{cells.partition_count}-{len(names)}-{replicas}"
-    place.mkdir(parents=True)
-    with Cluster(
-        place,
-        broker.bootstrap,
-        contract=CONTRACT,
-        table=cells.table.name,
-        partition_count=cells.partition_count,
-        tables_topic=cells.tables_topic,
-        names=names,
-        replicas=replicas,
-    ) as cluster:
-        yield cluster
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What gateways serve, from which broker, and where they have their data."""
+
+    directory: Path
+    broker: Broker
+    cells: Cells
+
+    def cluster(self, name: str, names: Sequence[str], *, replicas: int = 2) -> Cluster:
+        """Return gateways that are not started yet, in a new directory of that name."""
+        place = self.directory / name
+        place.mkdir()
+        return Cluster(
+            place,
+            self.broker.bootstrap,
+            contract=CONTRACT,
+            table=self.cells.table.name,
+            partition_count=self.cells.partition_count,
+            tables_topic=self.cells.tables_topic,
+            names=names,
+            replicas=replicas,
+        )
 
 
 def _requests(generators: Generators, keys: Collection[CellKey]) -> Requests:
@@ -74,21 +80,12 @@ def _target(cluster: Cluster, name: str) -> Target:
     return Target("tablegate", cluster[name].listens_at, process.pid)
 
 
-def _measure_hop(
-    directory: Path,
-    broker: Broker,
-    cells: Cells,
-    generators: Generators,
-    figures: Figures,
-    *,
-    seconds: float,
-    repeat: int,
-) -> None:
+def _measure_hop(place: _Place, generators: Generators, figures: Figures, *, seconds: float, repeat: int) -> None:
     """Ask one gateway for what it has, and for what only the other has, in turns."""
     say("Get here and from another gateway")
-    with _cluster(directory, broker, cells, NAMES[:2], replicas=1) as cluster:
+    with place.cluster("hop", NAMES[:2], replicas=1) as cluster:
         placement = cluster["g1"].placement(cluster.table)
-        keys = by_partition(cells, cells.lasting)
+        keys = by_partition(place.cells, place.cells.lasting)
         kinds = {
             kind: _requests(generators, [key for partition in placement[name] for key in keys[partition]])
             for kind, name in (("here", "g1"), ("forwarded", "g2"))
@@ -104,22 +101,13 @@ def _measure_hop(
     figures.record("Get, what the hop adds to p50", "tablegate", added, "ms", load="Go")
 
 
-def _measure_rates(
-    directory: Path,
-    broker: Broker,
-    cells: Cells,
-    generators: Generators,
-    figures: Figures,
-    *,
-    seconds: float,
-    repeat: int,
-) -> None:
+def _measure_rates(place: _Place, generators: Generators, figures: Figures, *, seconds: float, repeat: int) -> None:
     """Ask all gateways at once for any keys; of three, each has two thirds of them."""
-    requests = _requests(generators, cells.lasting)
+    requests = _requests(generators, place.cells.lasting)
     for count in range(1, len(NAMES) + 1):
         name = f"Get, any key, {count} gateway{'s' if count > 1 else ''}"
         say(name)
-        with _cluster(directory, broker, cells, NAMES[:count]) as cluster, ThreadPoolExecutor(count) as pool:
+        with place.cluster(f"rates-{count}", NAMES[:count]) as cluster, ThreadPoolExecutor(count) as pool:
 
             def load(member: str, cluster: Cluster = cluster, count: int = count) -> float:
                 target = _target(cluster, member)
@@ -129,16 +117,16 @@ def _measure_rates(
         figures.record(name, "tablegate", rates, "requests/s", load="Go")
 
 
-def _measure_kills(directory: Path, broker: Broker, cells: Cells, figures: Figures) -> None:
+def _measure_kills(place: _Place, figures: Figures) -> None:
     """Kill one of three gateways after another, and read each partition by the two that are left."""
     say(f"{KILLS} kills")
     took_s = []
-    with _cluster(directory / "kills", broker, cells, NAMES) as cluster:
+    with place.cluster("kills", NAMES) as cluster:
         for number in range(KILLS):
             name = NAMES[number % len(NAMES)]
             begin_s = time.monotonic()
             cluster[name].kill()
-            until_readable(cells, cluster)
+            until_readable(place.cells, cluster)
             took_s.append(time.monotonic() - begin_s)
             cluster[name].start()
             cluster.wait_whole()
@@ -151,21 +139,11 @@ def _measure_restore(directory: Path, broker: Broker, partition_count: int, figu
     cells = filled_cells(
         broker.bootstrap, shelves=RESTORE_SHELVES, shelf_cells=SHELF_CELLS, partition_count=partition_count
     )
+    place = _Place(directory, broker, cells)
     name = f"restore, {RESTORE_SHELVES * SHELF_CELLS:,} rows, {partition_count:,} partitions"
     took_s, restore_s = [], []
     for number in range(repeat):
-        place = directory / f"restore-{partition_count}-{number}"
-        place.mkdir()
-        cluster = Cluster(
-            place,
-            broker.bootstrap,
-            contract=CONTRACT,
-            table=cells.table.name,
-            partition_count=partition_count,
-            tables_topic=cells.tables_topic,
-            names=NAMES[:1],
-        )
-        member = cluster["g1"]
+        member = place.cluster(f"restore-{partition_count}-{number}", NAMES[:1])["g1"]
         begin_s = time.monotonic()
         member.start()
         try:

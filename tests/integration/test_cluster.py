@@ -1,10 +1,8 @@
 """Gateways of a cluster on a real Kafka: who has which partition."""
 
-import os
 import secrets
 import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,16 +10,17 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from gateway.replication.kafka import KafkaLog
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE
-from streamjobs.local.kafka import Broker
+from streamjobs.local.kafka import HOST, Broker
 from tests.support.changelog import RatingsChangelog, many
-from tests.support.gateway import GatewayProcess, soon
+from tests.support.cluster import Member, Placement, free_port
+from tests.support.gateway import soon
+from tests.support.tables import RATINGS
 
 pytestmark = pytest.mark.jvm
 
 PARTITIONS = 6
 
-Start = Callable[..., GatewayProcess]
+Start = Callable[..., Member]
 
 
 @pytest.fixture
@@ -38,18 +37,19 @@ def start(tmp_path: Path, changelog: RatingsChangelog) -> Iterator[Start]:
     """Return a function that starts a gateway of the cluster, under a name."""
     keys = tmp_path / "token.keys"
     keys.write_text(f"{secrets.token_hex(32)}\n")
-    gateways: list[GatewayProcess] = []
+    gateways: list[Member] = []
     topic = f"gateways-{secrets.token_hex(6)}"
 
-    def start_one(name: str, *, data: str | None = None) -> GatewayProcess:
-        address = f"127.0.0.1:{_free_port()}"
-        options = ["--listen", address, "--advertise", address, "--gateway-id", name]
+    def start_one(name: str, *, data: str | None = None) -> Member:
+        address = f"{HOST}:{free_port()}"
+        options = ["--advertise", address, "--gateway-id", name]
         options += ["--token-key", str(keys), "--gateways-topic", topic]
-        gateway = GatewayProcess(
+        gateway = Member(
             tmp_path / (data or name),
             changelog.bootstrap,
+            listen=address,
+            contract=RATINGS,
             tables_topic=changelog.tables_topic,
-            workers=1,
             options=options,
         )
         gateways.append(gateway)
@@ -61,28 +61,12 @@ def start(tmp_path: Path, changelog: RatingsChangelog) -> Iterator[Start]:
         gateway.stop()
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def live(gateway: GatewayProcess) -> Mapping[str, set[int]]:
+def live(gateway: Member) -> Placement:
     """Return the partitions that each living gateway has LIVE, as this one knows it."""
-    return {
-        each.record.gateway_id: {
-            number
-            for table in each.record.tables
-            for number, phase in zip(table.serving.partitions, table.serving.phases, strict=True)
-            if phase == REPLICA_PHASE_LIVE
-        }
-        for each in gateway.status().gateways
-        if each.alive
-    }
+    return gateway.placement("ratings")
 
 
-def holders(gateway: GatewayProcess) -> list[int]:
+def holders(gateway: Member) -> list[int]:
     """Return how many gateways have each partition LIVE."""
     return [sum(number in having for having in live(gateway).values()) for number in range(PARTITIONS)]
 
@@ -106,8 +90,7 @@ def test_gateways_share_the_partitions_and_take_those_of_the_dead_and_the_draine
     assert all(holders(first))
     soon(lambda: holders(first) == [2] * PARTITIONS, "the two that are left have everything")
 
-    assert second.process is not None
-    os.kill(second.process.pid, signal.SIGUSR1)
+    second.signal(signal.SIGUSR1)
     soon(lambda: live(second) == {"gw-1": set(range(PARTITIONS)), "gw-2": set()}, "all is given to the first")
     told = "all partitions are with other gateways: this one may be stopped"
     soon(lambda: told in [line["message"] for line in second.log()], "it says that it is empty")

@@ -1,15 +1,13 @@
 """The cluster demo as a user runs it: a gateway is killed and nobody notices, and nothing is left behind."""
 
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.demo import read_until, start_demo
 from tests.support.jobs import wait_until
 from tests.support.processes import alive, process_tree
 
@@ -17,26 +15,6 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 NAMES = ("g1", "g2", "g3")
 PARTITIONS = 6
-
-
-def _demo(data: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", "demo", "--gateways", "3", "--data", str(data), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"COLUMNS": "160"},
-    )
-
-
-def _until(process: subprocess.Popen[str], text: str) -> str:
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"the demo ended without {text!r}:\n{seen}")
 
 
 def _pictures(output: str) -> list[dict[str, str]]:
@@ -64,9 +42,9 @@ def _number(pattern: str, output: str) -> int:
 
 
 def test_nobody_notices_that_a_gateway_is_killed_and_nothing_is_left(tmp_path: Path) -> None:
-    process = _demo(tmp_path / "demo", "--once")
+    process = start_demo(tmp_path / "demo", "--gateways", "3", "--once")
     try:
-        seen = _until(process, "reads begin")
+        seen = read_until(process, "reads begin")
         tree = process_tree(process.pid) - {process.pid}
         output = seen + process.communicate(timeout=300)[0]
         assert process.returncode == 0, output
@@ -101,9 +79,9 @@ def test_nobody_notices_that_a_gateway_is_killed_and_nothing_is_left(tmp_path: P
     for name in NAMES:
         assert re.search(rf"^{name} +g\d +(owner|standby).* 9\.0 +2$", output, re.MULTILINE), output
 
-    again = _demo(tmp_path / "demo")
+    again = start_demo(tmp_path / "demo", "--gateways", "3")
     try:
-        _until(again, "reads begin")
+        read_until(again, "reads begin")
         tree = process_tree(again.pid) - {again.pid}
         again.send_signal(signal.SIGINT)
         output, _ = again.communicate(timeout=300)

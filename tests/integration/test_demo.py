@@ -1,7 +1,6 @@
 """The demo as a user runs it: all tables answer, a second start finds its data, and nothing is left behind."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.demo import read_until, start_demo
 from tests.support.go_tools import go_tool
 from tests.support.jobs import wait_until
 from tests.support.processes import alive, process_tree
@@ -18,26 +18,6 @@ from tests.support.processes import alive, process_tree
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 COMMAND = [sys.executable, "-m", "gateway.cli"]
-
-
-def _demo(data: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, "demo", "--data", str(data), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"COLUMNS": "160"},
-    )
-
-
-def _until(process: subprocess.Popen[str], text: str) -> str:
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if text in line:
-            return seen
-    raise AssertionError(f"the demo ended without {text!r}:\n{seen}")
 
 
 def _ask(*words: str, address: str) -> list[dict[str, object]]:
@@ -52,9 +32,9 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = _demo(tmp_path / "demo", "--port", str(port))
+        process = start_demo(tmp_path / "demo", "--port", str(port))
         try:
-            seen = _until(process, "Ctrl-C stops everything")
+            seen = read_until(process, "Ctrl-C stops everything")
             assert f"port {port} is taken" in seen
             found = re.search(r"the gateway listens on (\d+)", seen)
             assert found, seen
@@ -72,7 +52,7 @@ def test_demo_answers_stays_and_leaves_nothing(tmp_path: Path) -> None:
         finally:
             process.kill()
             process.communicate()
-    again = _demo(tmp_path / "demo", "--once", "--port", str(port))
+    again = start_demo(tmp_path / "demo", "--once", "--port", str(port))
     output, _ = again.communicate(timeout=300)
     assert again.returncode == 0, output
     _check_answers(output)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from streamjobs.local.kafka import Broker, _free_port
+from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
+from tests.support.cluster import free_port
 from tests.support.deployment import ROOT, command_line, compose
 from tests.support.gateway import GatewayProcess, soon
 
@@ -65,7 +66,7 @@ def test_three_gateways_answer_for_one_table(broker: Broker, tmp_path: Path) -> 
     (tmp_path / "token-key").write_text(secrets.token_hex(32))
     ports: list[int] = []
     while len(ports) < len(NAMES):
-        ports += {_free_port()} - set(ports)
+        ports += {free_port()} - set(ports)
 
     with ExitStack() as stack:
         gateways = [

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from streamjobs.local import tether
 from streamjobs.local.jars import class_path
 from streamjobs.local.java import find_java
-from streamjobs.local.kafka import _free_port
 from streamjobs.local.samples import create_topic
+from tests.support.cluster import free_port
 from tests.support.deployment import compose
 from tests.support.gateway import soon
 from tests.support.kafka import NewRecord, consume, produce
@@ -50,7 +50,7 @@ def _running(profile: str, directory: Path) -> Iterator[Brokers]:
     services = {name: it for name, it in compose()["services"].items() if profile in it.get("profiles", ())}
     ports: dict[str, int] = {}
     for address in (f"{name}:{port}" for name in services for port in (9092, 9093)):
-        while (port := _free_port()) in ports.values():
+        while (port := free_port()) in ports.values():
             pass
         ports[address] = port
     here = {address: f"127.0.0.1:{port}" for address, port in ports.items()}

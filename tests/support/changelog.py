@@ -1,7 +1,7 @@
 """A ratings changelog in a real Kafka, written by hand: what the job would write, and the fold of it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -9,6 +9,7 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from fastavro import parse_schema, schemaless_writer
 
+from gateway.contract.catalogue import Table
 from gateway.contract.keys import encode_key
 from gateway.contract.rows import row_schema
 from gateway.contract.versions import VERSION_HEADER, make_version
@@ -21,6 +22,43 @@ SCHEMA_ID = 1
 FLUSH_TIMEOUT_S = 60.0
 
 
+def manifest_of(
+    bootstrap: str, table: Table, *, topic: str, partition_count: int, source: str, generation: int = 1
+) -> Manifest:
+    """Return the manifest of a table whose changelog is a topic, and whose job reads a source of one partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+    manifest = Manifest(
+        table=table.name,
+        generation=generation,
+        contract_fingerprint=table.fingerprint,
+        changelog_topic=topic,
+        changelog_topic_id=str(described.topic_id),
+        partition_count=partition_count,
+        partitioner=table.partitioner.value,  # type: ignore[arg-type]
+        partition_by_count=table.partition_by_count,
+        value_schemas={SCHEMA_ID: json.dumps(row_schema(table))},
+        sources=[SourceTopic(topic=source, partition_count=1)],
+        mode=JOB_MODE_MICROBATCH,
+    )
+    for column in table.key:
+        manifest.key.add(name=column.name, type=column.type.value)  # type: ignore[arg-type]
+    manifest.publish_time.GetCurrentTime()
+    return manifest
+
+
+def value_writer(table: Table) -> Callable[[Mapping[str, object]], bytes]:
+    """Return what makes a record's value of a row's columns."""
+    schema: Any = parse_schema(dict(row_schema(table)))
+
+    def value(row: Mapping[str, object]) -> bytes:
+        out = BytesIO()
+        schemaless_writer(out, schema, row)
+        return b"\x00" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue()
+
+    return value
+
+
 class RatingsChangelog:
     """The ratings table's changelog, manifest and rows. `rows` is what a gateway must serve: id → (average, count)."""
 
@@ -31,8 +69,7 @@ class RatingsChangelog:
         self.generation = generation
         self.tables_topic = new_topic(bootstrap, prefix="tables", cleanup_policy="compact")
         self.rows: dict[int, tuple[float, int]] = {}
-        self._schema = row_schema(self.table)
-        self._parsed: Any = parse_schema(dict(self._schema))
+        self._value = value_writer(self.table)
         self._sequences: dict[int, int] = {}
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 5, "acks": "all"}
@@ -58,25 +95,14 @@ class RatingsChangelog:
 
     def manifest(self) -> Manifest:
         """Return the manifest of the present topic."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(20)
-        manifest = Manifest(
-            table=self.table.name,
-            generation=self.generation,
-            contract_fingerprint=self.table.fingerprint,
-            changelog_topic=self.topic,
-            changelog_topic_id=str(described.topic_id),
+        return manifest_of(
+            self.bootstrap,
+            self.table,
+            topic=self.topic,
             partition_count=self.partition_count,
-            partitioner=self.table.partitioner.value,
-            partition_by_count=self.table.partition_by_count,
-            value_schemas={SCHEMA_ID: json.dumps(self._schema)},
-            sources=[SourceTopic(topic="ratings", partition_count=1)],
-            mode=JOB_MODE_MICROBATCH,
+            source="ratings",
+            generation=self.generation,
         )
-        for column in self.table.key:
-            manifest.key.add(name=column.name, type=column.type.value)
-        manifest.publish_time.GetCurrentTime()
-        return manifest
 
     def publish(self, manifest: Manifest | None = None) -> None:
         """Write the manifest."""
@@ -87,10 +113,8 @@ class RatingsChangelog:
     def put(self, ratings: Mapping[int, tuple[float, int]]) -> None:
         """Write rows: id → (average, count)."""
         for movie_id, (average, count) in ratings.items():
-            out = BytesIO()
             row = {"movie_id": movie_id, "average_rating": average, "rating_count": count, "update_time": 0}
-            schemaless_writer(out, self._parsed, row)
-            self._write(movie_id, b"\x00" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue())
+            self._write(movie_id, self._value(row))
             self.rows[movie_id] = (average, count)
         self.flush()
 

@@ -44,8 +44,8 @@ class Member(GatewayProcess):
         listen: str,
         contract: Path,
         tables_topic: str,
-        zone: str,
-        options: Sequence[str],
+        zone: str = "",
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__(
             data,
@@ -53,7 +53,8 @@ class Member(GatewayProcess):
             contract=contract,
             tables_topic=tables_topic,
             workers=1,
-            options=["--listen", listen, "--zone", zone, *options],
+            listen=listen,
+            options=["--zone", zone, *options],
         )
         self.listens_at = listen
         self.zone = zone

@@ -5,6 +5,7 @@ what it answers is right.
 """
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -34,12 +35,15 @@ from gateway.stores.base import Phase
 from gateway.stores.memory import MemoryStore
 from gateway.subscription.bell import Bell
 from gateway.v1.status_pb2 import GetStatusResponse
-from tests.support.tables import RATINGS, SIGNER, FilledTable, catalogue_of
+from tests.support.tables import RATINGS, SIGNER, FilledTable, catalogue_of, rating
 
 ALONE = ""
 
 Held = Mapping[str, Collection[int]]
 """From a gateway's id to the partitions that it has."""
+
+EACH_ON_TWO: Held = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+EACH_ON_ONE: Held = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
 
 
 class Called(NamedTuple):
@@ -130,9 +134,8 @@ class ClusterGateway:
 
     def put(self, rows: Iterable[Message]) -> None:
         """Apply those rows whose partitions are here."""
-        table = self.table
-        mine = [row for row in rows if table.table.partition_of(table.key_of(row), table.partition_count) in self.held]
-        self.do(lambda: table.put(mine))
+        mine = [row for row in rows if self.table.partition_of(row) in self.held]
+        self.do(lambda: self.table.put(mine))
 
     def hold(self, partitions: Iterable[int], phase: Phase = Phase.LIVE) -> None:
         """Have these partitions, and no others."""
@@ -337,3 +340,10 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
                 channel = grpc.secure_channel(address, credentials, options)
             self._channels[gateway_id] = channel
         return channel
+
+
+def movie_of(doors: ClusterDoors, partition: int, *, first: int = 0) -> int:
+    """Return the first movie, of those from `first` on, whose row is of a partition."""
+    return next(
+        number for number in itertools.count(first) if doors.whole.table.partition_of(rating(number)) == partition
+    )

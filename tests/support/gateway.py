@@ -47,6 +47,7 @@ class GatewayProcess:
         tables_topic: str = "tables",
         workers: int = 2,
         reflection: bool = False,
+        listen: str = "127.0.0.1:0",
         options: Sequence[str] = (),
     ) -> None:
         self.data = data
@@ -59,7 +60,7 @@ class GatewayProcess:
             "--data",
             str(data),
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--workers",
             str(workers),
         ]

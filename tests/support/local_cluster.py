@@ -4,6 +4,7 @@ What they serve is one table, kept whole in a store that no gateway has; each fo
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -31,6 +32,8 @@ from tests.support.tables import RATINGS, SIGNER, FilledTable, LocalCall, catalo
 SERVICE = "/examples.ratings.v1.RatingsService"
 Held = Mapping[int, Collection[int]]
 """From a gateway's number to the partitions that it holds."""
+
+SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
 
 
 async def next_of(messages: Any) -> bytes | None:
@@ -251,6 +254,25 @@ class LocalCluster:
             for partition, phase in list(gateway.phases.items()):
                 if not gateway.is_down and phase is Phase.LIVE:
                     gateway.follow(partition)
+
+    def disturb(self, choice: random.Random, asked: int, *, calm: int = 0) -> None:
+        """Let one gateway at most be away, but for the one that is asked, or be without a partition that another has.
+
+        The spread is `SAFE`. It is one of three things, or of `calm` more, which are nothing.
+        """
+        for gateway in self.gateways.values():
+            if gateway.is_down:
+                gateway.start()
+            for partition in gateway.phases:
+                gateway.follow(partition)
+        victim = choice.choice(list(self.gateways.values()))
+        match choice.randrange(3 + calm):
+            case 0 if victim is not self[asked]:
+                victim.kill()
+            case 1 if victim is not self[asked]:
+                victim.drain()
+            case 2:
+                victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
 
     def request(self, method: str, **fields: Any) -> Any:
         """Return a request."""

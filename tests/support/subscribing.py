@@ -4,7 +4,7 @@ import asyncio
 import random
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +16,7 @@ from gateway.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
 )
-from tests.support.tables import LocalCall, rating
+from tests.support.tables import FilledTable, LocalCall, rating
 from tests.unit.query.conftest import Asker, Ratings
 
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}
@@ -76,14 +76,12 @@ class Copy:
 class Stream:
     """A stream that is open."""
 
-    def __init__(self, messages: AsyncIterator[bytes], response_class: Any, call: LocalCall) -> None:
+    def __init__(self, messages: AsyncIterator[Any], call: LocalCall) -> None:
         self._messages = messages
-        self._response_class = response_class
         self.call = call
 
     async def next(self) -> Any:
-        message = await asyncio.wait_for(anext(self._messages), TIMEOUT_S)
-        return self._response_class.FromString(message)
+        return await asyncio.wait_for(anext(self._messages), TIMEOUT_S)
 
     async def until(self, copy: Copy, wanted: dict[Any, int]) -> None:
         """Take messages until the copy is current and as wanted."""
@@ -108,11 +106,11 @@ async def opened(asker: Asker, method: str, **fields: Any) -> AsyncIterator[Stre
     handler = asker.methods[path]
     assert isinstance(handler, StreamMethod)
     call = LocalCall(None)
-    messages = handler.handler(asker.request(method, **fields).SerializeToString(), call)
-    try:
-        yield Stream(messages, asker.catalogue.queries[path].response_class, call)
-    finally:
-        await messages.aclose()  # type: ignore[attr-defined]
+    response_class = asker.catalogue.queries[path].response_class
+    messages: Any = handler.handler(asker.request(method, **fields).SerializeToString(), call)
+    responses = (response_class.FromString(message) async for message in messages)
+    async with aclosing(messages), aclosing(responses):
+        yield Stream(responses, call)
 
 
 def subscribed(ratings: Ratings, **fields: Any) -> Any:
@@ -130,11 +128,12 @@ def options(token: str = "", **more: Any) -> dict[str, Any]:
     return {"resume_token": token, **more}
 
 
-class Writer:
-    """Changes the ratings, and knows what they should be."""
+class TableWriter:
+    """Changes the ratings of a table, and knows what they should be. `announce` tells of each change."""
 
-    def __init__(self, ratings: Ratings, seed: int = 0) -> None:
-        self.ratings = ratings
+    def __init__(self, table: FilledTable, announce: Callable[[], object], seed: int = 0) -> None:
+        self._table = table
+        self._announce = announce
         self.counts: dict[int, int] = {}
         self.version = 0
         self.choice = random.Random(seed)
@@ -143,15 +142,22 @@ class Writer:
         for movie_id in movie_ids:
             self.version += 1
             self.counts[movie_id] = self.version
-            self.ratings.table.put([rating(movie_id, count=self.version)])
-        self.ratings.asker.bell.ring()
+            self._table.put([rating(movie_id, count=self.version)])
+        self._announce()
 
     def delete(self, *movie_ids: int) -> None:
-        self.ratings.table.delete([rating(movie_id) for movie_id in movie_ids])
+        self._table.delete([rating(movie_id) for movie_id in movie_ids])
         for movie_id in movie_ids:
             self.counts.pop(movie_id, None)
-        self.ratings.asker.bell.ring()
+        self._announce()
 
     def anything(self, keys: int = 40) -> None:
         movie_id = self.choice.randrange(keys)
         (self.delete if self.choice.random() < 0.2 else self.put)(movie_id)
+
+
+class Writer(TableWriter):
+    """Changes the ratings that one gateway has."""
+
+    def __init__(self, ratings: Ratings, seed: int = 0) -> None:
+        super().__init__(ratings.table, ratings.asker.bell.ring, seed)

@@ -76,6 +76,10 @@ class FilledTable:
             self.table.key, [value.ToMicroseconds() if isinstance(value, Message) else value for value in values]
         )
 
+    def partition_of(self, row: Message) -> Partition:
+        """Return the partition of a row."""
+        return self.table.partition_of(self.key_of(row), self.partition_count)
+
     def put(self, rows: Iterable[Message]) -> None:
         """Apply rows."""
         self._apply((self.key_of(row), row.SerializeToString()) for row in rows)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import grpc
-from google.protobuf.message import Message
 
 from tablegate_client.channels import DEADLINE_S, Options, open_channel
 from tablegate_client.failures import Failure, failure_of
 from tablegate_client.owners import PROOF_PATH, PROOF_TIMEOUT_S, WATCH_PATH, Owners, watch_request
+from tablegate_client.subscriber import ENDED
 
 LOOK_S = 0.25  # how often it is looked whom to ask for a sign of life
 PEER_OPTIONS: Options = (("grpc.enable_retries", 0),)  # another gateway is asked at once instead
@@ -147,7 +147,7 @@ class DirectChannel(grpc.Channel):
             return failure_of(error)
         except ValueError as error:  # a channel that was closed
             return Failure("CANCELLED", str(error))
-        return Failure("UNAVAILABLE", "the stream ended")
+        return ENDED
 
     def _prove(self) -> None:
         """Ask gateways for a sign of life; let go of those that are none of the cluster any more."""
@@ -206,7 +206,7 @@ class _DirectUnary(grpc.UnaryUnaryMultiCallable):  # type: ignore[type-arg]
 
     def _endpoints(self, request: Any) -> Iterator[str]:
         owners = self._direct.owners
-        route = owners.route(self._path, request) if isinstance(request, Message) else None
+        route = owners.route(self._path, request)
         if route is not None:
             self._direct.watch(route.table)
             yield from owners.endpoints(route, request)

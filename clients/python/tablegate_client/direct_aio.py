@@ -2,17 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import grpc
-from google.protobuf.message import Message
 from grpc import aio
 
 from tablegate_client.direct import LOOK_S, PEER_OPTIONS
 from tablegate_client.failures import Failure, failure_of
 from tablegate_client.owners import PROOF_PATH, PROOF_TIMEOUT_S, WATCH_PATH, Owners, watch_request
-from tablegate_client.routes import Route
+from tablegate_client.subscriber import ENDED
 
 OpenOne = Callable[..., aio.Channel]
 """Opens a channel to an endpoint, with more options and interceptors: the deadline is set before these see a call."""
@@ -103,7 +102,7 @@ class DirectChannel(aio.Channel):
             return failure_of(error)
         finally:
             stream.cancel()
-        return Failure("UNAVAILABLE", "the stream ended")
+        return ENDED
 
     async def _prove(self) -> None:
         """Ask gateways for a sign of life; let go of those that are none of the cluster any more."""
@@ -137,10 +136,12 @@ class _Direct(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     async def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
         """Return the call that answered, or the last one."""
         owners, path = self._direct.owners, _text(details.method)
-        route = owners.route(path, request) if isinstance(request, Message) else None
+        route = owners.route(path, request)
+        if route is None:
+            return await continuation(details, request)
+        self._direct.watch(route.table)
         end_s = time.monotonic() + details.timeout
-        for endpoint in self._endpoints(route, request):
-            assert route is not None
+        for endpoint in owners.endpoints(route, request):
             channel = self._direct.peer(endpoint)
             call = channel.unary_unary(path, type(request).SerializeToString, route.response_class.FromString)(
                 request,
@@ -157,12 +158,6 @@ class _Direct(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
             else:
                 return call
         return await continuation(details._replace(timeout=max(0.0, end_s - time.monotonic())), request)
-
-    def _endpoints(self, route: Route | None, request: Message) -> Sequence[str]:
-        if route is None:
-            return ()
-        self._direct.watch(route.table)
-        return self._direct.owners.endpoints(route, request)
 
 
 def _text(method: str | bytes) -> str:

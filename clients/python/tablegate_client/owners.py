@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -58,8 +59,10 @@ class Owners:
 
     # Calls.
 
-    def route(self, path: str, request: Message) -> Route | None:
-        """Return how a method is routed; None: by no key."""
+    def route(self, path: str, request: Any) -> Route | None:
+        """Return how a method is routed; None: by no key, or the request is no message."""
+        if not isinstance(request, Message):
+            return None
         try:
             return self._routes[path]
         except KeyError:

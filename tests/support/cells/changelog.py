@@ -3,25 +3,21 @@
 Cells of the shelves stay once they are there: no reader may miss one. Beside them each shelf has some that come and go.
 """
 
-import json
 import random
 import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Producer, TopicCollection
-from confluent_kafka.admin import AdminClient
-from fastavro import parse_schema, schemaless_writer
+from confluent_kafka import Producer
 
 from gateway.contract.keys import encode_key
-from gateway.contract.rows import row_schema
 from gateway.contract.versions import VERSION_HEADER, make_version
-from gateway.v1.changelog_pb2 import JOB_MODE_MICROBATCH, Manifest, ProgressMarker, SourceTopic
+from gateway.v1.changelog_pb2 import ProgressMarker
+from tests.support.changelog import manifest_of, value_writer
 from tests.support.kafka import new_topic
 from tests.support.tables import catalogue_of, now_ms
 
@@ -29,7 +25,6 @@ CONTRACT = Path(__file__).with_name("cells.proto")
 SERVICE = "/tests.cells.CellsService"
 HOT = 60  # keys that half of all changes are of, and that readers ask for again and again
 PASSING = 3  # cells of a shelf that come and go, behind those that stay
-SCHEMA_ID = 1
 FLUSH_TIMEOUT_S = 120.0
 DEAF_S = 15.0
 MARK_EVERY_S = 0.5
@@ -58,8 +53,7 @@ class Cells:
         self.written = 0
         self._acknowledged: defaultdict[CellKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._sequences: dict[CellKey, int] = {}
-        self._schema = row_schema(self.table)
-        self._parsed: Any = parse_schema(dict(self._schema))
+        self._value = value_writer(self.table)
         self._bootstrap = bootstrap
         self._waiting: dict[int, Callable[[], None]] = {}  # what Kafka has not acknowledged: writes it again
         self._sent = 0
@@ -75,24 +69,9 @@ class Cells:
 
     def publish(self) -> None:
         """Write the manifest."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(20)
-        manifest = Manifest(
-            table=self.table.name,
-            generation=1,
-            contract_fingerprint=self.table.fingerprint,
-            changelog_topic=self.topic,
-            changelog_topic_id=str(described.topic_id),
-            partition_count=self.partition_count,
-            partitioner=self.table.partitioner.value,
-            partition_by_count=self.table.partition_by_count,
-            value_schemas={SCHEMA_ID: json.dumps(self._schema)},
-            sources=[SourceTopic(topic="cells", partition_count=1)],
-            mode=JOB_MODE_MICROBATCH,
+        manifest = manifest_of(
+            self._bootstrap, self.table, topic=self.topic, partition_count=self.partition_count, source="cells"
         )
-        for column in self.table.key:
-            manifest.key.add(name=column.name, type=column.type.value)
-        manifest.publish_time.GetCurrentTime()
         self._send(self.tables_topic, 0, self.table.name.encode(), manifest.SerializeToString())
         self.flush()
 
@@ -104,11 +83,9 @@ class Cells:
         """Write rows, each with the next revision."""
         for key in keys:
             self.written += 1
-            out = BytesIO()
             row = {"shelf": key[0], "number": key[1], "revision": self.written}
-            schemaless_writer(out, self._parsed, row)
             self.rows[key] = self.written
-            self._write(key, b"\x00" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue(), self.written)
+            self._write(key, self._value(row), self.written)
 
     def delete(self, keys: Iterable[CellKey]) -> None:
         """Write tombstones."""

@@ -11,12 +11,11 @@ from grpc import aio as grpc_aio
 
 from tablegate_client import aio, open_direct_channel
 from tablegate_client.direct import DirectChannel
-from tests.support.cluster_doors import ClusterDoors
+from tests.support.cluster_doors import EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.gateway import soon
 from tests.support.ratings_door import GET, RatingsDoor
 from tests.support.tables import catalogue_of, rating
 
-EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
 ROWS = 60
 Ask = Callable[[int], Any]
 
@@ -37,12 +36,6 @@ def _getter(doors: ClusterDoors, channel: Any) -> Any:
         response_deserializer=query.response_class.FromString,
         _registered_method=True,
     )
-
-
-def _movie(doors: ClusterDoors, partition: int) -> int:
-    table = doors.whole.table
-    numbers = range(ROWS)
-    return next(n for n in numbers if table.table.partition_of(table.key_of(rating(n)), 6) == partition)
 
 
 def _owner(doors: ClusterDoors, partition: int) -> str:
@@ -76,12 +69,12 @@ def test_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
         soon(lambda: _knows(channel, doors), "all gateways are known")
         _asked(doors)
         for partition in range(6):
-            number = _movie(doors, partition)
+            number = movie_of(doors, partition)
             response, call = get.with_call(request("GetRating", movie_id=number))
             assert response.rating.rating_count == number
             assert dict(call.trailing_metadata())["tablegate-role"] == "owner"
             assert _asked(doors) == [_owner(doors, partition)]
-        number = _movie(doors, 5)
+        number = movie_of(doors, 5)
         assert get.future(request("GetRating", movie_id=number)).result().rating.rating_count == number
 
 
@@ -93,11 +86,13 @@ def test_a_standby_answers_where_the_owner_is_gone(doors: ClusterDoors) -> None:
         doors[owner].stop()
         [other] = {"b", "c"} - {owner}
         for _ in range(3):
-            assert get(doors.request("GetRating", movie_id=_movie(doors, 4))).rating.rating_count == _movie(doors, 4)
+            assert get(doors.request("GetRating", movie_id=movie_of(doors, 4))).rating.rating_count == movie_of(
+                doors, 4
+            )
         assert _asked(doors) == [other] * 3
         doors[owner].start()
         soon(lambda: _knows(channel, doors), "it is back")
-        get(doors.request("GetRating", movie_id=_movie(doors, 4)))
+        get(doors.request("GetRating", movie_id=movie_of(doors, 4)))
         assert _asked(doors) == [owner]
 
 
@@ -113,7 +108,7 @@ def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> Non
         get = _getter(doors, channel)
         _known(channel, doors, get)
         doors["a"].stop()
-        number = _movie(doors, 4)
+        number = movie_of(doors, 4)
         assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
         doors.spread({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
         doors.put(rating(number, count=1_000) for number in range(ROWS))
@@ -121,7 +116,7 @@ def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> Non
 
         def is_there() -> bool:
             _asked(doors)
-            get(doors.request("GetRating", movie_id=_movie(doors, 3)))
+            get(doors.request("GetRating", movie_id=movie_of(doors, 3)))
             return _asked(doors) == ["c"]
 
         soon(is_there, "partition 3 is asked of where it went")
@@ -133,8 +128,8 @@ def test_an_owner_that_is_silent_costs_half_of_the_time(doors: ClusterDoors) -> 
         get = _getter(doors, channel)
         _known(channel, doors, get)
         doors[owner].hangs = True
-        request = doors.request("GetRating", movie_id=_movie(doors, 4))
-        assert get(request, timeout=4).rating.rating_count == _movie(doors, 4)
+        request = doors.request("GetRating", movie_id=movie_of(doors, 4))
+        assert get(request, timeout=4).rating.rating_count == movie_of(doors, 4)
 
 
 def test_what_the_owner_refuses_is_the_answer(doors: ClusterDoors) -> None:
@@ -235,7 +230,7 @@ def test_asyncio_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
     async def use(channel: Any, get: Any) -> None:
         await _all_known(channel, doors, get)
         for partition in range(6):
-            number = _movie(doors, partition)
+            number = movie_of(doors, partition)
             call = get(doors.request("GetRating", movie_id=number))
             response = await call
             assert response.rating.rating_count == number
@@ -257,7 +252,7 @@ def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(doors: ClusterD
     async def use(channel: Any, get: Any) -> None:
         await _all_known(channel, doors, get)
         owner = _owner(doors, 4)
-        number = _movie(doors, 4)
+        number = movie_of(doors, 4)
         doors[owner].hangs = True
         assert (await get(doors.request("GetRating", movie_id=number), timeout=4)).rating.rating_count == number
         doors[owner].stop()

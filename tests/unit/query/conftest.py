@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.contract.catalogue import Catalogue
+from gateway.query import givers, routed_subscribe, subscribe
 from gateway.query.call import StreamMethod, UnaryMethod
 from gateway.query.plans import query_methods
 from gateway.query.topic_ends import EndsUnknown, TopicEnds
@@ -115,6 +116,16 @@ class Shop:
 @pytest.fixture
 def ratings() -> Ratings:
     return make_ratings()
+
+
+@pytest.fixture
+def quick_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let routed subscriptions speak often, and look often for who has which partitions; none is taken for silent."""
+    monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
+    monkeypatch.setattr(givers, "AVOID_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from gateway.contract.types import Partition
 from gateway.stores.base import Phase
 from gateway.v1.query_pb2 import SUBSCRIBE_START_LIVE
-from tests.support.cluster_doors import ClusterDoors
+from tests.support.cluster_doors import EACH_ON_ONE, ClusterDoors, movie_of
 from tests.support.subscribing import Copy
 from tests.support.tables import rating
 from tests.unit.query.test_routed_subscribe import filled, subscribed
-from tests.unit.query.test_routed_unary import EACH_ON_ONE, ROWS, failure, movie_of
+from tests.unit.query.test_routed_unary import ROWS, failure
 
 FRESH = {"max_staleness": {"seconds": 3_600}, "max_wait": {"seconds": 10}}
 
@@ -65,9 +65,7 @@ def test_who_wants_changes_alone_gets_no_rows_of_a_generation_that_comes_before_
                 await asyncio.sleep(0)
             for _ in range(100):  # until it has a message, which it keeps
                 await asyncio.sleep(0)
-            cluster.whole.generation = 2
-            cluster.whole.publish()
-            writer.put(*range(50, 80))
+            writer.rebuild(range(50, 80))
             for number, partitions in ((0, range(3)), (1, range(3, 6))):
                 cluster[number].switch(partitions)
             cluster.announce()

@@ -12,13 +12,12 @@ from gateway.internal.v1.tokens_pb2 import Token
 from gateway.query import routed_scan
 from gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from gateway.stores.base import Phase
-from tests.support.local_cluster import Held, LocalCluster
+from tests.support.local_cluster import SAFE, Held, LocalCluster
 from tests.support.subscribing import token_of
 from tests.support.tables import SIGNER, LocalCall, rating
 from tests.unit.query.conftest import SHOP
 
 SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
-SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
 ROWS = 2_000
 
 
@@ -132,28 +131,11 @@ def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -
             async for message in messages:
                 found += ids([message])
                 if choice.random() < 0.5:
-                    disturb(cluster, choice, asked)
+                    cluster.disturb(choice, asked)
                 asyncio.get_running_loop().call_later(choice.choice([0, 0.01, 0.1]), cluster.announce)
         assert sorted(found) == list(range(ROWS))
 
     asyncio.run(talk())
-
-
-def disturb(cluster: LocalCluster, choice: random.Random, asked: int) -> None:
-    """Let one gateway at most be away, or be without a partition that another has."""
-    for gateway in cluster.gateways.values():
-        if gateway.is_down:
-            gateway.start()
-        for partition in gateway.phases:
-            gateway.follow(partition)
-    victim = choice.choice([cluster[number] for number in range(3)])
-    match choice.randrange(3):
-        case 0 if victim is not cluster[asked]:
-            victim.kill()
-        case 1 if victim is not cluster[asked]:
-            victim.drain()
-        case 2:
-            victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
 
 
 def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

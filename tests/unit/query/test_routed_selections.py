@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.contract.types import Partition
-from gateway.query import givers, routed_subscribe, scan, subscribe
+from gateway.query import scan, subscribe
 from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.support.local_cluster import LocalCluster
 from tests.support.subscribing import TIMEOUT_S, Copy, options
@@ -24,13 +24,8 @@ WINDOW_US = 5_000_000
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
+def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 3)
-    monkeypatch.setattr(givers, "AVOID_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
 
 
 async def until(stream: Any, one: Copy, wanted: dict[Any, int], order: str) -> None:

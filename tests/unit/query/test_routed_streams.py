@@ -8,11 +8,10 @@ import grpc
 import pytest
 
 from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
 from tests.support.subscribing import Copy, options
 from tests.support.tables import rating
 
-EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
 ROWS = 6_000
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 100_000_000}}
 

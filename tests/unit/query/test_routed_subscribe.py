@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,78 +14,41 @@ from gateway.query.errors import ShuttingDown
 from gateway.stores.base import Phase
 from gateway.subscription import feed
 from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
-from tests.support.local_cluster import Held, LocalCluster
-from tests.support.subscribing import TIMEOUT_S, Copy, options, token_of
-from tests.support.tables import LocalCall, rating
+from tests.support.local_cluster import SAFE, Held, LocalCluster
+from tests.support.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
+from tests.support.tables import LocalCall
 
 QUICK = {"progress_interval": {"nanos": 20_000_000}}
-METHOD = "SubscribeRatings"
 SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
-SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let streams speak often, in short messages."""
-    monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
     monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 40)
     monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 40)
-    monkeypatch.setattr(givers, "AVOID_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
 
 
-class Writer:
-    """Changes the ratings of a cluster, and knows what they should be."""
+class Writer(TableWriter):
+    """Changes the ratings of a cluster."""
 
     def __init__(self, cluster: LocalCluster, seed: int = 0) -> None:
-        self.cluster = cluster
-        self.counts: dict[int, int] = {}
-        self.version = 0
-        self.choice = random.Random(seed)
+        super().__init__(cluster.whole, cluster.follow, seed)
 
-    def put(self, *movie_ids: int) -> None:
-        for movie_id in movie_ids:
-            self.version += 1
-            self.counts[movie_id] = self.version
-            self.cluster.whole.put([rating(movie_id, count=self.version)])
-        self.cluster.follow()
-
-    def delete(self, *movie_ids: int) -> None:
-        self.cluster.delete([rating(movie_id) for movie_id in movie_ids])
-        for movie_id in movie_ids:
-            self.counts.pop(movie_id, None)
-
-    def anything(self, keys: int = 60) -> None:
-        movie_id = self.choice.randrange(keys)
-        (self.delete if self.choice.random() < 0.2 else self.put)(movie_id)
-
-
-class Stream:
-    """A stream that is open."""
-
-    def __init__(self, messages: AsyncGenerator[Any, None], call: LocalCall) -> None:
-        self.messages = messages
-        self.call = call
-
-    async def next(self) -> Any:
-        return await asyncio.wait_for(anext(self.messages), TIMEOUT_S)
-
-    async def until(self, copy: Copy, wanted: dict[Any, int]) -> None:
-        while copy.phase != SUBSCRIBE_PHASE_CURRENT or copy.counts != wanted:
-            copy.take(await self.next())
+    def rebuild(self, movie_ids: Iterable[int]) -> None:
+        """Begin another generation, of these movies, to which no gateway has gone yet."""
+        self.counts.clear()
+        self._table.generation += 1
+        self._table.publish()
+        self.put(*movie_ids)
 
 
 @asynccontextmanager
 async def subscribed(cluster: LocalCluster, number: int, token: str = "", **fields: Any) -> AsyncIterator[Stream]:
     call = LocalCall(None)
     asked = options(token, **{**QUICK, **fields.pop("asked", {})})
-    messages = cluster.stream(number, METHOD, call=call, subscribe_options=asked, **fields)
-    try:
+    async with aclosing(cluster.stream(number, METHOD, call=call, subscribe_options=asked, **fields)) as messages:
         yield Stream(messages, call)
-    finally:
-        await messages.aclose()
 
 
 async def take_all(stream: Stream, one: Copy) -> None:
@@ -176,7 +139,6 @@ def test_current_says_what_is_read_of_each_partition() -> None:
 
 
 def test_a_quiet_stream_does_not_speak_for_each_gateway() -> None:
-
     async def talk() -> None:
         cluster, writer = filled(SPREAD, rows=10)
         one = Copy()
@@ -228,23 +190,6 @@ def test_a_token_of_each_message_is_good_on_any_gateway(after: int) -> None:
     asyncio.run(talk())
 
 
-def disturb(cluster: LocalCluster, choice: random.Random, asked: int) -> None:
-    """Let one gateway at most be away, or be without a partition that another has."""
-    for gateway in cluster.gateways.values():
-        if gateway.is_down:
-            gateway.start()
-        for partition in gateway.phases:
-            gateway.follow(partition)
-    victim = choice.choice([cluster[number] for number in range(3)])
-    match choice.randrange(4):
-        case 0 if victim is not cluster[asked]:
-            victim.kill()
-        case 1 if victim is not cluster[asked]:
-            victim.drain()
-        case 2:
-            victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_gateways_that_die_drain_and_come_back_under_a_stream(seed: int) -> None:
     choice = random.Random(seed)
@@ -257,13 +202,13 @@ def test_gateways_that_die_drain_and_come_back_under_a_stream(seed: int) -> None
         async with subscribed(cluster, asked) as stream:
             for _ in range(60):
                 if choice.random() < 0.3:
-                    disturb(cluster, choice, asked)
+                    cluster.disturb(choice, asked, calm=1)
                     cluster.announce()
                 for _ in range(choice.randrange(6)):
-                    writer.anything()
+                    writer.anything(60)
                 if choice.random() < 0.7:
                     one.take(await stream.next())
-            disturb(cluster, random.Random(1), asked)
+            cluster.disturb(random.Random(1), asked, calm=1)
             cluster.announce()
             await stream.until(one, writer.counts)
         assert one.resets == 1
@@ -281,14 +226,14 @@ def test_clients_that_go_from_gateway_to_gateway(seed: int) -> None:
         one = Copy()
         for _ in range(15):
             asked = choice.randrange(3)
-            disturb(cluster, choice, asked)
+            cluster.disturb(choice, asked, calm=1)
             cluster.announce()
             with suppress(ShuttingDown):  # the one that is asked is down
                 async with subscribed(cluster, asked, one.token) as stream:
                     for _ in range(choice.randrange(8)):
-                        writer.anything()
+                        writer.anything(60)
                         one.take(await stream.next())
-        disturb(cluster, random.Random(1), 0)
+        cluster.disturb(random.Random(1), 0, calm=1)
         cluster.announce()
         async with subscribed(cluster, 0, one.token) as stream:
             await stream.until(one, writer.counts)
@@ -472,10 +417,7 @@ def test_a_new_generation_of_a_table_that_is_all_here_stays_here() -> None:
         one = Copy()
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
-            writer.counts.clear()
-            cluster.whole.generation = 2
-            cluster.whole.publish()
-            writer.put(*range(50, 80))
+            writer.rebuild(range(50, 80))
             cluster[0].switch(range(6))
             cluster.announce()
             await stream.until(one, writer.counts)
@@ -493,10 +435,7 @@ def test_a_new_generation_begins_the_stream_anew_once() -> None:
         one = Copy()
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
-            writer.counts.clear()
-            cluster.whole.generation = 2
-            cluster.whole.publish()
-            writer.put(*range(50, 80))
+            writer.rebuild(range(50, 80))
             for number in (2, 1, 0):
                 one.take(await stream.next())
                 assert one.resets == 1

@@ -11,16 +11,14 @@ from google.rpc import error_details_pb2, status_pb2
 
 from gateway.contract.tokens import TokenSigner
 from gateway.contract.types import Partition
-from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
+from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 from gateway.query.plans import wall_clock_ms
 from gateway.routing.marks import MARK_AGE_MAX_MS, ForwardMark, Marks
 from gateway.stores.base import Phase
-from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.cluster_doors import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.tables import SIGNER, rating
 from tests.unit.query.conftest import SHOP
 
-EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
-EACH_ON_ONE = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
 ROWS = 300
 MARK = "tablegate-forwarded"
 
@@ -40,15 +38,13 @@ def lone() -> Iterator[ClusterDoors]:
         yield doors
 
 
-def movie_of(doors: ClusterDoors, partition: int) -> int:
-    table = doors.whole.table
-    return next(
-        number for number in range(ROWS) if table.table.partition_of(table.key_of(rating(number)), 6) == partition
-    )
+def opened(info: Any) -> Token:
+    """Return what is inside the token of what was read."""
+    return SIGNER.open(info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=None)
 
 
 def read(info: Any) -> dict[int, int]:
-    token = SIGNER.open(info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=None)
+    token = opened(info)
     assert info.HasField("as_of_time")
     return dict(zip(token.partitions or range(len(token.next_offsets)), token.next_offsets, strict=True))
 
@@ -109,10 +105,8 @@ def test_the_trailer_says_who_answered_and_whose_it_is(doors: ClusterDoors) -> N
 
 
 def test_the_trailer_of_an_error_is_that_of_who_said_it(lone: ClusterDoors) -> None:
-    table = lone.whole.table
-    number = next(n for n in range(ROWS, 2 * ROWS) if table.table.partition_of(table.key_of(rating(n)), 6) == 5)
     with pytest.raises(grpc.RpcError) as raised:
-        lone.ask("a", "GetRating", movie_id=number)
+        lone.ask("a", "GetRating", movie_id=movie_of(lone, 5, first=ROWS))
     error: Any = raised.value
     assert dict(error.trailing_metadata())["tablegate-gateway"] == "c"
 
@@ -120,13 +114,9 @@ def test_the_trailer_of_an_error_is_that_of_who_said_it(lone: ClusterDoors) -> N
 def test_what_is_here_is_not_asked_elsewhere(doors: ClusterDoors) -> None:
     for partition in EACH_ON_TWO["a"]:
         doors.ask("a", "GetRating", movie_id=movie_of(doors, partition))
-    here = [number for number in range(ROWS) if doors.whole.table.table.partition_of(_key(number), 6) < 4]
+    here = [number for number in range(ROWS) if doors.whole.table.partition_of(rating(number)) < 4]
     doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in here])
     assert doors.calls() == []
-
-
-def _key(number: int) -> bytes:
-    return (number + 2**63).to_bytes(8, "big")
 
 
 def test_a_batch_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:
@@ -268,17 +258,17 @@ def test_gateways_with_other_keys_say_what_is_wrong() -> None:
         assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
 
 
+def token_ahead(doors: ClusterDoors, movie_id: int) -> str:
+    """Return the token of one change more than the partition of a movie, which is on "c", has."""
+    token = opened(doors.ask("c", "GetRating", movie_id=movie_id).read_info)
+    token.next_offsets[0] += 1
+    return SIGNER.sign(token)
+
+
 def test_errors_come_as_they_were_said(lone: ClusterDoors) -> None:
     """An answer that is too old: with its details, and when to come again."""
     number = movie_of(lone, 5)
-    ahead = SIGNER.open(
-        lone.ask("c", "GetRating", movie_id=number).read_info.consistency_token,
-        kind=TOKEN_KIND_CONSISTENCY,
-        table="ratings",
-        generation=None,
-    )
-    ahead.next_offsets[0] += 1
-    options = {"at_least": SIGNER.sign(ahead), "max_wait": {}}
+    options = {"at_least": token_ahead(lone, number), "max_wait": {}}
     answers = []
     for gateway_id in ("c", "a"):
         with pytest.raises(grpc.RpcError) as raised:
@@ -295,14 +285,7 @@ def test_errors_come_as_they_were_said(lone: ClusterDoors) -> None:
 
 def test_a_read_waits_where_the_partition_is(lone: ClusterDoors) -> None:
     number = movie_of(lone, 5)
-    ahead = SIGNER.open(
-        lone.ask("c", "GetRating", movie_id=number).read_info.consistency_token,
-        kind=TOKEN_KIND_CONSISTENCY,
-        table="ratings",
-        generation=None,
-    )
-    ahead.next_offsets[0] += 1
-    options = {"at_least": SIGNER.sign(ahead), "max_wait": {"seconds": 10}}
+    options = {"at_least": token_ahead(lone, number), "max_wait": {"seconds": 10}}
     asked = threading.Event()
     lone["c"].on_call = asked.set
 
@@ -360,7 +343,7 @@ def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> N
         assert answer[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
     only = (MARK, marks.sign(ForwardMark("ratings", 1, (0,))))
     here = doors.ask("a", "ListRatings", metadata=(only,), page_size=1_000)
-    assert {doors.whole.table.table.partition_of(_key(row.movie_id), 6) for row in here.ratings} == {0}
+    assert {doors.whole.table.partition_of(row) for row in here.ratings} == {0}
 
 
 def test_the_deadline_goes_with_the_call(lone: ClusterDoors) -> None:

@@ -22,12 +22,7 @@ def filled(doors: ClusterDoors) -> ClusterDoors:
 
 def movies_at(doors: ClusterDoors, gateway_id: str) -> list[int]:
     """Return the movies that one gateway has."""
-    table = doors.whole.table
-    return [
-        number
-        for number in range(ROWS)
-        if table.table.partition_of(table.key_of(rating(number)), 6) in HELD[gateway_id]
-    ]
+    return [number for number in range(ROWS) if doors.whole.table.partition_of(rating(number)) in HELD[gateway_id]]
 
 
 def count_of(doors: ClusterDoors, number: int) -> int:

@@ -1,6 +1,5 @@
 """Who would answer a request, and why: told as it is answered, by each gateway of a cluster."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,28 +9,10 @@ from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from gateway.v1 import cluster_pb2
 from gateway.v1 import status_pb2 as own
 from gateway.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
-from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.gateway import soon
 from tests.support.metadata import RATINGS_SERVICE, at, ranked_ids, refused
-from tests.support.tables import SIGNER, rating
-
-EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
-ROWS = 60
-
-
-@pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_TWO) as doors:
-        doors.put(rating(number) for number in range(ROWS))
-        yield doors
-
-
-def _movie(doors: ClusterDoors, partition: int) -> int:
-    table = doors.whole.table
-    numbers = (
-        number for number in range(ROWS) if table.table.partition_of(table.key_of(rating(number)), 6) == partition
-    )
-    return next(numbers)
+from tests.support.tables import SIGNER
 
 
 def _routes(answer: ExplainResponse) -> dict[int, tuple[str, str]]:
@@ -50,7 +31,7 @@ def test_a_get_is_explained_as_it_is_answered(doors: ClusterDoors) -> None:
     for gateway_id in "abc":
         with at(doors, gateway_id) as asked:
             for partition in range(6):
-                number = _movie(doors, partition)
+                number = movie_of(doors, partition)
                 answer = asked.explain("GetRating", {"movieId": str(number)})
                 _, trailer = doors.ask_whole(gateway_id, "GetRating", movie_id=number)
                 assert (answer.query, answer.table, answer.generation) == ("Get", "ratings", 1)
@@ -74,7 +55,7 @@ def test_bytes_and_json_are_explained_alike(doors: ClusterDoors) -> None:
 
 
 def test_a_batch_is_explained_by_its_keys(doors: ClusterDoors) -> None:
-    keys = [{"movieId": _movie(doors, partition)} for partition in (5, 0, 4, 0)]
+    keys = [{"movieId": movie_of(doors, partition)} for partition in (5, 0, 4, 0)]
     with at(doors, "a") as asked:
         answer = asked.explain("BatchGetRatings", {"keys": keys})
     assert answer.reads == "3 of 6 partitions: those of its 4 keys"
@@ -102,7 +83,7 @@ def test_what_reads_all_partitions_says_so(doors: ClusterDoors, method: str) -> 
 
 def test_a_subscription_of_some_keys_reads_their_partitions(doors: ClusterDoors) -> None:
     with at(doors, "a") as asked:
-        [one] = asked.explain("SubscribeRatings", {"movieId": _movie(doors, 3)}).partitions
+        [one] = asked.explain("SubscribeRatings", {"movieId": movie_of(doors, 3)}).partitions
         assert (one.partition, one.gateway_id) == (3, "a")
 
 
@@ -112,7 +93,7 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
         if told.record.gateway_id != "a":
             told.record.tables[0].serving.phases[:] = [cluster_pb2.REPLICA_PHASE_RESTORING] * 4
     doors.tell(doors["a"], status.SerializeToString())
-    request = {"movieId": _movie(doors, 4)}
+    request = {"movieId": movie_of(doors, 4)}
     with at(doors, "a") as asked:
         plan = _plan(asked.explain("GetRating", request))
         assert (plan.route, plan.gateway_id) == (own.PARTITION_ROUTE_NONE, "")
@@ -129,7 +110,7 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
 
 def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: ClusterDoors) -> None:
     first, second = ranked_ids(4, "bc")
-    request = {"movieId": _movie(doors, 4)}
+    request = {"movieId": movie_of(doors, 4)}
     doors[first].stop()
     with at(doors, "a") as asked:
 
@@ -147,13 +128,13 @@ def test_a_copy_that_is_not_announced_answers_still(doors: ClusterDoors) -> None
     doors.announce()
     doors["b"].hold([2, 3, 4, 5])  # before it says so
     with at(doors, "b") as asked:
-        plan = _plan(asked.explain("GetRating", {"movieId": _movie(doors, 5)}))
+        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(doors, 5)}))
     assert (plan.route, plan.gateway_id) == (own.PARTITION_ROUTE_HERE, "b")
     assert plan.why == "this gateway has it, though it does not announce it"
 
 
 def test_freshness_is_told_and_what_it_lacks(doors: ClusterDoors) -> None:
-    number = _movie(doors, 0)
+    number = movie_of(doors, 0)
     with at(doors, "a") as asked:
         for options, text, waits in (
             ({"latest": True}, "latest: all that the changelog has; it waits for half of the time left", ""),

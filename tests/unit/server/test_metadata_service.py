@@ -1,9 +1,7 @@
 """Where a table is: told by gateways that share one, and by one that stands alone."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from gateway.contract.keys import KeyType
 from gateway.door.door import Door
@@ -19,16 +17,7 @@ from tests.support.cluster_doors import ALONE, ClusterDoors
 from tests.support.metadata import Asked, at, ranked_ids, refused
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
-
-EACH_ON_TWO = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
-ROWS = 60
-
-
-@pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_TWO) as doors:
-        doors.put(rating(number) for number in range(ROWS))
-        yield doors
+from tests.unit.server.conftest import ROWS
 
 
 def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
@@ -92,7 +81,7 @@ def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
     assert last.phase == cluster_pb2.REPLICA_PHASE_RESTORING
 
 
-def test_a_table_that_is_not_there_isrefused(doors: ClusterDoors) -> None:
+def test_a_table_that_is_not_there_is_refused(doors: ClusterDoors) -> None:
     with at(doors, "a") as asked:
         for ask in (lambda: asked.table("rating"), lambda: next(asked.watch("rating"))):
             code, reason, text = refused(ask)

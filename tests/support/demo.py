@@ -1,0 +1,28 @@
+"""The demo as a user starts it, and what it says."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def start_demo(data: Path, *words: str) -> subprocess.Popen[str]:
+    """Start `tablegate demo`, wide enough for its tables."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gateway.cli", "demo", "--data", str(data), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "160"},
+    )
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Return what it says up to the first line with a text."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"the demo ended without {text!r}:\n{seen}")

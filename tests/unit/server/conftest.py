@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cluster_doors import EACH_ON_TWO, ClusterDoors
+from tests.support.tables import rating
+
+ROWS = 60
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    with ClusterDoors(EACH_ON_TWO) as doors:
+        doors.put(rating(number) for number in range(ROWS))
+        yield doors
