@@ -87,7 +87,8 @@ class _Cluster:
         in_redis = [member for member in members if member.store == "Redis"]
         stores = "There is no Redis (no redis-server, or it does not start): rows are kept in LMDB."
         if in_redis:
-            stores = f"{names_of(in_redis)} keeps its rows in Redis, the others in LMDB."
+            [own] = [member for member in members if member not in in_redis]
+            stores = f"{own.label} keeps its rows in LMDB, {names_of(in_redis)} in Redis, in one copy."
         say(f"\nA PySpark job keeps the table ratings in {PARTITIONS} partitions.")
         say(f"{len(members)} gateways share them, each partition on {REPLICAS}.\n{stores}")
         say(f"All is ready {seconds:.0f} s after the start.")

@@ -74,8 +74,8 @@ class Gateways:
             serve = ["serve", "--contract", str(shipped_proto_directory() / table.contract), "--bootstrap", bootstrap]
             serve += ["--data", str(data / name), "--listen", address, "--workers", "1", "--reflection"]
             serve += ["--token-key", str(keys), "--advertise", address, "--gateway-id", name, "--zone", zone]
-            is_in_redis = store_url is not None and number == len(ports) - 1
-            serve += ["--store", f"{store_url}?prefix={name}"] if is_in_redis else []
+            is_in_redis = store_url is not None and number > 0
+            serve += ["--store", str(store_url)] if is_in_redis else []
             members.append(
                 Member(
                     name=name,

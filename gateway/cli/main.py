@@ -193,7 +193,7 @@ def serve(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Redis that is to hold the store in place of the directory; each gateway needs a prefix of its own.",
+            help="Redis that is to hold the store in place of the directory; gateways of a cluster share a copy there.",
             metavar="redis://HOST:PORT/0?prefix=NAME",
             envvar="TABLEGATE_STORE",
         ),

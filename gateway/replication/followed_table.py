@@ -12,7 +12,6 @@ was made anew needs a new generation: a manifest that changes within its own is 
 """
 
 import logging
-import secrets
 from collections.abc import Hashable, Sequence
 
 from gateway.contract.catalogue import Table
@@ -26,15 +25,27 @@ from gateway.replication.share import Share
 from gateway.replication.stored_table import StoredTable, next_name
 from gateway.replication.table_log import TableLog
 from gateway.replication.topic_look import Looked, TopicLook, topic_fault
-from gateway.stores.base import Phase, StoreWriter
+from gateway.stores.base import Copy, Phase, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
 
 
 class FollowedTable:
-    """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never."""
+    """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never.
+
+    Store ids that are to be removed are in `garbage`; none that is or was one is taken again, by any table: they are
+    kept in `given_up`.
+    """
 
     def __init__(
-        self, table: Table, *, store: StoreWriter, log: Log, clock: Clock, share: Share, caught_up_ms: int
+        self,
+        table: Table,
+        *,
+        store: StoreWriter,
+        log: Log,
+        clock: Clock,
+        share: Share,
+        caught_up_ms: int,
+        given_up: set[StoreId],
     ) -> None:
         self.table = table
         self.skipped = SkippedRecords(table.name)
@@ -47,6 +58,7 @@ class FollowedTable:
         self._log = log
         self._clock = clock
         self._share = share
+        self._given_up = given_up
         self._manifest: Manifest | None = None
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
         self._look, self._older_look = TopicLook(log, clock), TopicLook(log, clock)
@@ -237,7 +249,10 @@ class FollowedTable:
         gained = following.gain(facts)
         if gained:
             numbers = ", ".join(map(str, gained))
-            self._lines.say(logging.INFO, f"taking over partitions {numbers}, which are restored from its changelog")
+            are = (
+                "are in the store already" if following.joined.issuperset(gained) else "are restored from its changelog"
+            )
+            self._lines.say(logging.INFO, f"taking over partitions {numbers}, which {are}")
 
     def _miss(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on where the changelog of the new one is not there; else nothing."""
@@ -293,7 +308,7 @@ class FollowedTable:
     def _forget(self, following: Following) -> None:
         """Drop what is followed; the next look starts over."""
         following.stop()
-        self.garbage.append(following.store_id)
+        self._give_up(following.store_id)
         if following is self.building:
             self.building = None
             self._stored.forget(next_name(self.table.name))
@@ -301,6 +316,10 @@ class FollowedTable:
             self.serving = None
             problem = _RESTORING.format(self.table.name)
             self._stored.forget(self.table.name, problem=problem, manifest=following.manifest)
+
+    def _give_up(self, *store_ids: StoreId) -> None:
+        self.garbage += store_ids
+        self._given_up.update(store_ids)
 
     # Which generation is followed, and into which store id.
 
@@ -339,6 +358,8 @@ class FollowedTable:
             self._forget(self.building)
         states = self._stored.states()
         stored = None if from_start else self._stored.usable(manifest, facts, caught_up_ms=self.caught_up_ms)
+        used = {each.store_id for each in self._followings()} | {stored.store_id if stored is not None else 0}
+        self._give_up(*sorted({StoreId(state.store_id) for state in states.values()} - used))
         following = self._follow(manifest, facts, stored)
         if beside:
             self.building = following
@@ -347,17 +368,21 @@ class FollowedTable:
             self.serving = following
             self._stored.keep(following, self.table.name)
             self._stored.forget(next_name(self.table.name))
-        unused = {state.store_id for state in states.values()} - {each.store_id for each in self._followings()}
-        self.garbage += [StoreId(number) for number in sorted(unused)]
         self.problem = ""
 
     def _follow(self, manifest: Manifest, facts: TopicFacts, stored: TableState | None) -> Following:
-        """Follow a manifest into what is stored, or from the start into a new store id."""
+        """Follow a manifest into what is stored, or into a new store id, or one in which other gateways have it."""
+        if stored is None:
+            of = (manifest.table, manifest.generation, manifest.changelog_topic_id, self.table.fingerprint)
+            changelog = "/".join(map(str, (*of, self.table.retention_us or 0)))
+            copy = self._store.copy_of(changelog, unwanted=self._given_up)
+        else:
+            copy = Copy(StoreId(stored.store_id), stored.life_id)
         following = Following(
             table=self.table,
             manifest=manifest,
-            store_id=self._store.new_store_id() if stored is None else StoreId(stored.store_id),
-            life_id=secrets.randbits(64) if stored is None else stored.life_id,
+            store_id=copy.store_id,
+            life_id=copy.life_id,
             facts=facts,
             store=self._store,
             log=self._log,
@@ -367,7 +392,7 @@ class FollowedTable:
             caught_up_ms=self.caught_up_ms,
             is_new=stored is None,
         )
-        self._lines.started(following, is_new=stored is None)
+        self._lines.started(following)
         return following
 
     def _switch_when_due(self) -> None:
@@ -395,7 +420,7 @@ class FollowedTable:
         self._stored.forget(next_name(self.table.name))
         if self.serving is not None:
             self.serving.stop()
-            self.garbage.append(self.serving.store_id)
+            self._give_up(self.serving.store_id)
         self.serving, self.building = building, None
         self._lines.say(logging.INFO, "switched to its new generation", generation=building.manifest.generation)
 

@@ -21,14 +21,16 @@ from gateway.v1.changelog_pb2 import Manifest
 
 CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
 CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
+OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
 
 
 class Following:
     """The replicas of a table's partitions. They are fetched from the moment this is made, until `stop`.
 
     `caught_up_ms`: when the store was last known to have the whole changelog, as far as it is here. `is_new`: the store
-    id has no rows yet. `lacking` are wanted and not followed yet; `leaving` may be removed when the beat of that number
-    was heard. `version` is another one when something else is to be announced.
+    id has no rows of ours yet. `joined` were found in the store, where other gateways keep them. `lacking` are wanted
+    and not followed yet; `leaving` may be removed when the beat of that number was heard. `version` is another one when
+    something else is to be announced.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class Following:
     ) -> None:
         self.manifest = manifest
         self.is_frozen = False
+        self.joined: set[Partition] = set()
         self.lacking: frozenset[Partition] = frozenset()
         self.leaving: dict[Partition, int] = {}
         self.version = 0
-        self._is_new = is_new
+        self.is_new = is_new
         self.store_id = store_id
         self.life_id = life_id
         self.facts = facts
@@ -70,6 +73,8 @@ class Following:
         positions = zip(partitions(manifest), stored_positions(store, store_id, manifest), strict=True)
         stored = {partition: position for partition, position in positions if position is not None}
         self.caught_up_ms = caught_up_ms if stored else clock.now_ms()
+        if stored and store.is_shared:  # others may have gone on with it
+            self.caught_up_ms = max(caught_up_ms, min(position.as_of_ms for position in stored.values()))
         self._unclean = set() if is_new else set(partitions(manifest)).difference(stored)
         for partition, position in stored.items():
             self._add(partition, position)
@@ -95,11 +100,27 @@ class Following:
             self._log.follow(replica.source, replica.position.next_offset)
 
     def _add_first(self, gained: Iterable[Partition]) -> None:
-        """Follow partitions of which nothing is stored, from the start; not those whose end is not known."""
+        """Follow partitions of which nothing is here, not those whose end is not known.
+
+        From the start; or from where other gateways are with a partition, that keep it in the same store.
+        """
         for partition in sorted(gained):
             if self.facts.end_offsets[partition] >= 0:
-                self._add(partition, first_position(self.facts, partition))
+                self._add(partition, self._joined(partition) or first_position(self.facts, partition))
         self.replicas.sort(key=attrgetter("partition"))
+
+    def _joined(self, partition: Partition) -> Position | None:
+        joined = self._store.join(self.store_id, partition)
+        if joined is None:
+            return None
+        position, facts = joined.position, self.facts
+        start, end = facts.start_offsets[partition], facts.end_offsets[partition]
+        is_old = position.next_offset < end and is_too_old(position.as_of_ms, facts, now_ms=self._clock.now_ms())
+        if joined.is_kept or position.is_final or not (is_old or position.next_offset < start):
+            self.joined.add(partition)
+            return position
+        self._store.expel(self.store_id, partition)
+        return None
 
     def _begin(self) -> None:
         """Count from here how far restoring is."""
@@ -155,6 +176,7 @@ class Following:
         """Follow a partition no more, and remove it: its position at once, so that nobody reads the rest."""
         self._log.unfollow(replica.source)
         self.replicas.remove(replica)
+        self.joined.discard(replica.partition)
         self.leaving.pop(replica.partition, None)
         self.version += 1
         self._share_version = None  # it may be wanted again
@@ -252,7 +274,7 @@ class Following:
     def was_answered(self) -> bool:
         """Return whether clients may have had rows of it: here, before a restart, or of another gateway."""
         is_alone = self._share.is_alone
-        return not is_alone or not self._is_new or any(replica.is_live for replica in self.replicas)
+        return not is_alone or not self.is_new or any(replica.is_live for replica in self.replicas)
 
     @property
     def rows_applied(self) -> int:
@@ -289,6 +311,11 @@ def stored_positions(store: StoreWriter, store_id: StoreId, manifest: Manifest) 
     """Return the positions that the store has, one of each partition."""
     with store.snapshot() as snapshot:
         return [snapshot.position(store_id, partition) for partition in partitions(manifest)]
+
+
+def is_too_old(caught_up_ms: int, facts: TopicFacts, *, now_ms: int) -> bool:
+    """Return whether a store may have missed deletes."""
+    return now_ms - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
 
 
 def first_position(facts: TopicFacts, partition: Partition) -> Position:

@@ -24,3 +24,8 @@ class Membership:
     def replicas_wanted(self, table: str) -> int:
         """Return how many gateways are to have each partition of a table; 0 is all."""
         return self.replicas_of.get(table, self.replicas)
+
+
+def own_id(membership: Membership | None) -> str:
+    """Return a gateway's name in its cluster; "" for one that stands alone."""
+    return "" if membership is None else membership.gateway_id

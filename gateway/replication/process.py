@@ -17,7 +17,7 @@ from gateway.contract.binder import bind
 from gateway.contract.catalogue import Catalogue
 from gateway.replication.kafka import KafkaLog
 from gateway.replication.log import SystemClock
-from gateway.replication.membership import Membership
+from gateway.replication.membership import Membership, own_id
 from gateway.replication.replicator import FULL_RETRY_S, Replicator
 from gateway.stores.base import StoreCorrupt, StoreFull, StoreWentBack, StoreWriter
 from gateway.stores.opening import open_for_writing, wipe
@@ -96,7 +96,7 @@ def _open(config: ReplicatorConfig, stop: threading.Event) -> "LmdbStore | Redis
     is_full = False
     while not stop.is_set():
         try:
-            return open_for_writing(config.store, config.store_url)
+            return open_for_writing(config.store, config.store_url, own_id(config.membership))
         except StoreCorrupt as error:
             _logger.warning("%s; it is wiped and restored", error)
             wipe(config.store, config.store_url)

@@ -14,7 +14,7 @@ from gateway.replication.followed_table import FollowedTable
 from gateway.replication.following import partitions
 from gateway.replication.log import Clock, Fetched, Log
 from gateway.replication.manifest_topic import ManifestTopic
-from gateway.replication.membership import Membership
+from gateway.replication.membership import Membership, own_id
 from gateway.replication.replica import Replica
 from gateway.replication.share import Alone
 from gateway.replication.status import gateway_status
@@ -23,7 +23,6 @@ from gateway.replication.sweep import Sweep
 from gateway.stores.base import Phase, StoreFull, StoreWriter
 from gateway.v1.status_pb2 import GetStatusResponse
 
-RECORDS_MAX = 20_000  # of a fetch: enough that a transaction costs little beside its rows, few enough to stay small
 POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
 BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
 LOOKING_POLL_S = 0.01  # while an answer is awaited
@@ -67,9 +66,17 @@ class Replicator:
         self._has_news = False  # that the other gateways, and our workers, should know at once
         share = self._cluster or Alone()
         caught_up_ms = self._demote(catalogue)
+        self._garbage = self._unnamed_store_ids(catalogue)
+        given_up = set(self._garbage)
         self._tables = {
             name: FollowedTable(
-                table, store=store, log=log, clock=clock, share=share, caught_up_ms=caught_up_ms.get(name, 0)
+                table,
+                store=store,
+                log=log,
+                clock=clock,
+                share=share,
+                caught_up_ms=caught_up_ms.get(name, 0),
+                given_up=given_up,
             )
             for name, table in sorted(catalogue.tables.items())
         }
@@ -77,7 +84,6 @@ class Replicator:
         self._is_full = False
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
-        self._garbage: list[StoreId] = self._unnamed_store_ids()
         self._sweep = Sweep(store, clock)
         self._manifest_topic.tick()
 
@@ -98,11 +104,11 @@ class Replicator:
                     self._store.apply(StoreId(state.store_id), partition, [], demoted)
         return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
 
-    def _unnamed_store_ids(self) -> list[StoreId]:
+    def _unnamed_store_ids(self, catalogue: Catalogue) -> list[StoreId]:
         """Return the store ids that no table of the contracts names: what a crash or another contract left."""
         named = set()
         with self._store.snapshot() as snapshot:
-            for name in self._tables:
+            for name in catalogue.tables:
                 for state in (snapshot.table(name), snapshot.table(next_name(name))):
                     if state is not None:
                         named.add(state.store_id)
@@ -116,7 +122,7 @@ class Replicator:
         if self._held:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
         else:
-            fetched = self._log.fetch(records_max=RECORDS_MAX, timeout_s=self._timeout_s(poll_s))
+            fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
             by_source = self._replicas() if fetched else {}
             self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
         has_news = bool(self._held)
@@ -269,7 +275,7 @@ class Replicator:
             now_ms=self._clock.now_ms(),
             now_s=now_s,
             kafka_reachable=bool(self._is_reachable),
-            gateway_id="" if self._membership is None else self._membership.gateway_id,
+            gateway_id=own_id(self._membership),
             gateways=() if self._cluster is None else self._cluster.statuses(),
         )
         try:

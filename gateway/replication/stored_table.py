@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from gateway.contract.catalogue import Table
 from gateway.contract.types import StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.following import Following, closed_facts, stored_positions
+from gateway.replication.following import Following, closed_facts, is_too_old, stored_positions
 from gateway.replication.log import Clock, TopicFacts
 from gateway.replication.manifests import follows_on, problem_of
 from gateway.replication.retention import early_removal
 from gateway.replication.table_log import TableLog
 from gateway.stores.base import Position, StoreWriter
 from gateway.v1.changelog_pb2 import Manifest
-
-OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
 
 
 def next_name(table_name: str) -> str:
@@ -95,9 +93,14 @@ class StoredTable:
     def fault_of(self, state: TableState, facts: TopicFacts, *, caught_up_ms: int) -> str | None:
         """Return why what is stored cannot be followed on from; None if it can."""
         positions = self._positions(state)
-        bounds = zip(positions, facts.start_offsets, facts.end_offsets, strict=True)
-        if any(position is not None and not start <= position.next_offset <= end for position, start, end in bounds):
-            return "its stored position is not in the changelog"
+        for position, start, end in zip(positions, facts.start_offsets, facts.end_offsets, strict=True):
+            if position is None:
+                continue
+            # What is shared may have moved on since the look; the next one sees whether it is beyond the end.
+            if position.next_offset < start or (position.next_offset > end and not self._store.is_shared):
+                return "its stored position is not in the changelog"
+        if any(positions) and self._store.is_shared:
+            caught_up_ms = max(caught_up_ms, min(each.as_of_ms for each in positions if each is not None))
         is_closed = closed_facts(state.manifest, positions) is not None
         if any(positions) and not is_closed and self.is_too_old(caught_up_ms, facts):
             return "its store is too old, and may have missed deletes"
@@ -115,7 +118,7 @@ class StoredTable:
 
     def is_too_old(self, caught_up_ms: int, facts: TopicFacts) -> bool:
         """Return whether a store may have missed deletes."""
-        return self._clock.now_ms() - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
+        return is_too_old(caught_up_ms, facts, now_ms=self._clock.now_ms())
 
     def early_removal(self, caught_up_ms: int, stored_retention_us: int = 0) -> str | None:
         """Return why a store may lack rows that are not expired; None where it does not."""

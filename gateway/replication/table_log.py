@@ -30,8 +30,9 @@ class TableLog:
             self._told = message
             self.say(level, message)
 
-    def started(self, following: Following, *, is_new: bool) -> None:
+    def started(self, following: Following) -> None:
         """Log that a generation is followed from now on."""
+        is_new = following.is_new and following.replicas and not following.joined
         self._report_at_s = self._clock.monotonic_s() + REPORT_EVERY_S
         self.say(
             logging.INFO,

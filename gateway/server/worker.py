@@ -18,6 +18,7 @@ from gateway.door.web import web_protocols
 from gateway.query.call import Methods
 from gateway.query.plans import query_methods, wall_clock_ms
 from gateway.query.router import Router
+from gateway.replication.membership import own_id
 from gateway.routing.channels import GrpcForwarder
 from gateway.routing.credentials import Credentials
 from gateway.routing.directory import Directory
@@ -62,7 +63,8 @@ class _Worker:
     def __init__(self, config: ChildConfig) -> None:
         catalogue = bind(config.files)
         directory = Path(config.store)
-        self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url))
+        own = own_id(config.membership)
+        self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url, own))
         self._health = Health(catalogue)
         self._bell = Bell()
         lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is

@@ -2,7 +2,8 @@
 
 One process writes a store (the replicator); any number of processes read it (the workers), each read a snapshot. A
 batch of changes, its history entries and the new position are one transaction. A store is disposable: the changelog is
-the truth.
+the truth. Gateways that share a store (Redis) keep one copy of a partition together: rows, history and position are
+common; phase, tables and status are each gateway's own.
 
 What a store keeps for a partition (of one life of a table, its `StoreId`):
   rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
@@ -11,11 +12,14 @@ What a store keeps for a partition (of one life of a table, its `StoreId`):
   position   next offset, as-of time, phase, and the bookmark of the newest progress marker
 """
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
+
+from typing_extensions import override
 
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import Version
@@ -157,20 +161,52 @@ class StoreReader(Protocol):
 
 
 class Applied(NamedTuple):
-    """What `apply` did: changes applied; stale ones, which were dropped, by offset, oldest first."""
+    """What `apply` did: changes applied; stale ones, which were dropped, by offset, oldest first.
+
+    What another gateway had applied already is neither.
+    """
 
     applied: int
     stale: list[Change]
 
 
+class Copy(NamedTuple):
+    """Where a store has the rows of a changelog: the same store id and life for all gateways that share it."""
+
+    store_id: StoreId
+    life_id: int
+
+
+class Joined(NamedTuple):
+    """What other gateways keep of a partition, CATCHING_UP or RESTORING; `is_kept`: one of them is there."""
+
+    position: Position
+    is_kept: bool
+
+
 class StoreWriter(StoreReader, Protocol):
-    """The store for its one writing process, from one thread."""
+    """The store for its one writing process, from one thread. `changes_max`: of a batch, so that readers do not wait.
+
+    `is_shared`: other gateways may write to it too, the same changes of the same changelog.
+    """
+
+    changes_max: int
+    is_shared: bool
 
     def put_table(self, name: str, state: TableState) -> None:
         """Keep what is known of table `name`, in place of what was known."""
 
     def new_store_id(self) -> StoreId:
         """Return a number that no rows of this store have had. The first is 1."""
+
+    def copy_of(self, changelog: str, *, unwanted: Collection[StoreId]) -> Copy:
+        """Return the copy that gateways share of what is named `changelog`, but none of `unwanted`; else a new one."""
+
+    def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
+        """Take part in a partition that other gateways keep here; None where none does."""
+
+    def expel(self, store_id: StoreId, partition: Partition) -> None:
+        """Take a partition from all gateways that keep it here: they notice, as of a loss."""
 
     def store_ids(self) -> set[StoreId]:
         """Return the numbers that have a position or rows."""
@@ -204,8 +240,28 @@ class StoreWriter(StoreReader, Protocol):
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
         """Remove one partition of `store_id`, as `drop` does all: its position first, so that nobody reads the rest.
 
-        Return True at the end, and at once where there is nothing. Nothing is applied to it in between.
+        Return True at the end, and at once where there is nothing. Nothing is applied to it in between. What other
+        gateways keep stays.
         """
 
     def set_status(self, status: bytes) -> None:
         """Keep the gateway's status for readers."""
+
+
+class OwnStore(StoreWriter):
+    """What stores have in common to which no other gateway writes."""
+
+    changes_max = 20_000  # enough that a transaction costs little beside its rows, few enough to stay small
+    is_shared = False
+
+    @override
+    def copy_of(self, changelog: str, *, unwanted: Collection[StoreId]) -> Copy:
+        return Copy(self.new_store_id(), secrets.randbits(64))
+
+    @override
+    def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
+        return None
+
+    @override
+    def expel(self, store_id: StoreId, partition: Partition) -> None:
+        raise AssertionError("no other gateway has it")

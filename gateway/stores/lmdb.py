@@ -29,6 +29,7 @@ from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
     Change,
+    OwnStore,
     PastChange,
     Phase,
     Position,
@@ -37,7 +38,6 @@ from gateway.stores.base import (
     StoreFull,
     StoreReader,
     StoreUnavailable,
-    StoreWriter,
 )
 from gateway.stores.environment import Environment, Guarded
 
@@ -169,7 +169,7 @@ class LmdbReader(StoreReader):
             self._environment.env.close()
 
 
-class LmdbStore(LmdbReader, StoreWriter):
+class LmdbStore(LmdbReader, OwnStore):
     """The store for its writing process. Opening one raises `StoreCorrupt` where `environment.wipe` must come first."""
 
     def __init__(

@@ -15,6 +15,7 @@ from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
     Change,
+    OwnStore,
     PastChange,
     Phase,
     Position,
@@ -22,7 +23,6 @@ from gateway.stores.base import (
     StoredRow,
     StoreFull,
     StoreUnavailable,
-    StoreWriter,
 )
 
 Place = tuple[StoreId, Partition]
@@ -122,7 +122,7 @@ class MemorySnapshot(Snapshot):
         return self._content.status
 
 
-class MemoryStore(StoreWriter):
+class MemoryStore(OwnStore):
     """The store protocol over dictionaries. `free_bytes` below 1 is a full disk."""
 
     def __init__(

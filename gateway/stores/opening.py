@@ -1,6 +1,7 @@
-"""Which store a gateway has: the Redis that a URL names, or LMDB in a directory.
+"""Which store a gateway has: the Redis that a URL names, which it may share with others, or LMDB in a directory.
 
-Each is imported where it is used: a process without the other does not pay for it.
+`gateway` is its id in its cluster, "" where it stands alone. Each store is imported where it is used: a process without
+the other does not pay for it.
 """
 
 from pathlib import Path
@@ -13,23 +14,23 @@ if TYPE_CHECKING:
     from gateway.stores.redis import RedisStore
 
 
-def open_for_reading(directory: Path, url: str | None) -> StoreReader:
+def open_for_reading(directory: Path, url: str | None, gateway: str) -> StoreReader:
     """Open a store that a writer has made; raise `StoreUnavailable` before it has."""
     if url is not None:
         from gateway.stores.redis import RedisReader
 
-        return RedisReader(url)
+        return RedisReader(url, gateway)
     from gateway.stores.lmdb import LmdbReader
 
     return LmdbReader(directory)
 
 
-def open_for_writing(directory: Path, url: str | None) -> "LmdbStore | RedisStore":
+def open_for_writing(directory: Path, url: str | None, gateway: str) -> "LmdbStore | RedisStore":
     """Open a store, or make one; raise `StoreCorrupt` where `wipe` must come first, or another `StoreUnavailable`."""
     if url is not None:
         from gateway.stores.redis import RedisStore
 
-        return RedisStore(url)
+        return RedisStore(url, gateway)
     from gateway.stores.lmdb import LmdbStore
 
     return LmdbStore(directory)

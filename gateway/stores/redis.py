@@ -1,32 +1,36 @@
 """The store in Redis: what `redis_layout` says, a partition in one slot, a batch in one atomic step.
 
-Rows, order, history and position of a batch are written by one script, which compares versions itself. So a second
-writer, which nobody wants, does no harm: one that is behind moves neither a row back nor the position, and what it
-brings again is stale. What is stored is as durable as Redis is told to be; the changelog is the truth. Where a failover
-or a flush took back what this writer had written, its next write or status raises `StoreWentBack`, and changes nothing:
-a batch never leaves a gap. After that the store is as if just opened.
+Rows, order, history and position of a batch are written by one script, which compares versions itself. So gateways of
+one prefix share a copy of each partition that several are to have, and all write to it: one that is behind moves
+neither a row back nor the position, and what another has applied is not applied again. Which partitions a gateway has,
+how far it is with each (its phase), tables and status are its own. Rows go when nobody has them any more.
+
+What is stored is as durable as Redis is told to be; the changelog is the truth. Where a failover or a flush took back
+what this writer had written, its next write or status raises `StoreWentBack`, and changes nothing: a batch never leaves
+a gap. After that the store is as if just opened.
 
 Redis 7.0 or newer, with `maxmemory-policy noeviction`: an evicted key would be a row that is "not found".
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 from typing_extensions import override
 
-from gateway.contract.types import Partition, StoreId
+from gateway.contract.types import Offset, Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
     Change,
+    Copy,
+    Joined,
     Phase,
     Position,
     Snapshot,
-    StoreCorrupt,
     StoreReader,
     StoreUnavailable,
     StoreWentBack,
@@ -38,38 +42,46 @@ from gateway.stores.redis_layout import (
     Keys,
     Mark,
     Place,
+    held_value,
     mark_of,
     pack_position,
     pack_row,
     place_name,
     place_of,
 )
-from gateway.stores.redis_scripts import APPLY, DROP, DROP_TOMBSTONES, EXPIRE
+from gateway.stores.redis_scripts import APPLY, COPY, DROP, DROP_TOMBSTONES, EXPIRE, JOIN
 from gateway.stores.redis_snapshot import KnownStates, RedisSnapshot
 
 READ_TIMEOUT_S = 3.0  # a worker's event loop waits so long at most, and the largest batch takes less
 WRITE_TIMEOUT_S = 30.0  # nobody waits for the writer
 STATUSES_PER_POLICY_CHECK = 20  # ten seconds
+CHANGES_MAX = 2_000  # Redis does nothing else meanwhile: 20 ms
+LOOK_FIRST = 100  # changes of a batch from which on it is worth a look whether another gateway has applied them
+THERE_MS = 30_000  # a gateway that was here so lately looks after what it keeps
+GONE_MS = 86_400_000  # one that was away so long keeps nothing
 
 _FORMAT, _LIFE = "format", "life"
 
 
 class RedisReader(StoreReader):
-    """The store for a process that answers. Opening one raises `StoreUnavailable`, or `BadRedisUrl`."""
+    """The store for a process that answers, as a gateway has it ("": one that stands alone).
 
-    def __init__(self, url: str) -> None:
-        self._use(url, timeout_s=READ_TIMEOUT_S)
+    Opening one raises `StoreUnavailable`, or `BadRedisUrl`.
+    """
+
+    def __init__(self, url: str, gateway: str = "") -> None:
+        self._use(url, gateway, timeout_s=READ_TIMEOUT_S)
         [[found, life]] = self._connection.run(("HMGET", self._keys.store, _FORMAT, _LIFE))
         self._life = life
         if found != FORMAT_VERSION:
             self.close()
             raise StoreUnavailable(f"there is no store in {self._text} yet: the replicator makes it")
 
-    def _use(self, url: str, *, timeout_s: float) -> None:
+    def _use(self, url: str, gateway: str, *, timeout_s: float) -> None:
         address = parse_address(url)
         self._text = address.text
         self._connection = RedisConnection(address, timeout_s=timeout_s)
-        self._keys = Keys(address.prefix)
+        self._keys = Keys(address.prefix, gateway)
         self._states: KnownStates = {}
         self._life = b""
         self._closed = False
@@ -98,10 +110,13 @@ class RedisReader(StoreReader):
 
 
 class RedisStore(RedisReader, StoreWriter):
-    """The store for its writing process. Opening one raises `StoreCorrupt` where `wipe` must come first."""
+    """The store for the writing process of a gateway."""
 
-    def __init__(self, url: str, *, history_changes_max: int = HISTORY_CHANGES_MAX) -> None:
-        self._use(url, timeout_s=WRITE_TIMEOUT_S)
+    changes_max = CHANGES_MAX
+    is_shared = True
+
+    def __init__(self, url: str, gateway: str = "", *, history_changes_max: int = HISTORY_CHANGES_MAX) -> None:
+        self._use(url, gateway, timeout_s=WRITE_TIMEOUT_S)
         self._history_changes_max = history_changes_max
         self._statuses = 0
         self._open_snapshots: list[RedisSnapshot] = []
@@ -114,16 +129,24 @@ class RedisStore(RedisReader, StoreWriter):
         *_, (found, life) = self._connection.run(
             ("HSETNX", store, _FORMAT, FORMAT_VERSION),
             ("HSETNX", store, _LIFE, secrets.token_bytes(16)),
+            self._here(),
             ("HMGET", store, _FORMAT, _LIFE),
         )
         if found != FORMAT_VERSION:
             theirs, ours = found.decode(errors="replace"), FORMAT_VERSION.decode()
             self.close()
-            raise StoreCorrupt(f"the store in {self._text} has format {theirs}, this version writes {ours}")
+            raise StoreUnavailable(
+                f"the store in {self._text} has format {theirs}, this version writes {ours}: give it another prefix, "
+                "where it is restored"
+            )
         self._life = life
+
+    def _here(self) -> Command:
+        return "HSET", self._keys.gateways, self._keys.gateway, time.time_ns() // 1_000_000
 
     def _forget(self) -> None:
         self._marks: dict[Place, Mark | None] = {}  # what this process knows to be stored
+        self._brought: dict[Place, Offset] = {}  # the next offsets that this process has moved to
         self._put_states: dict[str, bytes] = {}
 
     @override
@@ -149,10 +172,10 @@ class RedisStore(RedisReader, StoreWriter):
         self._hold(partial(RedisSnapshot.table, name=name))
         value, stream = state.SerializeToString(deterministic=True), self._keys.stream(name)
         places = [(StoreId(state.store_id), Partition(number)) for number in range(state.manifest.partition_count)]
-        commands: list[Command] = [("HSET", self._keys.states, name, value), ("DEL", stream)]
+        commands: list[Command] = [("HSET", self._keys.states, name, value)]
         if places:
             names = [item for place in places for item in (place[1], self._keys.of(place).history)]
-            commands.append(("HSET", stream, *map(str, names)))
+            commands += [("DEL", stream), ("HSET", stream, *map(str, names))]
         self._connection.run(("MULTI",), *commands, ("EXEC",))
         self._put_states[name] = value
 
@@ -160,6 +183,35 @@ class RedisStore(RedisReader, StoreWriter):
     def new_store_id(self) -> StoreId:
         self._check_open()
         return StoreId(self._connection.run(("INCR", self._keys.next_id))[0])
+
+    @override
+    def copy_of(self, changelog: str, *, unwanted: Collection[StoreId]) -> Copy:
+        self._check_open()
+        arguments = (changelog, secrets.randbits(64), *unwanted)
+        found = self._connection.call(COPY, (self._keys.copies, self._keys.next_id), arguments)
+        store_id, life_id = map(int, found.split(b"/"))
+        return Copy(StoreId(store_id), life_id)
+
+    @override
+    def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
+        place = store_id, partition
+        self._hold(partial(RedisSnapshot.hold_place, place=place))
+        self._connection.run(("SADD", self._keys.places, place_name(place)))
+        answer = self._connection.call(JOIN, (self._keys.of(place).position,), (self._keys.gateway,))
+        self._let_go(place)
+        self._marks[place] = mark = mark_of(answer[0]) if answer else None
+        if mark is None:
+            return None
+        away = self._away(THERE_MS)
+        others = {name.decode() for name in answer[1]} - {"at", self._keys.gateway}
+        return Joined(mark.position, not others <= away)
+
+    @override
+    def expel(self, store_id: StoreId, partition: Partition) -> None:
+        place = store_id, partition
+        self._hold(partial(RedisSnapshot.hold_place, place=place))
+        self._let_go(place)
+        self._connection.run(("UNLINK", *self._keys.of(place)))
 
     def _places(self) -> list[Place]:
         return sorted(map(place_of, self._connection.run(("SMEMBERS", self._keys.places))[0]))
@@ -172,7 +224,7 @@ class RedisStore(RedisReader, StoreWriter):
     def set_status(self, status: bytes) -> None:
         """Keep the status; raise `StoreWentBack` where the store is not as far as this process knows it was."""
         self._hold(RedisSnapshot.status)
-        self._connection.run(("SET", self._keys.status, status))
+        self._connection.run(("SET", self._keys.status, status), self._here())
         self._check_stored()
         self._statuses += 1
         if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
@@ -184,11 +236,11 @@ class RedisStore(RedisReader, StoreWriter):
         states, life, *values = self._connection.run(
             ("HMGET", self._keys.states, *names, ""),
             ("HGET", self._keys.store, _LIFE),
-            *(("GET", self._keys.of(place).position) for place, _ in known),
+            *(self._ask_position(place) for place, _ in known),
         )
         if life != self._life or states[:-1] != list(self._put_states.values()):
             raise self._went_back()
-        for (place, mark), value in zip(known, values, strict=True):
+        for (place, mark), value in zip(known, map(held_value, values), strict=True):
             if value != mark.value:
                 if value is None or _is_before(stored := mark_of(value), mark):
                     raise self._went_back()
@@ -197,7 +249,7 @@ class RedisStore(RedisReader, StoreWriter):
     def _went_back(self) -> StoreWentBack:
         self._forget()
         self._make()
-        why = "it lost writes, as after a failover or a flush, or another gateway has its prefix"
+        why = "it lost writes, as after a failover or a flush"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
 
     @override
@@ -207,29 +259,45 @@ class RedisStore(RedisReader, StoreWriter):
         known = self._known(place)
         if known is None:  # first, so that no row is ever in a partition that is not listed
             self._connection.run(("SADD", self._keys.places, place_name(place)))
-        arguments: list[Any] = [_next_offset(known), self._history_changes_max, pack_position(position)]
+        elif len(changes) >= LOOK_FIRST:
+            known, changes = self._not_applied(place, known, changes)
+        known_next = _next_offset(known)
+        brought = self._brought.get(place, known_next)
+        arguments = [self._keys.gateway, known_next, self._history_changes_max, brought, pack_position(position)]
         for change in changes:
             arguments += (change[1], pack_row(change))
         answer = self._connection.call(APPLY, self._keys.of(place), arguments)
         if not answer:
             raise self._went_back()
         value, applied, *stale = answer
-        self._marks[place] = mark_of(value)
+        self._marks[place], self._brought[place] = mark_of(value), position.next_offset
         if applied < 0:
-            return Applied(0, list(changes))
+            return Applied(0, [change for change in changes if change.offset < brought])
         return Applied(applied, [changes[number] for number in stale])
+
+    def _not_applied(self, place: Place, known: Mark, changes: Sequence[Change]) -> tuple[Mark, Sequence[Change]]:
+        """Return what is stored now, and the changes but for those that another gateway has applied since."""
+        value = held_value(self._connection.run(self._ask_position(place))[0])
+        if value is None or value == known.value or _is_before(stored := mark_of(value), known):
+            return known, changes
+        begin, end = self._brought.get(place, known.position.next_offset), stored.position.next_offset
+        return stored, [change for change in changes if not begin <= change.offset < end]
 
     def _known(self, place: Place) -> Mark | None:
         """Return what this process knows to be stored; it looks where it knows nothing."""
         if place not in self._marks:
-            self._note(place, self._connection.run(("GET", self._keys.of(place).position))[0])
+            self._note(place, held_value(self._connection.run(self._ask_position(place))[0]))
         return self._marks[place]
+
+    def _ask_position(self, place: Place) -> Command:
+        return "HMGET", self._keys.of(place).position, self._keys.gateway, "at"
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
         place = store_id, partition
         self._hold(partial(RedisSnapshot.hold_place, place=place))
-        arguments = (_next_offset(self._known(place)), self._history_changes_max, time_ms, *keys)
+        known_next = _next_offset(self._known(place))
+        arguments = (self._keys.gateway, known_next, self._history_changes_max, time_ms, *keys)
         answer = self._connection.call(EXPIRE, self._keys.of(place), arguments)
         if not answer:
             raise self._went_back()
@@ -260,16 +328,28 @@ class RedisStore(RedisReader, StoreWriter):
             return True
         for place in places:
             self._hold(partial(RedisSnapshot.hold_place, place=place))
-            self._marks.pop(place, None)
-        self._connection.run(*(("DEL", self._keys.of(place).position) for place in places))
+            self._let_go(place)
+        gone = [self._keys.gateway, *self._away(GONE_MS)]
+        for place in places:  # first the positions, so that nobody reads the rest
+            self._connection.call(DROP, self._keys.of(place), (0, *gone))
         left = max(limit, 0)
         for place in places:
-            removed, rest = self._connection.call(DROP, self._keys.of(place), (left,))
+            removed, rest = self._connection.call(DROP, self._keys.of(place), (left, *gone))
             if rest:
                 return False
             left -= removed
             self._connection.run(("SREM", self._keys.places, place_name(place)))
         return True
+
+    def _let_go(self, place: Place) -> None:
+        self._marks.pop(place, None)
+        self._brought.pop(place, None)
+
+    def _away(self, for_ms: int) -> set[str]:
+        """Return the gateways that were not here for so long."""
+        flat = self._connection.run(("HGETALL", self._keys.gateways))[0]
+        end_ms = time.time_ns() // 1_000_000 - for_ms
+        return {name.decode() for name, seen_ms in zip(flat[::2], flat[1::2], strict=True) if int(seen_ms) < end_ms}
 
     def abandon(self) -> None:
         """Let go of the store, whatever state it is in."""
@@ -277,14 +357,18 @@ class RedisStore(RedisReader, StoreWriter):
 
 
 def wipe(url: str) -> None:
-    """Remove everything of the store's prefix: readers see it by `is_current`. Raise `StoreUnavailable`."""
+    """Remove everything of the store's prefix, of all gateways: they see it. Raise `StoreUnavailable`."""
     address = parse_address(url)
-    keys, connection = Keys(address.prefix), RedisConnection(address, timeout_s=WRITE_TIMEOUT_S)
-    names, places = connection.run(("HKEYS", keys.states), ("SMEMBERS", keys.places))
-    for place in map(place_of, places):
-        connection.run(*(("UNLINK", key) for key in keys.of(place)))
-    streams = [keys.stream(name.decode()) for name in names]
-    connection.run(("UNLINK", keys.states, keys.status, keys.next_id, keys.places, keys.store, *streams))
+    connection = RedisConnection(address, timeout_s=WRITE_TIMEOUT_S)
+    keys = Keys(address.prefix, "")
+    for name in connection.run(("HKEYS", keys.gateways))[0]:
+        own = Keys(address.prefix, name.decode().removeprefix(keys.gateway))
+        tables, places = connection.run(("HKEYS", own.states), ("SMEMBERS", own.places))
+        for place in map(place_of, places):
+            connection.run(*(("UNLINK", key) for key in keys.of(place)))
+        streams = [keys.stream(table.decode()) for table in tables]
+        connection.run(("UNLINK", own.states, own.status, own.places, *streams))
+    connection.run(("UNLINK", keys.copies, keys.next_id, keys.store, keys.gateways))
     connection.close()
 
 

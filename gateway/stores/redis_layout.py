@@ -1,22 +1,26 @@
 """Keys and values of the Redis store. Whoever changes them raises `FORMAT_VERSION`.
 
 A partition's keys have one hash tag, and so one slot of a cluster; `PREFIX` is what the store's URL names, "tablegate"
-where it names nothing. `ID` is the store id, `P` the partition:
+where it names nothing. `ID` is the store id, `P` the partition. Gateways of one prefix share their partitions:
 
   PREFIX:{ID/P}:rows        hash, key → offset 8, then the row as `layout.pack_row` has it
   PREFIX:{ID/P}:order       sorted set of the keys of live rows, all of one score, so that it is in byte order
   PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
   PREFIX:{ID/P}:history     stream of the latest changes, see below
-  PREFIX:{ID/P}:position    id of the newest change in the history (offset 8, order 4), then `layout.pack_position`
+  PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
+                            `layout.pack_position`, with the phase of whoever was first; gateway → its own phase: who
+                            keeps the partition
 
-What is of no partition is in one slot of its own:
+What is of no partition is in one slot of its own; `:GATEWAY` is not there for a gateway that stands alone:
 
-  PREFIX:{tables}:store         hash: format, and life: random, another one once the store was lost and made anew
-  PREFIX:{tables}:states        hash, table name → TableState
-  PREFIX:{tables}:status        what `set_status` kept
-  PREFIX:{tables}:next-id       the newest store id
-  PREFIX:{tables}:places        set of "ID/P": partitions that have, or may have, something
-  PREFIX:{tables}:TABLE-stream  hash, partition → name of the history that is served of it: for other programs
+  PREFIX:{tables}:store           hash: format, and life: random, another one once the store was lost and made anew
+  PREFIX:{tables}:copies          hash, changelog → "ID/life" of the copy that gateways share
+  PREFIX:{tables}:next-id         the newest store id
+  PREFIX:{tables}:gateways        hash, gateway → when it was here last, in ms since 1970
+  PREFIX:{tables}:states:GATEWAY  hash, table name → TableState
+  PREFIX:{tables}:status:GATEWAY  what `set_status` kept
+  PREFIX:{tables}:places:GATEWAY  set of "ID/P": partitions of which this gateway has, or may have, something
+  PREFIX:{tables}:TABLE-stream    hash, partition → name of the history that is served of it: for other programs
 
 Other programs follow a table by its stream: `HGET tablegate:{tables}:ratings-stream 0` gives the name of a stream, and
 XRANGE or XREAD its changes. A new generation of the table is another stream under the same `ratings-stream`. An entry's
@@ -33,9 +37,9 @@ from typing import Any, NamedTuple
 from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import Version
 from gateway.stores import layout
-from gateway.stores.base import Change, PastChange, Position
+from gateway.stores.base import Change, PastChange, Phase, Position
 
-FORMAT_VERSION = b"1"
+FORMAT_VERSION = b"2"
 DEFAULT_PREFIX = "tablegate"
 
 Place = tuple[StoreId, Partition]
@@ -55,14 +59,20 @@ class PlaceKeys(NamedTuple):
 
 
 class Keys:
-    """The keys of the store of one prefix."""
+    """The keys of the store of one prefix, as one gateway has it; "" is one that stands alone."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, gateway: str) -> None:
+        self.gateway = f"gateway:{gateway}"
         self._prefix = prefix
         self._places: dict[Place, PlaceKeys] = {}
-        shared = f"{prefix}:{{tables}}:"
-        self.store, self.states, self.status = shared + "store", shared + "states", shared + "status"
-        self.next_id, self.places = shared + "next-id", shared + "places"
+        shared, own = f"{prefix}:{{tables}}:", f":{gateway}" if gateway else ""
+        self.store, self.copies, self.next_id = shared + "store", shared + "copies", shared + "next-id"
+        self.gateways = shared + "gateways"
+        self.states, self.status, self.places = (
+            shared + "states" + own,
+            shared + "status" + own,
+            shared + "places" + own,
+        )
         self._shared = shared
 
     def of(self, place: Place) -> PlaceKeys:
@@ -109,10 +119,17 @@ class Mark(NamedTuple):
         return f"{self.last[0]}-{self.last[1]}"
 
 
+def held_value(fields: Sequence[bytes | None]) -> bytes | None:
+    """Return the value of a position from its fields of the gateway and `at`; None where the gateway has it not."""
+    phase, at = fields
+    return None if phase is None or at is None else phase + at
+
+
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def mark_of(value: bytes) -> Mark:
-    """Return what the value of a position says."""
-    return Mark(value, layout.unpack_position(value[_LAST.size :])[0], _LAST.unpack_from(value))
+    """Return what the value of a position says: the phase of its gateway, then `at`."""
+    position = layout.unpack_position(value[1 + _LAST.size :])[0]
+    return Mark(value, position.in_phase(Phase(value[0])), _LAST.unpack_from(value, 1))
 
 
 def pack_position(position: Position) -> bytes:

@@ -22,7 +22,13 @@ class Script:
     @classmethod
     def of(cls, text: str, *, writes: bool) -> "Script":
         """Return the script of a text, which may name constants of the layout."""
-        for name, value in (("RESTORING", Phase.RESTORING), ("IS_ROW", IS_ROW), ("RECORD_ORDER", RECORD_ORDER)):
+        constants = {
+            "RESTORING": Phase.RESTORING,
+            "CATCHING_UP": Phase.CATCHING_UP,
+            "IS_ROW": IS_ROW,
+            "RECORD_ORDER": RECORD_ORDER,
+        }
+        for name, value in constants.items():
             text = text.replace(f"${name}", str(int(value)))
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return cls(text, sha, "EVALSHA" if writes else "EVALSHA_RO")
@@ -47,20 +53,21 @@ local function values_of(rows, keys)
 end
 """
 
-# ARGV[1]: the next offset that the writer knows to be stored, -1 for nothing known; ARGV[2]: longest history.
+# ARGV[1]: the gateway; ARGV[2]: the next offset that it knows to be stored, -1 for nothing known; ARGV[3]: longest
+# history.
 _WRITE = (
     _MANY
     + """
 local position, rows, order, tombstones, history = unpack(KEYS)
-local history_max = tonumber(ARGV[2])
+local gateway, known, history_max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local function number(text, at) return (struct.unpack('>I8', text, at)) end
 local function is_row(value) return value and string.byte(value, 21) == $IS_ROW end
 local function time_of(value) return (struct.unpack('>i8', value, 22)) end
 local function row_of(value) return string.sub(value, 30) end
 
-local stored = redis.call('GET', position)
-if tonumber(ARGV[1]) >= 0 and (not stored or number(stored, 13) < tonumber(ARGV[1])) then
+local phase, stored = unpack(redis.call('HMGET', position, gateway, 'at'))
+if known >= 0 and (not phase or not stored or number(stored, 13) < known) then
   return {}  -- what this writer wrote is lost, and what it brings would leave a gap
 end
 local last_offset, last_order = 0, 0
@@ -85,7 +92,7 @@ end
 local function save(before_start, history_start, sources)
   local last = struct.pack('>I8I4', last_offset, last_order)
   local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. sources
-  redis.call('SET', position, value)
+  redis.call('HSET', position, 'at', value)
   return value
 end
 """
@@ -94,12 +101,20 @@ end
 APPLY = Script.of(
     _WRITE
     + """
--- ARGV[3]: the position; then key and value of each change. Returns the position that is stored, and how many changes
--- were applied (-1: none, as the store is further), then the numbers of the stale ones, from 0; nothing: went back.
-local new = ARGV[3]
+-- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; then key and value of each
+-- change. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
+-- then the numbers of the stale ones, from 0; nothing: went back.
+local brought, new = tonumber(ARGV[4]), ARGV[5]
 local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
-if new_next < stored_next then return {stored, -1} end
-local restoring = string.byte(new, 17) == $RESTORING
+local new_phase = string.sub(new, 17, 17)
+if new_next < stored_next then
+  redis.call('HSET', position, gateway, new_phase)
+  return {new_phase .. stored, -1}
+end
+-- What was whole once stays whole, whichever gateway goes on with it: its history is not given up.
+local is_shared = redis.call('HLEN', position) > (phase and 2 or 1)
+local was_whole = is_shared and string.byte(stored, 29) ~= $RESTORING
+local restoring = string.byte(new_phase) == $RESTORING and not was_whole
 
 local function is_newer(value, than)
   local a, b, c = struct.unpack('>I4I4I4', value, 9)
@@ -110,12 +125,12 @@ local function is_newer(value, than)
 end
 
 local keys = {}
-for i = 4, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
+for i = 6, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
 local found = values_of(rows, keys)
 local was, newest, touched, changes, result = {}, {}, {}, {}, {'', 0}
 local previous = -1
 for i, key in ipairs(keys) do
-  local value = ARGV[2 * i + 3]
+  local value = ARGV[2 * i + 5]
   local offset = number(value, 1)
   if offset <= previous or offset >= new_next then
     return redis.error_reply('ERR changes are not in order, or beyond their position')
@@ -123,9 +138,9 @@ for i, key in ipairs(keys) do
   previous = offset
   if was[key] == nil then was[key] = found[i]; newest[key] = found[i] end
   local before = newest[key]
-  if offset < stored_next or (before and not is_newer(value, before)) then
+  if offset < brought or (offset >= stored_next and before and not is_newer(value, before)) then
     result[#result + 1] = i - 1
-  else
+  elseif offset >= stored_next then  -- what is below, another gateway has applied
     if before == was[key] then touched[#touched + 1] = key end
     newest[key] = value
     changes[#changes + 1] = {key, value, before}
@@ -145,6 +160,7 @@ for _, key in ipairs(touched) do
     buried[#buried + 1] = string.format('%.0f', number(value, 1)); buried[#buried + 1] = key
   end
 end
+if not stored then redis.call('UNLINK', rows, order, tombstones, history) end  -- what a removal has left
 call_many('HSET', rows, put)
 call_many('ZADD', order, live)
 call_many('ZREM', order, gone)
@@ -162,7 +178,12 @@ else
   end
   history_start = bound(history_start)
 end
-result[1] = save(string.sub(new, 1, 18), history_start, string.sub(new, 35))
+local as_of, common_phase = string.sub(new, 9, 16), new_phase
+if is_shared and number(stored, 21) > number(new, 9) then as_of = string.sub(stored, 21, 28) end
+if was_whole and string.byte(new_phase) == $RESTORING then common_phase = string.sub(stored, 29, 29) end
+local head = string.sub(new, 1, 8) .. as_of .. common_phase .. string.sub(new, 18, 18)
+result[1] = new_phase .. save(head, history_start, string.sub(new, 35))
+redis.call('HSET', position, gateway, new_phase)
 return result
 """,
     writes=True,
@@ -171,9 +192,9 @@ return result
 EXPIRE = Script.of(
     _WRITE
     + """
--- ARGV[3]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
+-- ARGV[4]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
 local keys, seen = {}, {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   if not seen[ARGV[i]] then seen[ARGV[i]] = true; keys[#keys + 1] = ARGV[i] end
 end
 local found = values_of(rows, keys)
@@ -187,11 +208,11 @@ if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
   local next_offset = number(stored, 13)
   local order_before = last_offset == next_offset and last_order or 0
   for i, key in ipairs(gone) do
-    remember(next_offset, order_before + i, {key, values[i]}, tonumber(ARGV[3]), true, values[i])
+    remember(next_offset, order_before + i, {key, values[i]}, tonumber(ARGV[4]), true, values[i])
   end
   stored = save(string.sub(stored, 13, 30), bound(number(stored, 31)), string.sub(stored, 47))
 end
-return {stored, #gone}
+return {phase and stored and phase .. stored, #gone}
 """,
     writes=True,
 )
@@ -213,12 +234,28 @@ return #gone
     writes=True,
 )
 
+JOIN = Script.of(
+    """
+-- KEYS: position. ARGV: the gateway. Returns the position, as this gateway has it from now on, and who had it before;
+-- nothing: there is none.
+local stored, had = redis.call('HGET', KEYS[1], 'at'), redis.call('HKEYS', KEYS[1])
+if not stored then return {} end
+local phase = string.char(string.byte(stored, 29) == $RESTORING and $RESTORING or $CATCHING_UP)
+redis.call('HSET', KEYS[1], ARGV[1], phase)
+return {phase .. stored, had}
+""",
+    writes=True,
+)
+
 DROP = Script.of(
     _MANY
     + """
--- ARGV[1]: how many rows and changes at most. Returns how many went, and how many are left.
+-- ARGV[1]: how many rows and changes at most; then the gateways that keep it no more. Returns how many rows and changes
+-- went, and how many are left; where another gateway keeps them, none are.
 local position, rows, order, tombstones, history = unpack(KEYS)
 local left = tonumber(ARGV[1])
+call_many('HDEL', position, {unpack(ARGV, 2)})
+if redis.call('HLEN', position) > redis.call('HEXISTS', position, 'at') then return {0, 0} end
 redis.call('DEL', position)
 for _, key in ipairs({order, tombstones}) do
   local keys = {}
@@ -238,36 +275,64 @@ return {tonumber(ARGV[1]) - left + cut, rest}
     writes=True,
 )
 
+COPY = Script.of(
+    """
+-- KEYS: copies, the newest store id. ARGV: name, a life for a new one; then the store ids that are not wanted. Returns
+-- store id and life.
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+for i = 3, #ARGV do
+  if found and string.match(found, '^%d+') == ARGV[i] then found = false end
+end
+if not found then
+  found = string.format('%.0f/%s', redis.call('INCR', KEYS[2]), ARGV[2])
+  redis.call('HSET', KEYS[1], ARGV[1], found)
+end
+return found
+""",
+    writes=True,
+)
+
+_HELD = """
+local function held()  -- the position, as this gateway has it
+  local phase, at = unpack(redis.call('HMGET', KEYS[1], ARGV[1], 'at'))
+  return phase and at and phase .. at
+end
+"""
+
 READ_VALUES = Script.of(
     _MANY
+    + _HELD
     + """
--- KEYS: position, rows. ARGV: keys. Returns position and values.
-return {redis.call('GET', KEYS[1]), values_of(KEYS[2], ARGV)}
+-- KEYS: position, rows. ARGV: the gateway; then keys. Returns position and values.
+return {held(), values_of(KEYS[2], {unpack(ARGV, 2)})}
 """,
     writes=False,
 )
 
 READ_RANGE = Script.of(
     _MANY
+    + _HELD
     + """
--- KEYS: position, rows, order. ARGV: first, last, limit, and REV for descending. Returns position, keys and values.
+-- KEYS: position, rows, order. ARGV: the gateway, first, last, limit, and REV for descending. Returns position, keys
+-- and values.
 local keys
-if ARGV[4] == 'REV' then
-  keys = redis.call('ZRANGE', KEYS[3], ARGV[2], ARGV[1], 'BYLEX', 'REV', 'LIMIT', 0, ARGV[3])
+if ARGV[5] == 'REV' then
+  keys = redis.call('ZRANGE', KEYS[3], ARGV[3], ARGV[2], 'BYLEX', 'REV', 'LIMIT', 0, ARGV[4])
 else
-  keys = redis.call('ZRANGE', KEYS[3], ARGV[1], ARGV[2], 'BYLEX', 'LIMIT', 0, ARGV[3])
+  keys = redis.call('ZRANGE', KEYS[3], ARGV[2], ARGV[3], 'BYLEX', 'LIMIT', 0, ARGV[4])
 end
-return {redis.call('GET', KEYS[1]), keys, values_of(KEYS[2], keys)}
+return {held(), keys, values_of(KEYS[2], keys)}
 """,
     writes=False,
 )
 
 READ_HISTORY = Script.of(
-    """
--- KEYS: position, history. ARGV: first id, last id, limit. Returns position and entries.
-return {redis.call('GET', KEYS[1]), redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[2], 'COUNT', ARGV[3])}
+    _HELD
+    + """
+-- KEYS: position, history. ARGV: the gateway, first id, last id, limit. Returns position and entries.
+return {held(), redis.call('XRANGE', KEYS[2], ARGV[2], ARGV[3], 'COUNT', ARGV[4])}
 """,
     writes=False,
 )
 
-SCRIPTS = (APPLY, EXPIRE, DROP_TOMBSTONES, DROP, READ_VALUES, READ_RANGE, READ_HISTORY)
+SCRIPTS = (APPLY, EXPIRE, DROP_TOMBSTONES, JOIN, DROP, COPY, READ_VALUES, READ_RANGE, READ_HISTORY)

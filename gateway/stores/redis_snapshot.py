@@ -25,6 +25,7 @@ from gateway.stores.redis_layout import (
     Place,
     PlaceKeys,
     first_id,
+    held_value,
     mark_of,
     offset_of,
     past_change,
@@ -107,11 +108,9 @@ class RedisSnapshot(Snapshot):
             known = self._known.get(name)
             places = [] if known is None else _places(known[1])
             places = [place for place in places if place not in self._marks]
-            state, *values = self._connection.run(
-                ("HGET", self._keys.states, name), *(("GET", self._of(place).position) for place in places)
-            )
+            state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, places))
             for place, value in zip(places, values, strict=True):
-                self._note(place, value)
+                self._note(place, held_value(value))
             self._states[name] = self._parsed(name, state)
         return self._states[name]
 
@@ -164,7 +163,7 @@ class RedisSnapshot(Snapshot):
             return [None] * len(keys), undone
         for start in range(0, len(keys), KEYS_PER_READ):
             asked = keys[start : start + KEYS_PER_READ]
-            now, found = self._connection.call(READ_VALUES, (at.position, at.rows), asked)
+            now, found = self._connection.call(READ_VALUES, (at.position, at.rows), (self._keys.gateway, *asked))
             values += found
             if now == mark.value:
                 continue
@@ -188,7 +187,7 @@ class RedisSnapshot(Snapshot):
         mark, at = self._mark(place), self._of(place)
         if mark is None or limit <= 0:
             return []
-        bounds = (b"[" + start, b"+" if end is None else b"(" + end)
+        bounds = (self._keys.gateway, b"[" + start, b"+" if end is None else b"(" + end)
         order = ("REV",) if descending else ()
         asked = limit
         while True:
@@ -214,9 +213,8 @@ class RedisSnapshot(Snapshot):
         mark, at = self._mark(place), self._of(place)
         if mark is None or limit <= 0:
             return []
-        now, entries = self._connection.call(
-            READ_HISTORY, (at.position, at.history), (first_id(start, skip), mark.last_id, limit)
-        )
+        asked = (self._keys.gateway, first_id(start, skip), mark.last_id, limit)
+        now, entries = self._connection.call(READ_HISTORY, (at.position, at.history), asked)
         if now != mark.value:
             moved = self._moved(mark, now)
             history_start = moved.position.history_start
@@ -240,8 +238,11 @@ class RedisSnapshot(Snapshot):
         try:
             return self._marks[place]
         except KeyError:
-            self._note(place, self._connection.run(("GET", self._of(place).position))[0])
+            self._note(place, held_value(self._connection.run(self._ask_position(place))[0]))
             return self._marks[place]
+
+    def _ask_position(self, place: Place) -> Command:
+        return "HMGET", self._of(place).position, self._keys.gateway, "at"
 
     def _note(self, place: Place, value: bytes | None) -> None:
         self._marks[place] = None if value is None else mark_of(value)
@@ -270,9 +271,10 @@ class RedisSnapshot(Snapshot):
             if count > UNDONE_MAX:
                 raise _lost(self._connection)
             entries, value = self._connection.run(
-                ("XRANGE", at.history, f"({last_id}", moved.last_id, "COUNT", CHANGES_PER_READ), ("GET", at.position)
+                ("XRANGE", at.history, f"({last_id}", moved.last_id, "COUNT", CHANGES_PER_READ),
+                self._ask_position(place),
             )
-            later = self._moved(mark, value)
+            later = self._moved(mark, held_value(value))
             if not entries or later.position.history_start > mark.position.next_offset:
                 raise _lost(self._connection)
             for change in map(past_change, entries):

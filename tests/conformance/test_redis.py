@@ -12,7 +12,6 @@ from gateway.contract.types import Offset, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.stores.base import (
     Phase,
-    StoreCorrupt,
     StoreFull,
     StoreUnavailable,
     StoreWentBack,
@@ -65,8 +64,8 @@ def test_another_format_is_refused(redis_server: RedisServer) -> None:
     url = redis_server.new_url()
     store = RedisStore(url)
     store.apply(ID, P0, [change(0, b"a", 1, b"a")], position(1))
-    redis_server.run("HSET", Keys(parse_address(url).prefix).store, "format", "99")
-    with pytest.raises(StoreCorrupt, match="has format 99, this version writes 1"):
+    redis_server.run("HSET", Keys(parse_address(url).prefix, "").store, "format", "99")
+    with pytest.raises(StoreUnavailable, match="has format 99, this version writes 2: give it another prefix"):
         RedisStore(url)
     with pytest.raises(StoreUnavailable):
         RedisReader(url)

@@ -1,4 +1,4 @@
-"""A whole gateway whose store is a real Redis: no restore after a restart, a flush, a Redis that dies."""
+"""Whole gateways whose store is a real Redis: no restore after a restart or where another has it, a flush, a death."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,8 +9,10 @@ import pytest
 
 from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
+from tests.support.cluster import Cluster, Member
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.redis import RedisServer
+from tests.support.tables import RATINGS
 
 pytestmark = pytest.mark.jvm
 
@@ -82,3 +84,69 @@ def test_a_redis_that_dies_is_waited_for(
     changelog.put({7: (1.0, 2), 1_000: (2.0, 1)})
     own_redis_server.start("--appendonly", "yes")
     soon(lambda: gateway.rows() == changelog.rows, "it goes on by itself")
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, changelog: RatingsChangelog, own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
+    """Three gateways, one of them spare, that keep each partition together, in one copy; each has all."""
+    monkeypatch.setenv("TABLEGATE_STORE", own_redis_server.url(prefix="cluster"))
+    with Cluster(
+        tmp_path,
+        changelog.bootstrap,
+        contract=RATINGS,
+        table="ratings",
+        partition_count=changelog.partition_count,
+        tables_topic=changelog.tables_topic,
+        names=("g1", "g2"),
+        spare=("g3",),
+        replicas=3,
+    ) as cluster:
+        yield cluster
+
+
+def said(gateway: Member, text: str) -> bool:
+    return any(text in line["message"] for line in gateway.log())
+
+
+def test_gateways_share_a_copy_that_the_next_one_need_not_restore(
+    cluster: Cluster, changelog: RatingsChangelog, own_redis_server: RedisServer
+) -> None:
+    copies = own_redis_server.run("HVALS", "cluster:{tables}:copies")
+    assert len(copies) == 1
+    used = own_redis_server.run("HLEN", "cluster:{1/0}:rows")
+    with MonotoneReader(cluster["g1"], [*changelog.rows][:50]) as reader:
+        cluster["g3"].start()
+        cluster.wait_whole()
+        changelog.put({7: (1.0, 2), 3: (2.0, 1)})
+        for name in ("g1", "g2", "g3"):
+            soon(lambda name=name: cluster[name].rows() == changelog.rows, f"{name} has the rows")  # type: ignore[misc]
+        assert said(cluster["g3"], "following its changelog")
+        assert not said(cluster["g3"], "restoring from its changelog")
+        assert own_redis_server.run("HVALS", "cluster:{tables}:copies") == copies
+        assert own_redis_server.run("HLEN", "cluster:{1/0}:rows") <= used + 1
+
+        cluster["g2"].kill()
+        changelog.put({8: (1.0, 3)})
+        soon(lambda: cluster["g1"].rows() == cluster["g3"].rows() == changelog.rows, "the others go on")
+        answers = reader.answers
+        soon(lambda: reader.answers > answers + 100, "rows are read on")
+    assert reader.violations == []
+    assert reader.unavailable == 0
+
+
+def test_a_flush_of_what_they_share_comes_back(
+    cluster: Cluster, changelog: RatingsChangelog, own_redis_server: RedisServer
+) -> None:
+    with MonotoneReader(cluster["g1"], [*changelog.rows][:50]) as reader:
+        soon(lambda: reader.answers > 100, "rows are read")
+        own_redis_server.flush()
+        changelog.put({9: (1.0, 4)})
+        cluster.wait_whole()
+        for name in ("g1", "g2"):
+            soon(lambda name=name: cluster[name].rows() == changelog.rows, f"{name} has the rows")  # type: ignore[misc]
+        answers = reader.answers
+        soon(lambda: reader.answers > answers + 100, "rows are read again")
+    assert reader.violations == []
+    assert len(own_redis_server.run("HVALS", "cluster:{tables}:copies")) == 1

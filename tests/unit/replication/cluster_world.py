@@ -13,7 +13,7 @@ from gateway.replication.log import Fetched, Source
 from gateway.replication.membership import Membership
 from gateway.replication.memory_log import MemoryBroker, MemoryLog
 from gateway.replication.replicator import Replicator
-from gateway.stores.base import Phase, Position
+from gateway.stores.base import Phase, Position, StoreWriter
 from gateway.stores.memory import MemoryStore
 from gateway.v1.status_pb2 import GetStatusResponse
 from tests.support.tables import catalogue_of
@@ -52,7 +52,7 @@ class Member:
 
     name: str
     zone: str
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: StoreWriter = field(default_factory=MemoryStore)
     replicator: Replicator | None = None
     is_draining: bool = False
 
@@ -186,10 +186,14 @@ class World:
             running = self.running
             self.chance.shuffle(running)
             for member in running:
-                assert member.replicator is not None
-                member.replicator.step(poll_s=0)
-                self._live[member.name] = member.live()
+                self.step(member)
                 yield
+
+    def step(self, member: Member) -> None:
+        """Let one gateway do what it does next."""
+        assert member.replicator is not None
+        member.replicator.step(poll_s=0)
+        self._live[member.name] = member.live()
 
     def run(self, seconds: float) -> None:
         """Let time pass, and hold everybody to what must hold at any moment."""
@@ -222,18 +226,23 @@ class World:
             if wanted and (live != wanted or held != wanted):
                 return f"partition {partition} is on {held}, live on {live}, wanted on {wanted}"
             source = Source(self.job.topic, Partition(partition))
-            facts = self.broker.facts(self.job.topic)
-            assert facts is not None
-            expected = {
-                record.key: record.value is not None
-                for record in (self.broker.read(source, facts.start_offsets[partition], 10**9) or _NONE).records
-            }
-            keys = {key for key, is_row in expected.items() if is_row and key}  # a marker has an empty key
+            keys = self.keys(source)
             for member in self.running:
                 rows = set(member.rows(partition))
                 if rows != (keys if member.name in live else set()):
                     return f"{member.name} has other rows of partition {partition}"
         return None
+
+    def keys(self, source: Source, end: int = 10**9) -> set[bytes | None]:
+        """Return the keys that a changelog has rows of, as of an offset."""
+        facts = self.broker.facts(source.topic)
+        assert facts is not None
+        expected = {
+            record.key: record.value is not None
+            for record in (self.broker.read(source, facts.start_offsets[source.partition], 10**9) or _NONE).records
+            if record.offset < end
+        }
+        return {key for key, is_row in expected.items() if is_row and key}  # a marker has an empty key
 
     def settle(self, seconds: float = 60.0) -> None:
         """Let nothing happen until all is as it should be."""
@@ -249,9 +258,7 @@ class World:
         for _ in range(30):
             self.clock.passed_s += 0.1
             for member in self.running:
-                assert member.replicator is not None
-                member.replicator.step(poll_s=0)
-                self._live[member.name] = member.live()
+                self.step(member)
                 self.check()
 
 

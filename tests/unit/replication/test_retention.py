@@ -310,7 +310,7 @@ def test_a_store_that_is_up_to_date_stays_when_the_changelog_is_cut(
 
 
 def test_a_changelog_that_is_cut_while_it_is_restored(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.replication.replicator.RECORDS_MAX", 2)
+    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 2)
     setup.put((browser, -number) for number in range(20) for browser in "abcd")
     while not setup.state().HasField("manifest") or not setup.windows():
         setup.steps(1)
