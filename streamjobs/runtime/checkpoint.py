@@ -51,6 +51,15 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
             raise self._unusable(error) from None
 
+    def discard_older(self) -> list[str]:
+        """Remove the checkpoints of older generations that lie beside this one, and return their names."""
+        here = self._jvm.org.apache.hadoop.fs.Path(self.location)
+        files = here.getFileSystem(self._conf)
+        found = {str(status.getPath().getName()): status.getPath() for status in files.listStatus(here.getParent())}
+        generation = _generation_of(str(here.getName()))
+        older = [name for name in sorted(found) if 0 < _generation_of(name) < generation]
+        return [name for name in older if files.delete(found[name], True)]
+
     def owner(self) -> Identity | None:
         """Return whose the checkpoint is; None where it is new; raise `JobError`."""
         try:
@@ -126,3 +135,9 @@ class Checkpoint:
             stream.write(text.encode())
         finally:
             stream.close()
+
+
+def _generation_of(name: str) -> int:
+    """Return the generation that a directory is of; 0 for one that is of none."""
+    number = name.removeprefix("g")
+    return int(number) if name.startswith("g") and number.isdecimal() else 0

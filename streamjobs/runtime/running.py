@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from streamjobs.runtime.checkpoint import Checkpoint, Identity
 from streamjobs.runtime.declarations import job_argument
 from streamjobs.runtime.errors import JobError, PythonWorkerLate, UnknownSchema
+from streamjobs.runtime.java import error_reason
 from streamjobs.runtime.log import log
 from streamjobs.runtime.manifests import publish_manifest, read_manifest
 from streamjobs.runtime.markers import Markers, SourceOffsets
@@ -135,7 +136,21 @@ class RunningTable:
         self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
         self._started = queries.start()
         self._watch = Watch(plan, self._started, self._markers)
+        if phase is Phase.IN_PLACE:
+            self._discard_older()
         log("running", table=plan.table.name, generation=plan.generation, phase=phase.value)
+
+    def _discard_older(self) -> None:
+        """Remove the checkpoints of older generations, which nobody goes on from; what fails is tried again later."""
+        if self._is_rebuild:  # the job that keeps the table may not have let go of its own
+            return
+        try:
+            names = Checkpoint(self._spark, self._plan.checkpoint).discard_older()
+        except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
+            log("not_discarded", table=self._plan.table.name, reason=error_reason(error))
+            return
+        if names:
+            log("discarded", table=self._plan.table.name, checkpoints=names)
 
     @property
     def phase(self) -> Phase:
@@ -174,6 +189,7 @@ class RunningTable:
             self._run_queries(succession)
         if before is not after and after is Phase.IN_PLACE:
             self._drop_at_s = time.monotonic() + self._options.old_changelog_kept_s
+            self._discard_older()
         if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
             self._drop_at_s = None
             succession.drop_old()

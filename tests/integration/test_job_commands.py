@@ -127,6 +127,7 @@ def test_rebuild_while_the_job_runs_and_readers_ask(broker: Broker, tmp_path: Pa
     assert reader.unavailable == 0
     assert reader.answers > MOVIES
     assert f"{name}-g1-changelog" not in topics(broker)
+    assert sorted(at.name for at in (tmp_path / "checkpoints" / name).glob("g*")) == ["g2"]
     for partition in range(PARTITIONS):
         last = [record for record in old if record.partition == partition][-1]
         [(_, marker)] = markers_in([last])
