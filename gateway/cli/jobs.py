@@ -310,7 +310,7 @@ def reset(
 ) -> None:
     """Delete everything that is kept of a table, after asking: [bold]tablegate job reset ratings[/bold].
 
-    Gateways stop serving it until a job builds it again, from the first record of its sources.
+    Gateways stop serving it until a job builds its next generation, from the first record of its sources.
     """
     from streamjobs.runtime.admin import delete, remains_of
     from streamjobs.runtime.declarations import load_table
@@ -327,6 +327,6 @@ def reset(
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)
         delete(remains, bootstrap)
-    typer.echo("deleted; the next tablegate job run builds it from the first record")
+    typer.echo("deleted; the next tablegate job run builds its next generation, from the first record")
     if remains.remote is not None:
         typer.echo(f"before that, delete {remains.remote}: what is not on this machine is left alone", err=True)

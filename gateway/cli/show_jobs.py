@@ -92,7 +92,7 @@ def remains(found: "Remains") -> Iterator[str]:
         what = "the place of its outputs: they send everything again" if directory.name == "outputs" else "a checkpoint"
         yield f"  directory {directory}, {what}"
     if found.remote is not None:
-        yield f"  not {found.remote}: delete it yourself before the next run, which would refuse it"
+        yield f"  not {found.remote}: delete it yourself, or its outputs go on from where they are"
     yield "Its dead letters, and what its outputs have had, stay."
 
 

@@ -8,5 +8,8 @@ Partition = NewType("Partition", int)
 Offset = NewType("Offset", int)
 """Place of a record in a partition of a topic."""
 
+COMPACTION_LAG_MS = 6 * 60 * 60 * 1000
+"""Age that a record of a changelog has at least when compaction looks at it: so jobs set their topics."""
+
 StoreId = NewType("StoreId", int)
 """Which rows of a store belong together: one life of a table."""

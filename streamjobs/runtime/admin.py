@@ -158,9 +158,13 @@ def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """Everything that is kept of a table. `remote`: its checkpoint, where that is not on this machine."""
+    """Everything that is kept of a table. `remote`: its checkpoints, where these are not on this machine.
+
+    `generation` is the newest that it has had, 0 where none is known.
+    """
 
     table: str
+    generation: int
     has_manifest: bool
     changelogs: tuple[str, ...]
     directories: tuple[Path, ...]
@@ -179,10 +183,13 @@ def remains_of(table: str, bootstrap: str, checkpoints: str) -> Remains:
     cluster = Topics(bootstrap)
     _refuse_running(cluster, table)
     directory = _local_directory(checkpoints)
+    changelogs = cluster.changelogs(table)
+    manifest = read_manifests(bootstrap).get(table)
     return Remains(
         table=table,
+        generation=max([manifest.generation if manifest is not None else 0, *changelogs]),
         has_manifest=has_manifest(bootstrap, table),
-        changelogs=tuple(cluster.changelogs(table).values()),
+        changelogs=tuple(changelogs.values()),
         directories=_checkpoints_of(directory / table) if directory is not None else (),
         remote=None if directory is not None else f"{checkpoints.rstrip('/')}/{table}",
     )
@@ -193,7 +200,7 @@ def delete(remains: Remains, bootstrap: str) -> None:
     cluster = Topics(bootstrap)
     _refuse_running(cluster, remains.table)
     if remains.has_manifest:  # first of all, as gateways must not wait for topics that are gone
-        remove_manifest(bootstrap, remains.table)
+        remove_manifest(bootstrap, remains.table, newest=remains.generation)
     if remains.changelogs:
         cluster.delete(remains.changelogs)
     for directory in remains.directories:

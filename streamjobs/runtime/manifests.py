@@ -110,9 +110,26 @@ def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
     _write(bootstrap, manifest.table, manifest.SerializeToString())
 
 
-def remove_manifest(bootstrap: str, table: str) -> None:
-    """Write that the table has no manifest, and return when Kafka has it; raise `JobError`."""
+def remove_manifest(bootstrap: str, table: str, *, newest: int) -> None:
+    """Write that the table has no manifest, and return when Kafka has it; raise `JobError`.
+
+    `newest` is the newest generation that the table has had. It is kept, as tokens of clients tell generations apart.
+    """
+    name = _past_name(table)
+    newest = max(newest, past_generation(bootstrap, table))
+    _write(bootstrap, name, changelog_pb2.Manifest(table=name, generation=newest).SerializeToString())
     _write(bootstrap, table, None)
+
+
+def past_generation(bootstrap: str, table: str) -> int:
+    """Return the newest generation that a table had when it was reset; 0 where it never was; raise `JobError`."""
+    manifest = read_manifest(bootstrap, _past_name(table))
+    return manifest.generation if manifest is not None else 0
+
+
+def _past_name(table: str) -> str:
+    """Return the name under which the topic keeps what a table was; no table has such a name."""
+    return f"{table}/past"
 
 
 def _write(bootstrap: str, table: str, value: bytes | None) -> None:
@@ -149,8 +166,9 @@ def read_manifests(bootstrap: str) -> dict[str, changelog_pb2.Manifest]:
     """Return the newest manifests by table; damaged ones are left out; raise `JobError`."""
     manifests = {}
     for table, (_, value) in _newest_records(bootstrap).items():
-        with suppress(DecodeError):
-            manifests[table] = changelog_pb2.Manifest.FromString(value)
+        if table.isidentifier():
+            with suppress(DecodeError):
+                manifests[table] = changelog_pb2.Manifest.FromString(value)
     return manifests
 
 

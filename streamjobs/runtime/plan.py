@@ -17,6 +17,7 @@ from streamjobs.runtime.manifests import (
     check_declaration,
     check_succession,
     make_manifest,
+    past_generation,
     read_manifest,
 )
 from streamjobs.runtime.options import Options, Start
@@ -103,7 +104,8 @@ def make_plan(
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
         check_declaration(table, old)
-        generation = max(table.generation, old.generation if old is not None else 0)
+        newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
+        generation = max(table.generation, newest)
     check_succession(table, contract, old, generation)
     changelog = cluster.ensure(
         topics.changelog_name(table.name, generation),

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports t
     ResourceType,
 )
 
+from gateway.contract.types import COMPACTION_LAG_MS
 from streamjobs.runtime.errors import JobError
 
 BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
@@ -23,8 +24,9 @@ QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection 
 HOUR_MS = 60 * 60 * 1000
 _CHANGELOG_SETTINGS = {
     "cleanup.policy": "compact",
-    # The time in which a stale record that landed late is healed before compaction drops the newer one.
-    "min.compaction.lag.ms": str(6 * HOUR_MS),
+    # The time in which a stale record that landed late is healed before compaction drops the newer one, and in which
+    # a store that is restored knows what each change took the place of.
+    "min.compaction.lag.ms": str(COMPACTION_LAG_MS),
     # A reader's staleness counts from the time the row arrived, not from the job's clock.
     "message.timestamp.type": "LogAppendTime",
 }

@@ -22,7 +22,7 @@ from gateway.v1.changelog_pb2 import Manifest, ProgressMarker
 from streamjobs.local.kafka import Broker
 from streamjobs.local.samples import create_topic
 from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.manifests import read_manifest
+from streamjobs.runtime.manifests import past_generation, read_manifest, read_manifests
 from tests.integration.test_job_run import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import WAIT_S, Changelog, JobProcess, Row, wait_until
@@ -214,6 +214,15 @@ def test_life_of_a_table_without_a_running_job(broker: Broker, tmp_path: Path) -
     assert f'topic "{source}" partition 1 has no offset 1000000' in beyond.stderr
     _check_reset(broker, name, where, tmp_path / "checkpoints")
 
+    # Clients may have tokens of the generations before: what is built now is none of these.
+    with JobProcess(tmp_path / "anew", "run", *arguments, command=JOB) as running:
+        running.wait_for("running")
+        wait_for_rows(5, fold_source(broker.bootstrap, source), running)
+        assert generation_of(broker, name) == 5
+        assert running.stop() == 0
+    assert run("reset", name, *where, "--yes").exit_code == 0
+    assert past_generation(broker.bootstrap, name) == 5
+
 
 def _check_reset(broker: Broker, name: str, where: list[str], checkpoints: Path) -> None:
     changelog = f"{name}-g4-changelog"
@@ -228,6 +237,7 @@ def _check_reset(broker: Broker, name: str, where: list[str], checkpoints: Path)
     assert generation_of(broker, name) == 0
     wait_until("the changelog gone", lambda: changelog not in topics(broker))
     assert not (checkpoints / name).exists()
+    assert not any(table.startswith(name) for table in read_manifests(broker.bootstrap))
     assert listed(broker, name) is None
     again = run("reset", name, *where, "--yes")
     assert again.exit_code == 1
