@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
 BENCH ?=
+# Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo cluster-demo check test test-long proto proto-check clients bench clean
 help: ## list the targets
@@ -28,12 +30,13 @@ demo: $(READY) ## Kafka, a job with eight tables and a gateway, a question of ea
 cluster-demo: $(READY) ## Kafka, Redis, a job and three gateways: one is killed while its rows are read (ONCE=1: exit)
 	@exec $(BIN)/tablegate demo --gateways 3 $(if $(ONCE),--once)
 
+# Three processes on two cores, as tests wait for a third of their time.
 check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/buf lint
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -q -n 2 -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
+	@$(BIN)/pytest -q -n 3 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests

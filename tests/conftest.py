@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -8,8 +9,15 @@ pytest_plugins = ["tests.support.apicurio", "tests.support.kafka", "tests.suppor
 
 # Machines are noisy: no test fails for being slow. What hypothesis finds on one machine it finds on the next.
 settings.register_profile("tablegate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("check", settings.get_profile("tablegate"), max_examples=30)  # `make check`: a first look
 settings.load_profile("tablegate")
 
 # Started in the background, tests ignore Ctrl-C, and the processes that they start would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what all tests have in common: it stays, and a tenth of their time went into looking at it again."""
+    gc.collect()
+    gc.freeze()

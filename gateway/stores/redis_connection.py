@@ -1,5 +1,6 @@
 """A connection to Redis: its URL, commands and scripts over it, its errors as ours."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hiredis import pack_command
 from redis.backoff import NoBackoff
-from redis.connection import Connection, UnixDomainSocketConnection, parse_url
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -28,6 +29,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from typing_extensions import override
 
 from gateway.stores.base import StoreFull, StoreUnavailable
 from gateway.stores.redis_layout import DEFAULT_PREFIX
@@ -67,6 +69,8 @@ def parse_address(url: str) -> RedisAddress:
     except ValueError:
         raise BadRedisUrl(_BAD_URL) from None
     kind = options.pop("connection_class", Connection)
+    if kind is SSLConnection:
+        kind = _TlsConnection
     options.pop("prefix", None)
     # The client's own parser leaves out what is empty: two gateways would share the prefix that nobody named.
     prefix = dict(parse_qsl(parts.query, keep_blank_values=True)).get("prefix", DEFAULT_PREFIX)
@@ -92,6 +96,21 @@ def parse_address(url: str) -> RedisAddress:
     except (ValueError, RedisError):
         raise BadRedisUrl(_BAD_URL) from None
     return address
+
+
+class _TlsConnection(SSLConnection):
+    """Connects over TLS, in the time that there is to connect: a Redis without TLS waits for more, and says nothing."""
+
+    @override
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> socket.socket:
+        sock.settimeout(self.socket_connect_timeout)
+        try:
+            wrapped: socket.socket = super()._wrap_socket_with_ssl(sock)  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            waited = f"no TLS handshake within {self.socket_connect_timeout:g} s"
+            raise RedisTimeoutError(f"{waited}; redis:// is without TLS") from None
+        wrapped.settimeout(self.socket_timeout)
+        return wrapped
 
 
 _BAD_URL = "the URL of the store is none of Redis: use redis://host:6379/0, rediss://host:6379/0 or unix:///path"
@@ -124,7 +143,7 @@ class RedisConnection:
 
     def call(self, script: Script, keys: Sequence[str], arguments: Iterable[Any]) -> Any:
         """Run a script and return its answer; errors as of `run`."""
-        return self.run((script.command, script.sha, len(keys), *keys, *arguments))[0]
+        return self.run(script.on(keys, arguments))[0]
 
     def run(self, *commands: Command) -> list[Any]:
         """Return the answers of commands that are sent at once; raise `StoreUnavailable` or `StoreFull`."""

@@ -142,7 +142,8 @@ async def http1_server(limits: Http1Limits | None = None) -> AsyncIterator[Http1
         server.app.gone.set()
         server.app.answer.set()
         for connection in server.open:
-            connection.close()
+            if connection not in server.closed:
+                connection.close()
         for client in server.clients:
             client.writer.transport.abort()
         listening.close()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.door import frames
@@ -286,7 +286,6 @@ _Step = st.one_of(
 )
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 90_000), st.booleans()), min_size=1, max_size=5), st.lists(_Step, max_size=12))
 def test_every_byte_comes_whatever_the_windows_do(sizes: list[tuple[int, bool]], steps: list[tuple[str, int]]) -> None:
     @over_a_connection

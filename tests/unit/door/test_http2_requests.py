@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.door import frames
@@ -388,7 +388,6 @@ async def _answers(cuts: list[int]) -> dict[int, Answer]:
         return client.answers
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(1, len(_sent()) - 1), max_size=12).map(sorted))
 def test_bytes_cut_anywhere_mean_the_same(cuts: list[int]) -> None:
     assert asyncio.run(_answers(cuts)) == asyncio.run(_answers([]))

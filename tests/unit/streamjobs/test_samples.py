@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from io import BytesIO
 from types import ModuleType
 from typing import Any
@@ -45,11 +46,15 @@ def fields_of(event: Event) -> Any:
     if event.topic not in AVRO:
         return json.loads(event.value)
     assert event.value[0] == 0
-    schema = fastavro.parse_schema(json.loads(AVRO[event.topic][int.from_bytes(event.value[1:5], "big")]))
     body = BytesIO(event.value[5:])
-    fields = fastavro.schemaless_reader(body, schema, None)
+    fields = fastavro.schemaless_reader(body, _schema(event.topic, int.from_bytes(event.value[1:5], "big")), None)
     assert body.read() == b""
     return fields
+
+
+@cache
+def _schema(topic: str, schema_id: int) -> Any:
+    return fastavro.parse_schema(json.loads(AVRO[topic][schema_id]))
 
 
 @each_system
