@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -191,7 +193,7 @@ def start_redis(stack: ExitStack, data: Path) -> str | None:
     options += ["--maxmemory-policy", "noeviction"]  # a row that is gone would be a wrong answer
     with ExitStack() as starting:
         child = starting.enter_context(Child("Redis", data / "logs" / "redis.log", *options, program=(program,)))
-        client = starting.enter_context(redis.Redis(port=port))
+        client = starting.enter_context(redis.Redis(port=port, retry=Retry(NoBackoff(), 0)))
         end_s = time.monotonic() + REDIS_START_S
         while child.is_running and time.monotonic() < end_s:
             try:

@@ -1,8 +1,9 @@
 """What a gateway's status says of the tables that are served, by it and by the others of its cluster."""
 
+from gateway.contract.placement import takes_part
 from gateway.contract.types import Partition
 from gateway.routing.directory import Directory
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, HeldTable
 from gateway.v1.status_pb2 import GetStatusResponse, TableStatus
 
 
@@ -39,12 +40,27 @@ def whole_tables(status: GetStatusResponse, directory: Directory) -> frozenset[s
 
 
 def _is_whole(table: TableStatus, directory: Directory) -> bool:
-    asked = [held for record in directory.records for held in record.tables if held.table == table.table]
-    count = len(asked)
-    if all(held.replicas for held in asked):
-        count = min(count, max((held.replicas for held in asked), default=0))
+    told = {
+        record.gateway_id: held.replicas
+        for record in directory.records
+        for held in record.tables
+        if held.table == table.table and _takes_part(held, table.manifest.generation)
+    }
+    count = len(told)
+    if all(told.values()):
+        count = min(count, max(told.values(), default=0))
     numbers = (Partition(number) for number in range(partition_count(table)))
-    return all(len(directory.replicas(table.table, number)) >= count for number in numbers)
+    live = ([peer for peer in directory.replicas(table.table, number) if peer.gateway_id in told] for number in numbers)
+    return all(len(peers) >= count for peers in live)
+
+
+def _takes_part(held: HeldTable, generation: int) -> bool:
+    return takes_part(
+        generation,
+        serving=held.serving.generation,
+        building=held.building.generation,
+        refused=held.refused_generation,
+    )
 
 
 def _is_served(table: TableStatus, directory: Directory) -> bool:

@@ -58,18 +58,22 @@ def _state(gateway: GatewayStatus) -> str:
 
 
 def _held(record: GatewayRecord) -> str:
-    """Return how many partitions of each table a gateway has, and what those do that are not live."""
+    """Return how many partitions of each table a gateway has, what those do that are not live, and what it refuses."""
     parts = []
     for table in record.tables:
         counts = Counter(table.serving.phases) + Counter(table.building.phases)
         live = counts.pop(REPLICA_PHASE_LIVE, 0)
         others = [f"{count} {_phase(phase)}" for phase, count in sorted(counts.items())]
+        if table.refused_generation:
+            others.append(f"refuses generation {table.refused_generation}")
         if live or others:
             parts.append(f"{table.table} {' + '.join([str(live), *others])}")
     return ", ".join(parts) or "none"
 
 
 def _phase(phase: ReplicaPhase) -> str:
+    if phase not in ReplicaPhase.values():  # of a gateway of another version
+        return "unknown"
     return ReplicaPhase.Name(phase).removeprefix("REPLICA_PHASE_").lower().replace("_", " ")
 
 
@@ -77,7 +81,8 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
     state = "[green]serving[/green]" if is_served else "[yellow]not serving[/yellow]"
     OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
     if table.manifest.generation:
-        OUT.print(f", generation {table.manifest.generation} of {table.manifest.changelog_topic}", end="")
+        topic = table.manifest.changelog_topic  # not known of what only the others have
+        OUT.print(f", generation {table.manifest.generation}{topic and f' of {topic}'}", end="")
     OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
     if table.problem:
         OUT.print(f"  {table.problem}")

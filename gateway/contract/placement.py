@@ -72,6 +72,17 @@ def _scores(table: str, gateway_id: str, block: int) -> "array[int]":
     return scores
 
 
+def takes_part(generation: int, *, serving: int, building: int, refused: int) -> bool:
+    """Return whether a gateway is a candidate for partitions of a generation, by those that it announces; 0 is none.
+
+    One that refuses the generation or a newer one is not, nor one that builds a newer one and answers from nothing:
+    they will not have it. It may be in all other cases; what it did not speak of yet, it may be about to follow.
+    """
+    if serving == generation:
+        return True
+    return refused < generation and (serving > 0 or building <= generation)
+
+
 def live_partitions(held: HeldGeneration) -> frozenset[Partition]:
     """Return the partitions that a gateway announces as live."""
     pairs = zip(held.partitions, held.phases, strict=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -19,7 +19,7 @@ from gateway.query.router import Router, Scope
 from gateway.query.topic_ends import TopicEnds
 from gateway.routing.directory import Directory
 from gateway.routing.marks import ForeignMark, Marks
-from gateway.stores.base import Phase, Position, Snapshot, StoreReader
+from gateway.stores.base import Phase, Position, Snapshot, StoreReader, StoreUnavailable
 from gateway.subscription.bell import Bell
 from gateway.v1.query_pb2 import ReadInfo
 
@@ -41,6 +41,17 @@ class Life:
         self.generation = state.manifest.generation
         self.partition_count = state.manifest.partition_count
         self.partitions = [Partition(number) for number in range(self.partition_count)]
+
+
+class Held(NamedTuple):
+    """The life of a table, and those of the partitions in question that this gateway may answer from.
+
+    `away` is why its store cannot be read, if it cannot: then the life is the last that was known, and there are none.
+    """
+
+    life: Life
+    partitions: Sequence[Partition]
+    away: StoreUnavailable | None = None
 
 
 class TableAccess:
@@ -91,9 +102,35 @@ class TableAccess:
 
     def life(self, snapshot: Snapshot) -> Life:
         """Return the life that is served; raise `PartitionUnavailable` where the table is not."""
-        state = snapshot.table(self.table.name)
+        state, known = snapshot.table(self.table.name), self._life
+        return known if known is not None and state is known.state else self._life_of(state)
+
+    def last_life(self, away: StoreUnavailable) -> Life:
+        """Return the life that was served when the store was last looked at; raise `away` where none is known."""
+        router = self.router
+        state = None if router is None else router.tables.get(self.table.name)
+        if state is None:
+            raise away
+        try:
+            return self._life_of(state)
+        except PartitionUnavailable:
+            raise away from None
+
+    def held(self, partitions_of: Callable[[Life], Iterable[Partition]] = lambda _: ()) -> Held:
+        """Return which of these partitions this gateway has: none while its store is away.
+
+        Raise `PartitionUnavailable` where the table is not served, `StoreUnavailable` where no life of it is known.
+        """
+        try:
+            with self.store.snapshot() as snapshot:
+                life = self.life(snapshot)
+                return Held(life, [each for each in partitions_of(life) if self.is_live(snapshot, life, each)])
+        except StoreUnavailable as away:
+            return Held(self.last_life(away), (), away)
+
+    def _life_of(self, state: TableState | None) -> Life:
         known = self._life
-        if known is not None and (state is known.state or state == known.state):
+        if known is not None and state == known.state:
             return known
         if state is None or not state.HasField("manifest"):
             text = state.problem if state is not None and state.problem else "no manifest of its job has been read yet"
@@ -105,7 +142,10 @@ class TableAccess:
         return known
 
     def check_held(self, partitions_of: Callable[[Life], Iterable[Partition]]) -> None:
-        """Raise `PartitionUnavailable` where others are to be asked at once: before this gateway waits for anything."""
+        """Raise `PartitionUnavailable` where others are to be asked at once: before this gateway waits for anything.
+
+        And `StoreUnavailable`.
+        """
         with self.store.snapshot() as snapshot:
             life = self.life(snapshot)
             for partition in partitions_of(life):
@@ -113,15 +153,19 @@ class TableAccess:
 
     def live(self, snapshot: Snapshot, life: Life, partition: Partition) -> Position:
         """Return the position of a partition that may be answered; raise `PartitionUnavailable`."""
-        position = snapshot.position(life.store_id, partition)
-        if position is None or position.phase is not _LIVE:
+        position = self.live_position(snapshot, life, partition)
+        if position is None:
             raise PartitionUnavailable(self.table.name, partition, "it is being restored")
         return position
 
+    def live_position(self, snapshot: Snapshot, life: Life, partition: Partition) -> Position | None:
+        """Return the position of a partition that this gateway may answer from; None of another."""
+        position = snapshot.position(life.store_id, partition)
+        return None if position is None or position.phase is not _LIVE else position
+
     def is_live(self, snapshot: Snapshot, life: Life, partition: Partition) -> bool:
         """Return whether this gateway may answer from a partition."""
-        position = snapshot.position(life.store_id, partition)
-        return position is not None and position.phase is _LIVE
+        return self.live_position(snapshot, life, partition) is not None
 
     def key_of_row(self, row: bytes) -> bytes:
         """Return the key bytes of a row of the table; raise `ValueError` where it is no such row."""
@@ -191,7 +235,8 @@ class TableAccess:
                 raise PartitionUnavailable(self.table.name, None, text) from None
             generation = token.generation
             numbers = token.partitions or range(len(token.next_offsets))
-            next_offsets.update(zip(map(Partition, numbers), token.next_offsets, strict=True))
+            for partition, next_offset in zip(map(Partition, numbers), token.next_offsets, strict=True):
+                next_offsets[partition] = max(next_offset, next_offsets.get(partition, 0))
             if info.HasField("as_of_time"):
                 as_of_ms.append(info.as_of_time.ToMilliseconds())
         return self._signed_read_info(generation or life.generation, dict(sorted(next_offsets.items())), as_of_ms)

@@ -9,8 +9,8 @@ from gateway.contract.catalogue import BatchGetQuery
 from gateway.contract.types import Partition
 from gateway.query.access import TableAccess
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.elsewhere import here_or, router_instead
-from gateway.query.errors import PartitionUnavailable, TooManyKeys
+from gateway.query.elsewhere import Missing, here_or, router_instead
+from gateway.query.errors import TooManyKeys
 from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import keys_reader, parse
 from gateway.query.routed_batch import Read, RoutedBatch
@@ -61,8 +61,8 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         wish = read_wish(request)
         scope = access.scope(call)
 
-        def instead(missing: PartitionUnavailable) -> Awaitable[bytes]:
-            return routed.answer(router_instead(access, missing, scope), request, keys, wish, call)
+        def instead(missing: Missing) -> Awaitable[bytes]:
+            return routed.answer(router_instead(access, missing, scope), missing, request, keys, wish, call)
 
         attempt = partial(answer, request, keys, wish, call, scope)
         return here_or(instead, attempt, access, partial(access.places, keys), wish, call, scope)

@@ -1,23 +1,27 @@
-"""Answers that this gateway gives where it can, and others where it has not got the partitions."""
+"""Answers that this gateway gives where it can, and others where it has not got the partitions, or no store."""
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gateway.contract.catalogue import Query
 from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call, close_unawaited
-from gateway.query.errors import PartitionUnavailable, status_of
+from gateway.query.errors import PartitionUnavailable, StoreAway, status_of
 from gateway.query.freshness import Wish, when_fresh
 from gateway.query.router import Router, Scope
 from gateway.routing.directory import Peer
 from gateway.routing.forwarding import Forwarded, PeerFailed
 from gateway.routing.marks import ForwardMark
+from gateway.stores.base import StoreUnavailable
 
 Answer = TypeVar("Answer")
 PartitionsOf = Callable[[Life], Iterable[Partition]]
 """From a table's life to the partitions that are asked."""
-Instead = Callable[[PartitionUnavailable], Awaitable[bytes]]
+Missing = PartitionUnavailable | StoreUnavailable
+"""Why this gateway cannot answer."""
+Instead = Callable[[Missing], Awaitable[bytes]]
 """From why this gateway cannot answer to the answer of others; raises that where none is to be asked."""
 
 
@@ -34,24 +38,37 @@ def here_or(
     if wish is None:
         try:
             return attempt()
-        except PartitionUnavailable as missing:
+        except (PartitionUnavailable, StoreUnavailable) as missing:
             return instead(missing)
     if access.router is None or scope is not None:
         return when_fresh(attempt, wish, call)
     try:
         access.check_held(asked)
         answer = when_fresh(attempt, wish, call)
-    except PartitionUnavailable as missing:
+    except (PartitionUnavailable, StoreUnavailable) as missing:
         return instead(missing)
     return answer if isinstance(answer, bytes) else _HereOr(answer, instead)
 
 
-def router_instead(access: TableAccess, missing: PartitionUnavailable, scope: Scope | None) -> Router:
+def router_instead(access: TableAccess, missing: Missing, scope: Scope | None) -> Router:
     """Return how others are asked for what is missing here; raise `missing` where none is to be asked."""
     router = access.router
-    if router is None or scope is not None or missing.partition is None:
+    if router is None or scope is not None:
+        raise missing
+    if isinstance(missing, PartitionUnavailable) and missing.partition is None:
         raise missing
     return router
+
+
+@contextmanager
+def unless_away(missing: Missing) -> Iterator[None]:
+    """Where others cannot answer either, raise that the store is away, if it was for that that they were asked."""
+    try:
+        yield
+    except PartitionUnavailable:
+        if isinstance(missing, StoreUnavailable):
+            raise missing from None
+        raise
 
 
 class _HereOr(Awaitable[bytes]):
@@ -64,7 +81,7 @@ class _HereOr(Awaitable[bytes]):
     def __await__(self) -> Generator[Any, Any, bytes]:
         try:
             return (yield from self._answer.__await__())
-        except PartitionUnavailable as missing:
+        except (PartitionUnavailable, StoreUnavailable) as missing:
             answer = self._instead(missing)
         return (yield from answer.__await__())
 
@@ -79,6 +96,8 @@ async def part_here(attempt: Callable[[], Answer], wish: Wish | None, call: Call
         return await answer if isinstance(answer, Awaitable) else answer
     except PartitionUnavailable as missing:
         raise PeerFailed(status_of(missing)) from None
+    except StoreUnavailable:
+        raise PeerFailed(status_of(StoreAway())) from None
 
 
 class Whole:
@@ -90,18 +109,25 @@ class Whole:
         self._mark = ForwardMark(query.table.name)
 
     def answer(
-        self, missing: PartitionUnavailable, data: bytes, call: Call, scope: Scope | None, *, may_wait: bool
+        self, missing: Missing, asked: PartitionsOf, data: bytes, call: Call, scope: Scope | None, *, may_wait: bool
     ) -> Awaitable[bytes]:
-        """Return the answer of another gateway; raise `missing` where none is to be asked."""
+        """Return the answer of another gateway, `asked` being the partition; raise `missing` where none is asked."""
         router = router_instead(self._access, missing, scope)
-        assert missing.partition is not None
-        return self._asked(router, missing.partition, data, call, may_wait)
+        if isinstance(missing, PartitionUnavailable):
+            partition = missing.partition
+            assert partition is not None
+        else:
+            [partition] = asked(self._access.last_life(missing))
+        return self._asked(router, missing, partition, data, call, may_wait)
 
-    async def _asked(self, router: Router, partition: Partition, data: bytes, call: Call, may_wait: bool) -> bytes:
+    async def _asked(
+        self, router: Router, missing: Missing, partition: Partition, data: bytes, call: Call, may_wait: bool
+    ) -> bytes:
         async def ask(peer: Peer, _: Sequence[Partition]) -> Forwarded:
             left_s = call.time_left_s()
             return await router.forwarder.unary(peer, self._path, data, self._mark, left_s, may_wait=may_wait)
 
-        [answer] = await router.answers(self._mark.table, [partition], ask, call, may_wait=may_wait)
+        with unless_away(missing):
+            [answer] = await router.answers(self._mark.table, [partition], ask, call, may_wait=may_wait)
         call.set_trailer(answer.trailer)
         return answer.message

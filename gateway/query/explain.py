@@ -12,10 +12,17 @@ from gateway.query.errors import InvalidField, NotCaughtUp, NotServed
 from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import parse, seconds_of
 from gateway.query.reads import reads_reader
+from gateway.query.routed_batch import generation_asked
 from gateway.query.whereabouts import Whereabouts
 from gateway.routing.directory import Peer
 from gateway.routing.spreading import grouped
 from gateway.stores.base import Phase, Position, Snapshot
+from gateway.v1.cluster_pb2 import (
+    REPLICA_PHASE_CATCHING_UP,
+    REPLICA_PHASE_LIVE,
+    REPLICA_PHASE_RESTORING,
+    REPLICA_PHASE_UNSPECIFIED,
+)
 from gateway.v1.status_pb2 import (
     PARTITION_ROUTE_FORWARDED,
     PARTITION_ROUTE_HERE,
@@ -26,7 +33,12 @@ from gateway.v1.status_pb2 import (
 )
 
 _NOWHERE = Position(next_offset=Offset(0), as_of_ms=0, phase=Phase.RESTORING, history_start=Offset(0))
-_DOES = {Phase.RESTORING: "restores it", Phase.LIVE: "has it", Phase.CATCHING_UP: "catches up with it"}
+_DOES = {
+    REPLICA_PHASE_UNSPECIFIED: "does with it what this gateway does not know",
+    REPLICA_PHASE_RESTORING: "restores it",
+    REPLICA_PHASE_LIVE: "has it",
+    REPLICA_PHASE_CATCHING_UP: "catches up with it",
+}
 
 
 class Explainer:
@@ -133,8 +145,11 @@ class _Moment:
             return {}
         name = self._access.table.name
         # A key's answer is good whatever generation it is from; parts of one answer are all of the same.
-        is_by_key = isinstance(self._query, (GetQuery, BatchGetQuery)) or len(self._keys) == 1
-        generation = 0 if is_by_key else self._life.generation
+        generation = self._life.generation
+        if isinstance(self._query, BatchGetQuery):
+            generation = generation_asked(self._query, self._life, self._keys)
+        elif isinstance(self._query, GetQuery) or len(self._keys) == 1:
+            generation = 0
         peers = {
             partition: router.others(name, partition, generation=generation)
             for partition in self._keys
@@ -201,7 +216,7 @@ class _Moment:
 
 
 def _does(replica: Replica) -> str:
-    return f"{_DOES[Phase(replica.phase)]}, at offset {replica.next_offset}"
+    return f"{_DOES[replica.phase]}, at offset {replica.next_offset}"
 
 
 def _in_turn(peers: Mapping[Partition, Sequence[Peer]]) -> dict[Partition, Peer]:

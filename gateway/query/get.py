@@ -1,9 +1,11 @@
 """Get: the row of one key."""
 
 from collections.abc import Awaitable
+from functools import partial
 
 from gateway.contract.catalogue import GetQuery
-from gateway.query.access import TableAccess
+from gateway.contract.types import Partition
+from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call, UnaryHandler
 from gateway.query.elsewhere import Whole, here_or
 from gateway.query.errors import PartitionUnavailable, RowNotFound
@@ -11,6 +13,7 @@ from gateway.query.freshness import Wish, wish_reader
 from gateway.query.params import key_reader, parse
 from gateway.query.router import Scope
 from gateway.query.wire import Heads
+from gateway.stores.base import StoreUnavailable
 
 
 def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
@@ -21,6 +24,9 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
     row_heads = Heads(query.row.number)
     info_heads = None if query.read_info is None else Heads(query.read_info.number)
     whole = Whole(query, access)
+
+    def asked(key: bytes, life: Life) -> tuple[Partition]:
+        return (table.partition_of(key, life.partition_count),)
 
     def answer(key: bytes, wish: Wish | None, call: Call, scope: Scope | None) -> bytes:
         with store.snapshot() as snapshot:
@@ -47,13 +53,13 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         if wish is None:  # the commonest read, which makes no function to be called
             try:
                 return answer(key, None, call, scope)
-            except PartitionUnavailable as missing:
-                return whole.answer(missing, data, call, scope, may_wait=False)
+            except (PartitionUnavailable, StoreUnavailable) as missing:
+                return whole.answer(missing, partial(asked, key), data, call, scope, may_wait=False)
         return here_or(
-            lambda missing: whole.answer(missing, data, call, scope, may_wait=True),
+            lambda missing: whole.answer(missing, partial(asked, key), data, call, scope, may_wait=True),
             lambda: answer(key, wish, call, scope),
             access,
-            lambda life: [table.partition_of(key, life.partition_count)],
+            partial(asked, key),
             wish,
             call,
             scope,

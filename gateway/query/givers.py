@@ -1,7 +1,7 @@
 """Which gateways give which partitions of a table to one stream."""
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gateway.contract.types import Partition
 from gateway.query.access import TableAccess
@@ -16,13 +16,12 @@ Group = tuple[Peer | None, list[Partition]]
 
 
 class Givers:
-    """Who has given what, and who is not to be asked just now."""
+    """Who may give what, and who is not to be asked just now."""
 
     def __init__(self, access: TableAccess, router: Router) -> None:
         self._table = access.table
         self._router = router
         self._own = Peer(router.directory.own_id, "", "")
-        self._last: dict[Partition, str] = {}
         self._avoided: dict[str, float] = {}  # gateways, until when
 
     def is_alive(self, peer: Peer | None) -> bool:
@@ -39,14 +38,16 @@ class Givers:
             return
         self._avoided[self._id_of(peer)] = time.monotonic() + AVOID_S
 
-    def note(self, peer: Peer | None, partitions: Iterable[Partition]) -> None:
-        """Take in that a gateway gives these partitions."""
-        self._last.update(dict.fromkeys(partitions, self._id_of(peer)))
-
-    def groups(self, wanted: Sequence[Partition], here: Collection[Partition], generation: int) -> list[Group]:
+    def groups(
+        self,
+        wanted: Sequence[Partition],
+        here: Collection[Partition],
+        givers: Mapping[Partition, str],
+        generation: int,
+    ) -> list[Group]:
         """Return who may give which: this gateway what is `here`, then as few others as can be.
 
-        What nobody can give is in none.
+        But whom `givers` names for a partition, as long as it has that. What nobody can give is in none.
         """
         now_s = time.monotonic()
         avoided = [gateway_id for gateway_id, until_s in self._avoided.items() if until_s > now_s]
@@ -54,21 +55,20 @@ class Givers:
         candidates = {
             partition: found
             for partition in wanted
-            if (found := self._candidates(partition, avoided, generation, is_here=partition in own))
+            if (found := self._candidates(partition, avoided, givers[partition], generation, is_here=partition in own))
         }
         mine = [partition for partition, found in candidates.items() if found == [self._own]]
         groups = grouped(candidates, mine, self._own, candidates.__getitem__)
         return [(None if peer is self._own else peer, partitions) for peer, partitions in groups]
 
     def _candidates(
-        self, partition: Partition, avoided: Sequence[str], generation: int, *, is_here: bool
+        self, partition: Partition, avoided: Sequence[str], giver: str, generation: int, *, is_here: bool
     ) -> Sequence[Peer]:
-        """Return who may give a partition, the best first: this gateway alone, or others."""
+        """Return who may give a partition, the best first: this gateway or `giver` alone, or others."""
         others = self._router.others(self._table.name, partition, generation=generation, without=avoided)
-        if self._table.expiry is not None:
-            for peer in [self._own, *others] if is_here else others:
-                if peer.gateway_id == self._last.get(partition):
-                    return [peer]
+        for peer in [self._own, *others] if is_here else others:
+            if peer.gateway_id == giver:
+                return [peer]
         return [self._own] if is_here else others
 
     def _id_of(self, peer: Peer | None) -> str:

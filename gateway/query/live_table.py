@@ -82,9 +82,7 @@ class LiveTable:
         try:
             with self._access.store.snapshot() as snapshot:
                 self.pump(snapshot, self._access.life(snapshot))
-        except StoreUnavailable:
-            return  # until the bell rings again
-        except PartitionUnavailable:
+        except (PartitionUnavailable, StoreUnavailable):
             if self._feed is not None:
                 self._feed.leave_unserved(list(self._feed.marks))
             return

@@ -1,6 +1,6 @@
 """BatchGet over several gateways: one call to each that is needed; the results in the order asked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from gateway.contract.catalogue import BatchGetQuery
 from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess, several_trailer
 from gateway.query.call import Call
-from gateway.query.elsewhere import part_here
+from gateway.query.elsewhere import Missing, part_here, unless_away
 from gateway.query.freshness import Wish
 from gateway.query.router import Router, Scope
 from gateway.query.wire import Heads, fields
@@ -44,6 +44,14 @@ class _Part(NamedTuple):
     positions: Mapping[Partition, Position]  # where this gateway read them
 
 
+def generation_asked(query: BatchGetQuery, life: Life, partitions: Collection[Partition]) -> int:
+    """Return which generation parts have to be of, so that none are put together that are of several; 0: any one.
+
+    Read infos tell afterwards whether parts agree. Without them only what is known here can be asked for.
+    """
+    return 0 if query.read_info is not None or len(partitions) == 1 else life.generation
+
+
 class RoutedBatch:
     """A BatchGet, compiled, for keys that this gateway does not all have."""
 
@@ -51,16 +59,23 @@ class RoutedBatch:
         self._query = query
         self._access = access
         self._read = read
-        self._mark = ForwardMark(query.table.name)
         self._info_heads = None if query.read_info is None else Heads(query.read_info.number)
 
-    async def answer(self, router: Router, request: Message, keys: list[bytes], wish: Wish | None, call: Call) -> bytes:
-        """Return the response; raise a `QueryError`."""
-        access = self._access
-        with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            places = access.places(keys, life)
-            here = [partition for partition in places if access.is_live(snapshot, life, partition)]
+    async def answer(
+        self,
+        router: Router,
+        missing: Missing,
+        request: Message,
+        keys: list[bytes],
+        wish: Wish | None,
+        call: Call,
+    ) -> bytes:
+        """Return the response; raise a `QueryError`, or `missing` where the store is away for others as well."""
+        access, name = self._access, self._query.table.name
+        life, here, _ = access.held(partial(access.places, keys))
+        places = access.places(keys, life)
+        generation = generation_asked(self._query, life, places)
+        mark = ForwardMark(name, generation)
 
         without_keys = self._query.request_class()
         without_keys.CopyFrom(request)
@@ -78,11 +93,14 @@ class RoutedBatch:
                 read = await part_here(partial(self._read, asked, some_keys, wish, scope), wish, call)
                 return self._part(peer, mine, read.results, read.positions)
             data, left_s, may_wait = asked.SerializeToString(), call.time_left_s(), wish is not None
-            answer = await router.forwarder.unary(peer, self._query.path, data, self._mark, left_s, may_wait=may_wait)
+            answer = await router.forwarder.unary(peer, self._query.path, data, mark, left_s, may_wait=may_wait)
             return self._part(peer, mine, answer.message)
 
-        parts = await router.answers(self._mark.table, places, ask, call, here=here, may_wait=wish is not None)
-        return self._merged(life, parts, len(keys), call)
+        with unless_away(missing):
+            parts = await router.answers(
+                name, places, ask, call, generation=generation, here=here, may_wait=wish is not None
+            )
+            return self._merged(life, parts, len(keys), call)
 
     def _part(
         self, peer: Peer, places: Sequence[int], response: bytes, positions: Mapping[Partition, Position] | None = None

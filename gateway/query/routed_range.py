@@ -12,8 +12,7 @@ from gateway.contract.catalogue import RangeQuery
 from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess, several_trailer
 from gateway.query.call import Call, UnaryHandler
-from gateway.query.elsewhere import Whole, here_or, part_here, router_instead
-from gateway.query.errors import PartitionUnavailable
+from gateway.query.elsewhere import Missing, Whole, here_or, part_here, router_instead, unless_away
 from gateway.query.freshness import Wish
 from gateway.query.params import parse
 from gateway.query.ranges import KEY, Page, RangePlan, Row, Run
@@ -35,13 +34,15 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
         wish = plan.read_wish(request)
         scope = access.scope(call)
 
-        def instead(missing: PartitionUnavailable) -> Awaitable[bytes]:
+        asked = partial(plan.partitions, page)
+
+        def instead(missing: Missing) -> Awaitable[bytes]:
             if page.partition_prefix is not None:
-                return whole.answer(missing, data, call, scope, may_wait=wish is not None)
-            return routed.answer(router_instead(access, missing, scope), request, data, page, wish, call)
+                return whole.answer(missing, asked, data, call, scope, may_wait=wish is not None)
+            return routed.answer(router_instead(access, missing, scope), missing, request, data, page, wish, call)
 
         attempt = partial(plan.answer, request, page, wish, call, scope)
-        return here_or(instead, attempt, access, partial(plan.partitions, page), wish, call, scope)
+        return here_or(instead, attempt, access, asked, wish, call, scope)
 
     return handle
 
@@ -64,14 +65,19 @@ class _RoutedRange:
         self._path = plan.query.path
 
     async def answer(
-        self, router: Router, request: Message, data: bytes, page: Page, wish: Wish | None, call: Call
+        self,
+        router: Router,
+        missing: Missing,
+        request: Message,
+        data: bytes,
+        page: Page,
+        wish: Wish | None,
+        call: Call,
     ) -> bytes:
-        """Return the response; raise a `QueryError`."""
+        """Return the response; raise a `QueryError`, or `missing` where the store is away for others as well."""
         plan, access = self._plan, self._plan.access
         name, may_wait = access.table.name, wish is not None
-        with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            here = [partition for partition in life.partitions if access.is_live(snapshot, life, partition)]
+        life, here, _ = access.held(lambda life: life.partitions)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
             if peer.gateway_id == router.directory.own_id:
@@ -83,11 +89,12 @@ class _RoutedRange:
             answer = await router.forwarder.unary(peer, self._path, data, mark, left_s, may_wait=may_wait)
             return self._part(peer, answer.message)
 
-        parts = await router.answers(
-            name, life.partitions, ask, call, generation=life.generation, here=here, may_wait=may_wait
-        )
-        call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
-        return self._merged(request, page, life, parts)
+        with unless_away(missing):
+            parts = await router.answers(
+                name, life.partitions, ask, call, generation=life.generation, here=here, may_wait=may_wait
+            )
+            call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
+            return self._merged(request, page, life, parts)
 
     def _part(self, peer: Peer, response: bytes) -> _Part:
         """Take a response apart; raise `PeerFailed` where it is none."""

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from gateway.query.scan import Scanned, ScanPlan, ScanRun, check
 from gateway.routing.directory import Peer
 from gateway.routing.forwarding import PeerFailed
 from gateway.routing.marks import ForwardMark
-from gateway.stores.base import Phase, Position
+from gateway.stores.base import Phase, Position, StoreUnavailable
 from gateway.v1.query_pb2 import ReadInfo, ScanProgress
 
 PATIENCE_S = 2.0  # for a partition that nobody has: a stream that is broken off costs its client more than a call
@@ -114,15 +114,14 @@ class _RoutedScan:
         self._tests = tests
         self._wish = wish
         self._data = data
-        self._failed: set[str] = set()  # gateways, since the last message
+        self._failed: set[str] = set()  # gateways, maybe this one, since the last message
         self._failure: QueryError | None = None
+        self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last looked at
         self._given_s = -math.inf  # when the last message was
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the messages: at least one, and the last one tells that all is read."""
-        with self._access.store.snapshot() as snapshot:
-            life = self._access.life(snapshot)
-        plan = self._plan
+        plan, life = self._plan, self._access.held().life
         token = plan.resumed(self._request, plan.token_text(self._request), life)
         self._scanned = Scanned(plan, life, token)
         if token.partition >= life.partition_count or self._scanned.rows_left() == 0:
@@ -144,18 +143,21 @@ class _RoutedScan:
         """Wait for somebody to have a partition; raise why nobody has where that takes long, or nothing was given."""
         if time.monotonic() > self._given_s + PATIENCE_S:
             text = "no gateway that lives has it"
-            raise self._failure or PartitionUnavailable(self._access.table.name, partition, text)
+            raise self._away or self._failure or PartitionUnavailable(self._access.table.name, partition, text)
         self._failed.clear()
         await self._access.bell.wait(AGAIN_S)
 
     def _piece(self, partition: Partition) -> _Piece | None:
         """Return what is read next, None where nobody has it; raise `TableRebuilt`."""
         access, life = self._access, self._scanned.life
-        with access.store.snapshot() as snapshot:
-            if access.life(snapshot).generation != life.generation:
-                raise TableRebuilt(access.table.name)
-            rest = life.partitions[partition:]
-            is_here = [access.is_live(snapshot, life, each) for each in rest]
+        rest = life.partitions[partition:]
+        held = access.held(lambda now: rest if now.generation == life.generation else ())
+        if held.away is None and held.life.generation != life.generation:
+            raise TableRebuilt(access.table.name)
+        here: Collection[Partition] = ()
+        if self._router.directory.own_id not in self._failed:
+            here, self._away = frozenset(held.partitions), held.away
+        is_here = [each in here for each in rest]
         if is_here[0]:
             return _Piece(None, rest[: _run_length(is_here)])
         peers = self._router.others(access.table.name, partition, generation=life.generation, without=self._failed)
@@ -170,13 +172,16 @@ class _RoutedScan:
         )
 
     async def _read(self, piece: _Piece) -> AsyncGenerator[bytes, None]:
-        """Yield what this gateway has; end where it has a partition no more."""
+        """Yield what this gateway has; end where it has a partition no more, or its store is away."""
         try:
             await self._plan.opened(self._wish, self._call, piece.partitions)
             async for message in ScanRun(self._plan, self._scanned, self._tests, piece.partitions).messages(self._call):
                 yield message
         except PartitionUnavailable:
             return
+        except StoreUnavailable as away:
+            self._failed.add(self._router.directory.own_id)
+            self._away = away
 
     async def _asked(self, piece: _Piece, peer: Peer) -> AsyncGenerator[bytes, None]:
         """Yield what another gateway gives; end where it has failed and a replica may go on."""

@@ -1,8 +1,9 @@
 """Subscribe: the rows, then every change, from whichever gateways have the partitions."""
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,7 @@ from gateway.query.subscribe import Asked, Pace, SubscribePlan, SubscribeRun
 from gateway.routing.directory import Peer
 from gateway.routing.forwarding import PeerFailed
 from gateway.routing.marks import ForwardMark
-from gateway.stores.base import Phase, Position
+from gateway.stores.base import Phase, Position, StoreUnavailable
 from gateway.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
     SUBSCRIBE_PHASE_CURRENT,
@@ -38,6 +39,7 @@ LOOK_S = 1.0  # how often it is looked whether gateways still live, and where th
 AGAIN_S = 0.5  # the same, while there are such
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
 SILENT_S = 2.0
+PATIENCE_S = 2.0  # for partitions that nobody gives, while this gateway's store is away: others may have just left
 
 
 def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
@@ -52,14 +54,16 @@ def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTabl
         is_here = True
         while is_here:
             run = SubscribeRun(plan, asked, call, pace, scope)
+            is_here = False
             try:
                 async with aclosing(run.messages()) as messages:
                     async for message in messages:
                         yield message
-            except PartitionUnavailable:
+            except (PartitionUnavailable, StoreUnavailable) as missing:
                 if scope is not None or access.router is None:
                     raise
-            is_here, asked = run.is_open, replace(asked, resume_token=run.token())
+                is_here = run.is_open and isinstance(missing, PartitionUnavailable)
+            asked = replace(asked, resume_token=run.token())
         router = access.router
         assert router is not None, "a run ends with an error"
         async with aclosing(RoutedSubscription(plan, router, request, asked, call, pace).messages()) as messages:
@@ -76,8 +80,8 @@ class RoutedSubscription:
     token has one frontier; meanwhile those who have given theirs give changes. When one ends, or lives no more, others
     go on from the cursor, for those partitions alone. A running part stays where it is, wherever its partitions move.
 
-    On a table with retention another store begins the stream anew: it has removed what is expired at its own time. So
-    does a token to come back with, if it is of more than one store.
+    On a table with retention a partition is given by the same gateway as before, also to who comes back with a token:
+    another store has removed what is expired at its own time, and begins the stream anew.
     """
 
     _life: Life
@@ -99,6 +103,9 @@ class RoutedSubscription:
         self._ended: set[asyncio.Future[None]] = set()
         self._givers = Givers(plan.access, router)
         self._looks_s = 0.0  # when it is next looked who gives what
+        self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last looked at
+        self._is_asked = False  # somebody for each partition
+        self._given_s = -math.inf  # when each of them was last known to speak
         self._told_current = False
         self._waiting: asyncio.Future[None] | None = None
 
@@ -136,8 +143,7 @@ class RoutedSubscription:
 
     def _open(self) -> bool:
         """Find where to start from; return whether the client has a copy, or wants none."""
-        with self._access.store.snapshot() as snapshot:
-            self._use(self._access.life(snapshot))
+        self._use(self._access.held().life)
         if self._asked.resume_token:
             return self._resume()
         self._begins_live = self._asked.starts_live
@@ -255,19 +261,26 @@ class RoutedSubscription:
         now_s = time.monotonic()
         if now_s < self._looks_s and not any(part.has_ended for part in self._parts):
             return False
+        if self._is_asked and self._parts and all(part.has_spoken for part in self._parts):
+            self._given_s = now_s
+        self._away = None
         self._let_go()
-        with self._access.store.snapshot() as snapshot:
-            life = self._access.life(snapshot)
-            is_anew = life.manifest.changelog_topic_id != self._life.manifest.changelog_topic_id
-            if is_anew or life.generation != self._life.generation:
-                self._use(life)
-                self._end(self._parts)
-                if not self._begins_live:
-                    return True
-            self._life = life
-            free = self._free()
-            here = {partition for partition in free if self._access.is_live(snapshot, life, partition)}
-        if free:
+        here: Mapping[Partition, Position] = {}
+        try:
+            with self._access.store.snapshot() as snapshot:
+                life = self._access.life(snapshot)
+                is_anew = life.manifest.changelog_topic_id != self._life.manifest.changelog_topic_id
+                if is_anew or life.generation != self._life.generation:
+                    self._use(life)
+                    self._end(self._parts)
+                    if not self._begins_live:
+                        return True
+                self._life = life
+                found = {each: self._access.live_position(snapshot, life, each) for each in self._free()}
+                here = {each: position for each, position in found.items() if position is not None}
+        except StoreUnavailable as away:
+            self._away = away
+        if free := self._free():
             self._give(free, here)
         self._looks_s = now_s + (AGAIN_S if self._free() else LOOK_S)
         return False
@@ -289,7 +302,9 @@ class RoutedSubscription:
 
     def _check(self, error: Exception | None) -> None:
         """Raise an error that another gateway would make no better."""
-        if isinstance(error, PeerFailed):
+        if isinstance(error, StoreUnavailable):
+            self._away = error
+        elif isinstance(error, PeerFailed):
             if not error.is_elsewhere_for_stream:
                 raise told(error, self._access.table.name)
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
@@ -302,14 +317,24 @@ class RoutedSubscription:
             self._ended.add(ended)
             ended.add_done_callback(self._ended.discard)
 
-    def _give(self, free: Sequence[Partition], here: Collection[Partition]) -> None:
-        """Ask for the partitions that nobody gives, as far as somebody may."""
-        groups = self._givers.groups(free, here, self._life.generation)
-        if self._begins_live:
-            found = {partition for _, partitions in groups for partition in partitions}
-            for partition in free:
-                if partition not in found:
-                    raise PartitionUnavailable(self._access.table.name, partition, "no gateway that lives has it")
+    def _give(self, free: Sequence[Partition], here: Mapping[Partition, Position]) -> None:
+        """Ask for the partitions that nobody gives, as far as somebody may; wait for the others.
+
+        Raise `PartitionUnavailable` instead where nothing was said yet, `StoreUnavailable` where this gateway's store
+        is away for long.
+        """
+        givers = {
+            partition: self._cursor.giver_of(partition, here[partition].life_id if partition in here else None)
+            for partition in free
+        }
+        groups = self._givers.groups(free, here, givers, self._life.generation)
+        found = {partition for _, partitions in groups for partition in partitions}
+        missing = next((partition for partition in free if partition not in found), None)
+        self._is_asked = missing is None
+        if self._away is not None and not self._is_asked and time.monotonic() > self._given_s + PATIENCE_S:
+            raise self._away
+        if self._begins_live and missing is not None:
+            raise PartitionUnavailable(self._access.table.name, missing, "no gateway that lives has it")
         fills = self._filling(groups)
         for number, (peer, partitions) in enumerate(groups):
             ready = partitions
@@ -345,7 +370,6 @@ class RoutedSubscription:
             mark = ForwardMark(access.table.name, generation, tuple(partitions))
             left_s = self._call.time_left_s()
             messages = self._router.stream(peer, plan.query.path, request.SerializeToString(), mark, left_s)
-        self._givers.note(peer, partitions)
         self._parts.append(PartStream(peer, partitions, messages, self._wake, is_filling=is_filling))
 
     # Waiting.

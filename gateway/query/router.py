@@ -1,17 +1,19 @@
 """Routing, as queries see it: who has a partition, and asking them."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from google.rpc import code_pb2
 
 from gateway.contract.types import Partition
+from gateway.internal.v1.store_pb2 import TableState
 from gateway.query.call import Call
 from gateway.query.errors import DeadlineExceeded, PartitionUnavailable, PeerError, QueryError
 from gateway.routing.directory import Directory, Peer
 from gateway.routing.forwarding import Forwarder, PeerFailed
 from gateway.routing.marks import ForwardMark
 from gateway.routing.spreading import Ask, NoReplica, Spread, candidates
+from gateway.stores.base import Snapshot
 
 Part = TypeVar("Part")
 
@@ -37,18 +39,29 @@ class Scope(NamedTuple):
 
 
 class Router:
-    """The directory and the forwarder of a gateway that is one of several."""
+    """The directory and the forwarder of a gateway that is one of several.
+
+    `tables` are states of tables as they were when the store was last looked at: what to ask by while it is away.
+    """
 
     def __init__(self, directory: Directory, forwarder: Forwarder) -> None:
         self.directory = directory
         self.forwarder = forwarder
+        self.tables: dict[str, TableState] = {}
 
-    def update(self, status: bytes) -> None:
-        """Take in what the replicator says of this gateway and the others; close channels to those that are gone."""
+    def look(self, snapshot: Snapshot, tables: Iterable[str] = ()) -> None:
+        """Take in what the replicator says of this gateway and the others, and of these tables.
+
+        Close channels to those that are gone.
+        """
         version = self.directory.version
-        self.directory.update(status)
+        self.directory.update(snapshot.status())
         if version != self.directory.version:
             self.forwarder.keep(self.directory.peers)
+        for name in tables:
+            state = snapshot.table(name)
+            if state is not None:
+                self.tables[name] = state
 
     def stream(
         self, peer: Peer, path: str, data: bytes, mark: ForwardMark, time_left_s: float | None

@@ -4,14 +4,16 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
 
 from gateway.contract.catalogue import SubscribeQuery
 from gateway.contract.tokens import request_hasher
+from gateway.contract.types import Partition
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from gateway.query.access import Life, TableAccess
 from gateway.query.call import Call
@@ -28,7 +30,7 @@ from gateway.query.live_table import LiveTable, is_same
 from gateway.query.params import seconds_of
 from gateway.query.router import Scope
 from gateway.query.selections import Select, selection_reader
-from gateway.query.subscription_messages import ChangeEncoder, Positions, Speaker, cursor_of
+from gateway.query.subscription_messages import ChangeEncoder, Positions, Speaker, cursor_of, givers_of
 from gateway.stores.base import Snapshot
 from gateway.subscription.cursor import Cursor, HistoryLost, Room, Selection, Step, start_live, step
 from gateway.subscription.feed import MESSAGE_BYTES_MAX, MESSAGE_ROWS_MAX, Feed, Member
@@ -113,8 +115,8 @@ class SubscribeRun:
     """One stream from this store, as far as it is. `_cursor` says where a copy is that has all that was yielded.
 
     With a `scope` it is for some partitions only, and part of what another stream gives. Where other gateways may go
-    on, it ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same life.
-    `is_open`: it has begun, all its partitions being served.
+    on, it ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same life; it
+    ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served.
     """
 
     _life: Life
@@ -178,7 +180,7 @@ class SubscribeRun:
             self._use(life, selection)
             positions = self._live_positions(snapshot)
             if self._asked.resume_token:
-                is_resumed = self._resume()
+                is_resumed = self._resume(positions)
             else:
                 is_resumed = self._asked.starts_live
                 if is_resumed:
@@ -195,8 +197,11 @@ class SubscribeRun:
         live = self._plan.access.live
         return {partition: live(snapshot, self._life, partition) for partition in self._selection.partitions}
 
-    def _resume(self) -> bool:
-        """Go on from the token; return False where only a new snapshot helps. Raise `InvalidResumeToken`."""
+    def _resume(self, positions: Positions) -> bool:
+        """Go on from the token; return False where only a new snapshot helps.
+
+        Raise `InvalidResumeToken`, or `PartitionUnavailable` where other gateways may go on and this one cannot.
+        """
         access, life, asked = self._plan.access, self._life, self._asked
         try:
             token = access.open_token(
@@ -208,12 +213,29 @@ class SubscribeRun:
             )
         except TableRebuilt:
             return False
-        found = cursor_of(token, life, self._selection, ages=access.table.expiry is not None)
+        found = cursor_of(token, life, self._selection)
         if found is None:
             return False
         self._cursor, selection = found
+        foreign = {each: mark.life_id for each, mark in self._cursor.marks.items()}
+        foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
+        if foreign:
+            if self._are_elsewhere(foreign, givers_of(token)):
+                raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
+            return False
         self._use(life, selection)
         return True
+
+    def _are_elsewhere(self, lives: Mapping[Partition, int], givers: Mapping[int, str]) -> bool:
+        """Return whether gateways that gave what is of these lives of partitions may be asked to go on with them."""
+        access = self._plan.access
+        if access.router is None or self._scope is not None:
+            return False
+        others = partial(access.router.others, access.table.name, generation=self._life.generation)
+        return all(
+            givers.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
+            for partition, life_id in lives.items()
+        )
 
     # What it says.
 
@@ -264,6 +286,7 @@ class SubscribeRun:
     def _step(self) -> Step:
         """Take a step in a snapshot of its own; join the feed where that makes the copy whole."""
         access, live = self._plan.access, self._plan.live
+        cursor = replace(self._cursor, marks=dict(self._cursor.marks))  # a store that fails takes what it gave along
         room = Room(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
         if self._is_slow:
             room = Room(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
@@ -277,15 +300,14 @@ class SubscribeRun:
             self._life = life
             self._positions = positions = self._live_positions(snapshot)
             result = step(
-                snapshot, life.store_id, positions, self._selection, self._cursor, room=room, conflate=self._is_slow
+                snapshot, life.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
             )
             if result.is_whole and live.pump(snapshot, life):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
                 self._feed = live.feed(life)
-                self._member = self._feed.join(
-                    name, self._selection, self._speaker.say_live, self._cursor.marks, positions
-                )
+                self._member = self._feed.join(name, self._selection, self._speaker.say_live, cursor.marks, positions)
+        self._cursor = cursor
         return result
 
     # With the feed.

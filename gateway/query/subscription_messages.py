@@ -1,6 +1,6 @@
 """What a Subscribe says: changes and progress as the contract's messages, and the tokens to go on from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -113,13 +113,19 @@ class Speaker:
         token = Token(
             after_key=cursor.after_key,
             partition=life.partition_count if is_filled else selection.partitions[cursor.filling],
-            life_id=life.state.life_id,
         )
-        return signed(token, marks, self._access, life, self._request_hash)
+        router = self._access.router
+        giver = "" if router is None else router.directory.own_id
+        return signed(token, marks, self._access, life, self._request_hash, lambda _: giver)
 
 
-def signed(token: Token, marks: Marks, access: TableAccess, life: Life, request_hash: int) -> str:
-    """Return the text of a resume token, to which marks, and what it belongs to, are added."""
+def signed(
+    token: Token, marks: Marks, access: TableAccess, life: Life, request_hash: int, giver_of: Callable[[int], str]
+) -> str:
+    """Return the text of a resume token, to which marks, and what it belongs to, are added.
+
+    `giver_of` says which gateway has given what is of a life.
+    """
     token.kind = TOKEN_KIND_SUBSCRIBE
     token.table = access.table.name
     token.generation = life.generation
@@ -130,31 +136,42 @@ def signed(token: Token, marks: Marks, access: TableAccess, life: Life, request_
     token.next_offsets.extend([mark.offset for mark in marks.values()])
     if any(mark.skip for mark in marks.values()):
         token.skips.extend([mark.skip for mark in marks.values()])
+    numbers: dict[int, int] = {}  # of lives
+    lives = [numbers.setdefault(mark.life_id, len(numbers)) for mark in marks.values()]
+    if any(numbers):
+        token.life_ids.extend(numbers)
+        givers = [giver_of(life_id) for life_id in numbers]
+        token.gateways.extend(givers if any(givers) else ())
+    if any(lives):
+        token.lives.extend(lives)
     return access.signer.sign(token)
 
 
 def marks_of(token: Token) -> dict[Partition, Mark]:
     """Return the marks that a resume token says."""
-    skips = token.skips or [0] * len(token.partitions)
+    zeros = [0] * len(token.partitions)
+    life_ids = token.life_ids or [0]
     return {
-        Partition(partition): Mark(Offset(offset), skip)
-        for partition, offset, skip in zip(token.partitions, token.next_offsets, skips, strict=True)
+        Partition(partition): Mark(Offset(offset), skip, life_ids[number])
+        for partition, offset, skip, number in zip(
+            token.partitions, token.next_offsets, token.skips or zeros, token.lives or zeros, strict=True
+        )
     }
 
 
-def cursor_of(token: Token, life: Life, selection: Selection, *, ages: bool) -> tuple[Cursor, Selection] | None:
+def givers_of(token: Token) -> dict[int, str]:
+    """Return which gateway has given what is of each life, as a resume token says."""
+    return dict(zip(token.life_ids, token.gateways, strict=False))
+
+
+def cursor_of(token: Token, life: Life, selection: Selection) -> tuple[Cursor, Selection] | None:
     """Return the cursor that a token of this generation says, and the selection with its partitions in that order.
 
-    None where only a new snapshot helps. `ages`: the table has retention. Each store removes what is expired at its own
-    time, so what a subscriber has been told of that is known in the store alone that made its token. A token that
-    several gateways made together is of no store, where they are not all the same: on such a table it begins anew.
+    None where only a new snapshot helps.
     """
-    is_same_life = token.life_id == life.state.life_id
-    if token.changelog_topic_id != life.manifest.changelog_topic_id or (ages and not is_same_life):
+    if token.changelog_topic_id != life.manifest.changelog_topic_id:
         return None
     marks = marks_of(token)
-    if not is_same_life:
-        marks = {partition: Mark(mark.offset) for partition, mark in marks.items()}
     filling = Partition(token.partition)
     is_filled = filling == life.partition_count
     done = [partition for partition in selection.partitions if partition in marks and partition != filling]

@@ -1,6 +1,7 @@
 """Where a table is: which partition a key is in, and which gateways have that."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import NamedTuple
 
 from gateway.contract.placement import Candidate, ranked
@@ -8,7 +9,7 @@ from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess
 from gateway.stores.base import Snapshot
 from gateway.v1.changelog_pb2 import KeyColumn
-from gateway.v1.cluster_pb2 import GatewayRecord, ReplicaPhase
+from gateway.v1.cluster_pb2 import REPLICA_PHASE_UNSPECIFIED, GatewayRecord, ReplicaPhase
 from gateway.v1.status_pb2 import (
     REPLICA_ROLE_OWNER,
     REPLICA_ROLE_STANDBY,
@@ -90,8 +91,14 @@ def _holdings(record: GatewayRecord, table: str, generation: int) -> Iterator[tu
     for held in record.tables:
         for part in (held.serving, held.building) if held.table == table else ():
             if part.generation == generation:
-                for number, phase, next_offset in zip(part.partitions, part.phases, part.next_offsets, strict=False):
-                    yield Partition(number), _Holding(record, phase, next_offset)
+                for number, phase, next_offset in zip_longest(part.partitions, part.phases, part.next_offsets):
+                    if number is not None:
+                        yield Partition(number), _Holding(record, _known(phase), next_offset or 0)
+
+
+def _known(phase: ReplicaPhase | None) -> ReplicaPhase:
+    """Return what a replica does; UNSPECIFIED where it is not told, or only gateways of another version know it."""
+    return REPLICA_PHASE_UNSPECIFIED if phase is None or phase not in ReplicaPhase.values() else phase
 
 
 def table_metadata(access: TableAccess, snapshot: Snapshot) -> TableMetadata:

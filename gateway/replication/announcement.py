@@ -15,7 +15,12 @@ PHASES = {
 
 def held_table(table: FollowedTable, *, replicas: int) -> HeldTable:
     """Return what is here of a table, but for partitions that are leaving; `replicas` are wanted of each."""
-    held = HeldTable(table=table.table.name, replicas=replicas)
+    held = HeldTable(
+        table=table.table.name,
+        replicas=replicas,
+        ready=table.generations.is_ready,
+        refused_generation=table.refused_generation,
+    )
     if table.serving is not None:
         held.serving.CopyFrom(_held(table.serving))
     if table.building is not None:
@@ -30,4 +35,6 @@ def _held(following: Following) -> HeldGeneration:
         partitions=[replica.partition for replica in replicas],
         phases=[PHASES[replica.position.phase] for replica in replicas],
         next_offsets=[replica.position.next_offset for replica in replicas],
+        partition_count=following.manifest.partition_count,
+        changelog_topic_id=following.manifest.changelog_topic_id,
     )

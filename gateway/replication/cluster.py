@@ -7,18 +7,19 @@ each other, the one whose word comes second in the topic hears the other first, 
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
+from operator import attrgetter
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from gateway.contract.placement import Candidate, wanted_of_all
 from gateway.contract.types import Partition
-from gateway.replication.gateways_topic import GatewaysTopic
+from gateway.replication.gateways_topic import GatewaysTopic, Known, Live
 from gateway.replication.log import Clock, Fetched, Log, LogUnavailable, Source
 from gateway.replication.membership import Membership
-from gateway.replication.share import Share
+from gateway.replication.share import Older, Share
 from gateway.v1.cluster_pb2 import GatewayRecord, HeldTable
 from gateway.v1.status_pb2 import GatewayStatus
 
@@ -68,7 +69,9 @@ class Cluster(Share):
         self._heard = 0
         self._alive = self._topic.alive()
         self._candidates: tuple[str, ...] = ()
-        self._placed: dict[tuple[str, int], _Placed] = {}
+        self._placed: dict[tuple[str, int, int], _Placed] = {}
+        self._refused: dict[str, int] = {}  # generations by table, as we said last
+        self._settling: dict[tuple[str, int], float] = {}  # those that we have refused, until when others hear it
 
     # What the topic says.
 
@@ -104,7 +107,8 @@ class Cluster(Share):
             self._log.append(self._us.topic, name.encode(), None)
         self._alive = self._topic.alive()
         self._candidates = self._who_may_have_partitions()
-        view = self._topic.version, self._alive, self._candidates, self._is_settled
+        self._settling = {place: until_s for place, until_s in self._settling.items() if now_s < until_s}
+        view = self._topic.version, self._alive, self._candidates, self._is_settled, tuple(self._settling)
         has_news = view != self._view
         if has_news or self._heard != self._topic.heard_beat:
             self._view, self._heard = view, self._topic.heard_beat
@@ -156,10 +160,14 @@ class Cluster(Share):
         return self._read_s is not None
 
     @override
-    def wanted(self, table: str, partition_count: int) -> frozenset[Partition] | None:
-        return self._place(table, partition_count).ours if self._is_settled else None
+    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+        # Where all refused a manifest that was put right, each is the only candidate until it hears the others.
+        is_settling = self._refused.get(table) == generation or (table, generation) in self._settling
+        if not self._is_settled or is_settling:
+            return None
+        return self._place(table, partition_count, generation).ours
 
-    def _place(self, table: str, partition_count: int) -> _Placed:
+    def _place(self, table: str, partition_count: int, generation: int) -> _Placed:
         told = set()
         candidates = []
         for name in self._candidates:
@@ -169,12 +177,12 @@ class Cluster(Share):
                 continue
             known = self._topic.known[name]
             live = known.tables.get(table)
-            if live is not None:
+            if live is not None and live.takes_part(generation):
                 candidates.append(Candidate(name, known.record.zone))
                 told.add(live.replicas)
         # Where candidates are told different numbers, all go by the largest; one that drains is none.
         replicas = 0 if 0 in told else max(told, default=0)
-        kept = self._placed.get((table, partition_count))
+        kept = self._placed.get((table, partition_count, generation))
         if kept is not None and kept.candidates == tuple(candidates) and kept.replicas == replicas:
             return kept
         wanted = [
@@ -182,7 +190,8 @@ class Cluster(Share):
             for best in wanted_of_all(table, partition_count, candidates, replicas)
         ]
         ours = frozenset(Partition(number) for number, names in enumerate(wanted) if self._us.gateway_id in names)
-        placed = self._placed[table, partition_count] = _Placed(tuple(candidates), replicas, wanted, ours)
+        placed = _Placed(tuple(candidates), replicas, wanted, ours)
+        self._placed[table, partition_count, generation] = placed
         return placed
 
     @override
@@ -191,11 +200,45 @@ class Cluster(Share):
     ) -> bool:
         if not self._is_settled:
             return False
-        names = self._place(table, partition_count).wanted[partition]
+        names = self._place(table, partition_count, generation).wanted[partition]
         if not names or self._us.gateway_id in names or not names <= self._alive:
             return False
         lives = [self._topic.known[name].tables.get(table) for name in names]
         return all(live is not None and live.has(partition, generation, is_served=is_served) for live in lives)
+
+    @override
+    def older(self, table: str, *, new: int) -> Older | None:
+        others = [
+            (known.record.draining, live)
+            for known, live in self._others(table)
+            if 0 < live.generation < new and live.takes_part(new)
+        ]
+        told = [live for _, live in others if live.partition_count]  # gateways of a version before do not tell it
+        if not told:
+            return None
+        newest = max(told, key=attrgetter("generation"))
+        answered: set[Partition] = set()
+        for is_draining, live in others:
+            if live.generation == newest.generation and not is_draining:
+                answered |= live.partitions
+        is_whole = len(answered) == newest.partition_count
+        return Older(newest.generation, newest.partition_count, newest.topic_id, is_whole)
+
+    @override
+    def is_due(self, table: str, *, new: int) -> bool:
+        others = [live for _, live in self._others(table)]
+        return any(live.generation >= new or (live.is_ready and live.next_generation >= new) for live in others)
+
+    @override
+    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
+        beginning = [live for _, live in self._others(table) if not live.generation and live.next_generation >= new]
+        return any(not live.next_partitions.isdisjoint(partitions) for live in beginning)
+
+    def _others(self, table: str) -> list[tuple[Known, Live]]:
+        """Return what the other gateways that live say of a table."""
+        names = self._alive - {self._us.gateway_id}
+        found = [known for name, known in self._topic.known.items() if name in names]
+        return [(known, known.tables[table]) for known in found if table in known.tables]
 
     @property
     @override
@@ -244,6 +287,11 @@ class Cluster(Share):
         self._record.beat += 1
         del self._record.tables[:]
         self._record.tables.extend(held())
+        for each in self._record.tables:
+            refused = self._refused.get(each.table, 0)
+            if refused not in (0, each.refused_generation):
+                self._settling[each.table, refused] = now_s + SETTLE_S
+            self._refused[each.table] = each.refused_generation
         self._log.append(self._us.topic, self._us.gateway_id.encode(), self._record.SerializeToString())
 
     def leave(self) -> None:

@@ -17,12 +17,13 @@ from collections.abc import Hashable, Sequence
 from gateway.contract.catalogue import Table
 from gateway.contract.types import StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.following import Following, lack_of
+from gateway.replication.following import Following
+from gateway.replication.generations import Generations
 from gateway.replication.log import Clock, Log, TopicFacts
 from gateway.replication.manifests import Succession, follows_on, problem_of
 from gateway.replication.replica import Replica, SkippedRecords
 from gateway.replication.share import Share
-from gateway.replication.stored_table import StoredTable, next_name
+from gateway.replication.stored_table import StoredTable
 from gateway.replication.table_log import TableLog
 from gateway.replication.topic_look import Looked, TopicLook, topic_fault
 from gateway.stores.base import Copy, Phase, StoreWriter
@@ -30,11 +31,7 @@ from gateway.v1.changelog_pb2 import Manifest
 
 
 class FollowedTable:
-    """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never.
-
-    Store ids that are to be removed are in `garbage`; none that is or was one is taken again, by any table: they are
-    kept in `given_up`.
-    """
+    """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never."""
 
     def __init__(
         self,
@@ -49,22 +46,32 @@ class FollowedTable:
     ) -> None:
         self.table = table
         self.skipped = SkippedRecords(table.name)
-        self.serving: Following | None = None
-        self.building: Following | None = None
         self.problem = ""
-        self.garbage: list[StoreId] = []
+        self.refused_generation = 0  # the newest, where our contract does not agree with it
         self.caught_up_ms = caught_up_ms
         self._store = store
         self._log = log
         self._clock = clock
         self._share = share
-        self._given_up = given_up
         self._manifest: Manifest | None = None
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
         self._look, self._older_look = TopicLook(log, clock), TopicLook(log, clock)
         self._lines = TableLog(table.name, clock)
         self._stored = StoredTable(table, store=store, clock=clock, lines=self._lines)
+        self.generations = Generations(
+            table.name, stored=self._stored, share=share, clock=clock, lines=self._lines, given_up=given_up
+        )
         self._succession = Succession(self._stored.newest_manifest())
+
+    @property
+    def serving(self) -> Following | None:
+        """Return the generation that is answered from here."""
+        return self.generations.serving
+
+    @property
+    def building(self) -> Following | None:
+        """Return the newer generation that is built here."""
+        return self.generations.building
 
     # What the topic of manifests says.
 
@@ -80,7 +87,7 @@ class FollowedTable:
             if breach is None and problem is None:
                 self._succession.take(manifest)
         if manifest is None:
-            self._manifest = None
+            self._manifest, self.refused_generation = None, 0
             self._refuse(missing)
             return
         if self._manifest is not None and manifest.generation < self._manifest.generation:
@@ -92,10 +99,10 @@ class FollowedTable:
         if problem is not None:
             self._decline(manifest, problem)
             return
-        self._manifest = manifest
-        current = self.building or self.serving
+        self._manifest, self.refused_generation = manifest, 0
+        current = self.generations.current
         if current is not None and follows_on(current.manifest, manifest):
-            self._update(current, manifest)
+            self.generations.update(manifest)
             return
         self._look.ask_at_once()
         self._older_look.ask_at_once()
@@ -104,15 +111,17 @@ class FollowedTable:
 
     def _decline(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on beside a new one that we cannot follow; else nothing."""
-        if self.serving is not None and manifest.generation > self.serving.manifest.generation:
-            self._lines.say(logging.WARNING, f"{problem}; generation {self.serving.manifest.generation} is served on")
+        self.refused_generation = manifest.generation
+        serving = self.generations.older(manifest)
+        if serving is not None:
+            self._lines.say(logging.WARNING, f"{problem}; generation {serving.manifest.generation} is served on")
             return
         self._manifest = None
         self._refuse(problem)
 
     def _break_with(self, manifest: Manifest, breach: str) -> None:
         """Give up a generation whose manifest has changed; an older one may be served on, else nothing is."""
-        serving = self._older(manifest)
+        serving = self.generations.older(manifest)
         older = self._stored.older(manifest) if serving is None else serving.manifest
         if older is None:
             self._manifest = None
@@ -124,10 +133,6 @@ class FollowedTable:
         self._manifest, self._resuming = older, None
         self._look.ask_at_once()
 
-    def _update(self, current: Following, manifest: Manifest) -> None:
-        current.update(manifest)
-        self._stored.keep(current, self.table.name if current is self.serving else next_name(self.table.name))
-
     def _refuse(self, problem: str, *, level: int = logging.WARNING) -> None:
         """Serve nothing, and say why. Rows stay: a good manifest or look goes on with them."""
         if problem == self.problem:
@@ -138,9 +143,8 @@ class FollowedTable:
         self._stored.refuse(problem)
 
     def _stop(self) -> None:
-        for following in self._followings():
-            following.stop()
-        self.serving = self.building = self._resuming = None
+        self.generations.stop()
+        self._resuming = None
 
     # What its topics say.
 
@@ -153,34 +157,36 @@ class FollowedTable:
         """Ask for the topics when it is time, take the answers, switch generations, report progress."""
         if self._manifest is not None:
             self._look_around(self._manifest)
-        for following in self._followings():
+        self.generations.begin_when_due()
+        for following in self.generations.followings():
             self._share_out(following)
-        self._switch_when_due()
-        for following in self._followings():
+        self.generations.switch_when_due()
+        for following in self.generations.followings():
             following.stop_final()
             if following.is_closed:
                 following.caught_up_ms = max(following.caught_up_ms, self._clock.now_ms())
             self._lines.report(following)
-        ages = [each.caught_up_ms for each in self._followings() if not each.is_frozen]
+        ages = [each.caught_up_ms for each in self.generations.followings() if not each.is_frozen]
         self.caught_up_ms = min(ages, default=self.caught_up_ms)
 
     def _share_out(self, following: Following) -> None:
         following.share_out(is_served=following is self.serving)
         following.clean()
         if following.asks():
-            is_older = self._manifest is not None and following is self._older(self._manifest)
+            is_older = self._manifest is not None and following is self.generations.older(self._manifest)
             (self._older_look if is_older else self._look).ask_at_once()
 
     @property
     def is_unclean(self) -> bool:
         """Return whether rows of partitions that are not to be here are being removed."""
-        return any(following.is_unclean for following in self._followings())
+        return any(following.is_unclean for following in self.generations.followings())
 
     @property
     def shape(self) -> Hashable:
         """Return what is another value when something else is to be announced, beside phases."""
-        versions = [following.version for following in self._followings()]
-        return self.serving, self.building, self.problem, *versions
+        versions = [following.version for following in self.generations.followings()]
+        followed = self.serving, self.building, self.generations.is_ready
+        return *followed, self.refused_generation, self.problem, *versions
 
     def _look_around(self, manifest: Manifest) -> None:
         if self._resuming is not None:
@@ -188,19 +194,14 @@ class FollowedTable:
             if looked is not None:
                 self._resume(self._resuming, looked.facts)
             return
-        older = self._older(manifest)
+        older = self.generations.older(manifest)
         if older is not None and not older.is_frozen and (older.lacking or not older.is_closed):
             looked = self._older_look.take(older.manifest.changelog_topic, older.replicas)
             if looked is not None:
                 self._take_older(older, looked)
-        looked = self._look.take(manifest.changelog_topic, self._replicas())
+        looked = self._look.take(manifest.changelog_topic, self.generations.replicas())
         if looked is not None:
             self._take(manifest, looked)
-
-    def _older(self, manifest: Manifest) -> Following | None:
-        """Return what is served of an older generation, beside which that of `manifest` is to be built."""
-        serving = self.serving
-        return serving if serving is not None and serving.manifest.generation < manifest.generation else None
 
     def _take(self, manifest: Manifest, looked: Looked) -> None:
         closed = self._stored.closed_facts(manifest)
@@ -209,7 +210,7 @@ class FollowedTable:
         if fault is not None or facts is None:
             self._miss(manifest, f'table "{self.table.name}": {"; ".join(fault or ())}')
             return
-        following = self.building or self.serving
+        following = self.generations.current
         if following is None or not follows_on(following.manifest, manifest):
             self._open(manifest, facts)
         elif (why := self._fault_of(following, facts, looked)) is not None:
@@ -256,7 +257,7 @@ class FollowedTable:
 
     def _miss(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on where the changelog of the new one is not there; else nothing."""
-        older = self._older(manifest)
+        older = self.generations.older(manifest)
         if older is None or (older.is_frozen and not older.is_closed):
             self._refuse(problem)
             return
@@ -266,21 +267,15 @@ class FollowedTable:
 
     def follows(self, replica: Replica) -> bool:
         """Return whether the replica is still one of this table's."""
-        return any(replica is one for one in self._replicas())
-
-    def _replicas(self) -> list[Replica]:
-        return [replica for following in self._followings() for replica in following.replicas]
-
-    def _followings(self) -> list[Following]:
-        return [following for following in (self.serving, self.building) if following is not None]
+        return any(replica is one for one in self.generations.replicas())
 
     def lost(self, replica: Replica) -> None:
         """Take notice that the log has not the offset that `replica` is at."""
-        following = next((each for each in self._followings() if replica in each.replicas), None)
+        following = next((each for each in self.generations.followings() if replica in each.replicas), None)
         if following is None or replica.position.is_final:
             return
         why = f"changelog has no offset {replica.position.next_offset} of partition {replica.partition}"
-        if self._manifest is not None and following is self._older(self._manifest):
+        if self._manifest is not None and following is self.generations.older(self._manifest):
             self._freeze(following, why)
             return
         self._lines.say(logging.WARNING, f"{why}: restoring from the start")
@@ -300,26 +295,14 @@ class FollowedTable:
             return
         self._lines.say(logging.WARNING, f"{why}; generation {generation} is given up for the next one")
         if self.building is not None:
-            self._switch(self.building)
+            self.generations.switch(self.building)
         else:
             self._forget(older)
             self._look.ask_at_once()
 
     def _forget(self, following: Following) -> None:
         """Drop what is followed; the next look starts over."""
-        following.stop()
-        self._give_up(following.store_id)
-        if following is self.building:
-            self.building = None
-            self._stored.forget(next_name(self.table.name))
-        else:
-            self.serving = None
-            problem = _RESTORING.format(self.table.name)
-            self._stored.forget(self.table.name, problem=problem, manifest=following.manifest)
-
-    def _give_up(self, *store_ids: StoreId) -> None:
-        self.garbage += store_ids
-        self._given_up.update(store_ids)
+        self.generations.forget(following, problem=_RESTORING.format(self.table.name))
 
     # Which generation is followed, and into which store id.
 
@@ -341,8 +324,7 @@ class FollowedTable:
         if facts is not None and state is not None and why is None:
             why = self._stored.fault_of(state, facts, caught_up_ms=self.caught_up_ms)
             if why is None:
-                self.serving = self._follow(manifest, facts, state)
-                self._stored.keep(self.serving, self.table.name)
+                self.generations.resume(self._follow(manifest, facts, state))
                 self._resuming, self.problem = None, ""
                 return
         self._resuming = None
@@ -350,7 +332,7 @@ class FollowedTable:
 
     def _open(self, manifest: Manifest, facts: TopicFacts, *, from_start: bool = False) -> None:
         """Follow a manifest: on top of stored rows where they are of its changelog, beside an older generation."""
-        older = self._older(manifest)
+        older = self.generations.older(manifest)
         beside = older is not None and older.was_answered
         if not beside:
             self._stop()
@@ -358,24 +340,27 @@ class FollowedTable:
             self._forget(self.building)
         states = self._stored.states()
         stored = None if from_start else self._stored.usable(manifest, facts, caught_up_ms=self.caught_up_ms)
-        used = {each.store_id for each in self._followings()} | {stored.store_id if stored is not None else 0}
-        self._give_up(*sorted({StoreId(state.store_id) for state in states.values()} - used))
+        used = {each.store_id for each in self.generations.followings()} | {
+            stored.store_id if stored is not None else 0
+        }
+        self.generations.give_up(*sorted({StoreId(state.store_id) for state in states.values()} - used))
         following = self._follow(manifest, facts, stored)
-        if beside:
-            self.building = following
-            self._stored.keep(following, next_name(self.table.name))
-        else:
-            self.serving = following
-            self._stored.keep(following, self.table.name)
-            self._stored.forget(next_name(self.table.name))
+        served = states.get(self.table.name)
+        was_served = from_start or (served is not None and served.store_id == following.store_id)
         self.problem = ""
+        if beside:
+            self.generations.build(following)
+        elif was_served:
+            self.generations.serve(following)
+        else:
+            self.generations.serve_first(following)
 
     def _follow(self, manifest: Manifest, facts: TopicFacts, stored: TableState | None) -> Following:
         """Follow a manifest into what is stored, or into a new store id, or one in which other gateways have it."""
         if stored is None:
             of = (manifest.table, manifest.generation, manifest.changelog_topic_id, self.table.fingerprint)
             changelog = "/".join(map(str, (*of, self.table.retention_us or 0)))
-            copy = self._store.copy_of(changelog, unwanted=self._given_up)
+            copy = self._store.copy_of(changelog, unwanted=self.generations.given_up)
         else:
             copy = Copy(StoreId(stored.store_id), stored.life_id)
         following = Following(
@@ -394,35 +379,6 @@ class FollowedTable:
         )
         self._lines.started(following)
         return following
-
-    def _switch_when_due(self) -> None:
-        if self.building is None or self.serving is None:
-            return
-        old, new = self.serving.manifest.generation, self.building.manifest.generation
-        lack = lack_of(self.building, self.serving) or self._share.lack(
-            self.table.name,
-            self.building.manifest.partition_count,
-            old=old,
-            new=new,
-            has_part=bool(self.serving.replicas),
-        )
-        if lack is None:
-            if not self.serving.is_closed:
-                why = f"the changelog of generation {old} ended without its last markers"
-                self._lines.say(logging.WARNING, f"{why}: rows of generation {new} may be older than what was served")
-            self._switch(self.building)
-        elif self.building.is_live:
-            self._lines.say_once(logging.INFO, f"generation {new} is not served yet: {lack}")
-
-    def _switch(self, building: Following) -> None:
-        """Serve the new generation in place of the old one, which is dropped."""
-        self._stored.keep(building, self.table.name)
-        self._stored.forget(next_name(self.table.name))
-        if self.serving is not None:
-            self.serving.stop()
-            self._give_up(self.serving.store_id)
-        self.serving, self.building = building, None
-        self._lines.say(logging.INFO, "switched to its new generation", generation=building.manifest.generation)
 
 
 _RESTORING = 'table "{}" is restored from the start, as its changelog lost records'

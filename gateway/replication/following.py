@@ -7,7 +7,9 @@
 A partition that is leaving is still answered here, but announced no more. What is wanted again stays.
 """
 
+import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from gateway.contract.catalogue import Table
@@ -76,20 +78,26 @@ class Following:
         if stored and store.is_shared:  # others may have gone on with it
             self.caught_up_ms = max(caught_up_ms, min(position.as_of_ms for position in stored.values()))
         self._unclean = set() if is_new else set(partitions(manifest)).difference(stored)
+        life_id = self._drawn_life()
         for partition, position in stored.items():
-            self._add(partition, position)
+            self._add(partition, position, life_id)
         if is_new:
-            self._add_first(share.wanted(table.name, manifest.partition_count) or ())
+            self._add_first(self.wanted() or ())
         self._begin()
 
-    def _add(self, partition: Partition, position: Position) -> None:
+    def _drawn_life(self) -> int:
+        """Return a life for partitions of which nothing is here."""
+        return 0 if self._table.expiry is None else secrets.randbits(64)
+
+    def _add(self, partition: Partition, position: Position, life_id: int) -> None:
+        """Follow a partition from a position, which may be in a life already."""
         replica = Replica(
             store=self._store,
             store_id=self.store_id,
             source=Source(self.manifest.changelog_topic, partition),
             generation=self.manifest.generation,
             decoder=self._decoder,
-            position=position,
+            position=replace(position, life_id=position.life_id or life_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
             expiry=self._table.expiry,
@@ -104,9 +112,10 @@ class Following:
 
         From the start; or from where other gateways are with a partition, that keep it in the same store.
         """
+        life_id = self._drawn_life()
         for partition in sorted(gained):
             if self.facts.end_offsets[partition] >= 0:
-                self._add(partition, self._joined(partition) or first_position(self.facts, partition))
+                self._add(partition, self._joined(partition) or first_position(self.facts, partition), life_id)
         self.replicas.sort(key=attrgetter("partition"))
 
     def _joined(self, partition: Partition) -> Position | None:
@@ -139,7 +148,7 @@ class Following:
         if self._share.version == self._share_version:
             return
         self._share_version = self._share.version
-        wanted = self._share.wanted(self._table.name, self.manifest.partition_count)
+        wanted = self.wanted()
         self._is_share_known = wanted is not None
         if wanted is None:
             return
@@ -158,6 +167,11 @@ class Following:
                 self.let_go(replica)
         held = [replica.partition for replica in self.replicas]
         self.lacking = frozenset() if self.is_frozen else wanted.difference(held)
+
+    def wanted(self) -> frozenset[Partition] | None:
+        """Return the partitions that are to be here; None while that is not known."""
+        manifest = self.manifest
+        return self._share.wanted(self._table.name, manifest.partition_count, generation=manifest.generation)
 
     def _is_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
         return self._share.is_elsewhere(

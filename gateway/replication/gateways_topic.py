@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 from typing_extensions import override
 
-from gateway.contract.placement import live_partitions
+from gateway.contract.placement import live_partitions, takes_part
 from gateway.contract.types import Partition
 from gateway.replication.compacted_topic import CompactedTopic
 from gateway.replication.log import Clock, Log, Record
-from gateway.v1.cluster_pb2 import GatewayRecord, HeldGeneration
+from gateway.v1.cluster_pb2 import GatewayRecord, HeldTable
 from gateway.v1.status_pb2 import GatewayStatus
 
 ALIVE_MS = 3_000  # six beats: a gateway that was not heard for longer is not asked
@@ -33,13 +33,29 @@ class NameTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a gateway has LIVE of a table: partitions of the generation that it answers from, and of the next one."""
+    """What a gateway has LIVE of a table: partitions of the generation that it answers from, and of the next one.
+
+    `partition_count` and `topic_id` are of the generation that it answers from. 0 is no generation.
+    """
 
     replicas: int
-    generation: int = 0
-    partitions: frozenset[Partition] = frozenset()
-    next_generation: int = 0
-    next_partitions: frozenset[Partition] = frozenset()
+    generation: int
+    partitions: frozenset[Partition]
+    partition_count: int
+    topic_id: str
+    next_generation: int
+    next_partitions: frozenset[Partition]
+    is_ready: bool  # to answer from the next one
+    refused_generation: int
+
+    def takes_part(self, generation: int) -> bool:
+        """Return whether it is a candidate for partitions of a generation."""
+        return takes_part(
+            generation,
+            serving=self.generation,
+            building=self.next_generation,
+            refused=self.refused_generation,
+        )
 
     def has(self, partition: Partition, generation: int, *, is_served: bool) -> bool:
         """Return whether it has a partition in that generation or a newer one; with `is_served`, to answer from."""
@@ -60,7 +76,7 @@ class Known:
     tables: Mapping[str, Live] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tables = {each.table: _live(each.replicas, each.serving, each.building) for each in self.record.tables}
+        self.tables = {held.table: _live(held) for held in self.record.tables}
 
 
 class GatewaysTopic(CompactedTopic):
@@ -165,5 +181,16 @@ def _announced(record: GatewayRecord) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-def _live(replicas: int, serving: HeldGeneration, building: HeldGeneration) -> Live:
-    return Live(replicas, serving.generation, live_partitions(serving), building.generation, live_partitions(building))
+def _live(held: HeldTable) -> Live:
+    serving, building = held.serving, held.building
+    return Live(
+        replicas=held.replicas,
+        generation=serving.generation,
+        partitions=live_partitions(serving),
+        partition_count=serving.partition_count,
+        topic_id=serving.changelog_topic_id,
+        next_generation=building.generation,
+        next_partitions=live_partitions(building),
+        is_ready=held.ready,
+        refused_generation=held.refused_generation,
+    )

@@ -2,27 +2,29 @@
 
     RESTORING, CATCHING_UP ──(next offset has reached the end offset seen when it opened, or the last marker)──► LIVE
 
-It is served only while LIVE: before, a key that exists may not be there yet. One that was live before CATCHES UP, and
-its history goes on. What comes after the last marker of its
-generation is not applied: the next generation may lack it.
+It is served only while LIVE: before, a key that exists may not be there yet. One that was live not long ago CATCHES UP,
+and its history goes on. What comes after the last marker of its generation is not applied: the next generation may lack
+it.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError
 
 from gateway.contract.keys import KEY_BYTES_MAX
 from gateway.contract.rows import RowDecoder, UndecodableRecord
-from gateway.contract.types import Offset, Partition, StoreId
+from gateway.contract.types import COMPACTION_LAG_MS, Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES
 from gateway.contract.windows import Expiry
 from gateway.replication.log import Fetched, Record, Source
 from gateway.replication.retention import split_expired
 from gateway.stores.base import Change, Phase, Position, StoreWriter
 from gateway.v1.changelog_pb2 import ProgressMarker
+
+HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 
 _logger = logging.getLogger("gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
@@ -68,6 +70,15 @@ class _Batch:
     skipped: list[tuple[str, Offset]] = field(default_factory=list)
 
 
+def _count_old(changes: Sequence[Change], now_ms: int) -> int:
+    """Return how many of the changes, the oldest, are no good for a history.
+
+    They may have had compaction take the rows that they took the place of, which subscribers may have.
+    """
+    young_ms = now_ms - HISTORY_RESTORED_MS
+    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)
+
+
 def _phase(position: Position, barrier: Offset) -> Phase:
     """Return the phase of a replica that is at `position`: not yet at the barrier, it is what it was."""
     if position.is_final or position.next_offset >= barrier:
@@ -105,6 +116,8 @@ class Replica:
         self._skipped = skipped
         self._expiry = expiry
         self._now_ms = now_ms
+        if position.as_of_ms < now_ms() - HISTORY_RESTORED_MS and position.phase is not Phase.RESTORING:
+            position = position.in_phase(Phase.RESTORING)  # what comes has been compacted, perhaps: it is no history
         self.position = replace(position, phase=_phase(position, barrier))
         store.apply(store_id, source.partition, [], self.position)
 
@@ -128,13 +141,26 @@ class Replica:
         position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final)
         position = replace(position, phase=Phase.LIVE if self.is_live else _phase(position, self.barrier))
         if position != self.position or batch.changes:
-            applied, stale = self._store.apply(self._store_id, self.partition, batch.changes, position)
-            self.rows_applied += applied
-            self.stale_records += len(stale)
+            self._apply(batch.changes, position)
         self.position = position
         self.end_offset = max(self.end_offset, position.next_offset)
         for reason, offset in batch.skipped:
             self._skipped.count(reason, self.source, offset)
+
+    def _apply(self, changes: list[Change], position: Position) -> None:
+        """Store changes and position. Where this ends a restore, the history begins, with what is young enough."""
+        if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
+            old = _count_old(changes, self._now_ms())
+            at = changes[old].offset if old < len(changes) else position.next_offset
+            restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
+            self._put(changes[:old], restored.in_phase(Phase.RESTORING))
+            changes = changes[old:]
+        self._put(changes, position)
+
+    def _put(self, changes: list[Change], position: Position) -> None:
+        applied, stale = self._store.apply(self._store_id, self.partition, changes, position)
+        self.rows_applied += applied
+        self.stale_records += len(stale)
 
     def _read(self, records: list[Record]) -> _Batch:
         """Turn records into changes. The loop runs for each record of a restore: keep it short."""

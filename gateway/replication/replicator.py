@@ -179,8 +179,8 @@ class Replicator:
             self._offer_manifests()
         for table in self._tables.values():
             table.tick()
-            self._garbage += table.garbage
-            table.garbage.clear()
+            self._garbage += table.generations.garbage
+            table.generations.garbage.clear()
         self._announce()
         self._note_reachable()
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
@@ -229,12 +229,13 @@ class Replicator:
 
     def _drop_tombstones(self) -> None:
         for table in self._tables.values():
-            if table.serving is None:
+            serving = table.serving
+            if serving is None:
                 continue
-            age_ms = max(table.serving.facts.delete_retention_ms, TOMBSTONE_AGE_MIN_MS)
-            for replica in table.serving.replicas:
+            age_ms = max(serving.facts.delete_retention_ms, TOMBSTONE_AGE_MIN_MS)
+            for replica in serving.replicas:
                 self._store.drop_tombstones(
-                    table.serving.store_id,
+                    serving.store_id,
                     replica.partition,
                     before_ms=self._clock.now_ms() - age_ms,
                     limit=TOMBSTONES_MAX,

@@ -1,10 +1,23 @@
 """What this gateway is to have of each table: all of it where it stands alone, else its share."""
 
-from typing import Protocol
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
 from gateway.contract.types import Partition
+
+
+class Older(NamedTuple):
+    """An older generation of a table that other gateways answer from, or are about to: nothing of it need be LIVE.
+
+    `is_whole`: each of its partitions is answered by one of them that is not about to go.
+    """
+
+    generation: int
+    partition_count: int
+    topic_id: str
+    is_whole: bool
 
 
 class Share(Protocol):
@@ -22,8 +35,8 @@ class Share(Protocol):
     def is_ready(self) -> bool:
         """Return whether anything may be followed yet."""
 
-    def wanted(self, table: str, partition_count: int) -> frozenset[Partition] | None:
-        """Return the partitions of a table that are to be here; None while that is not known."""
+    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+        """Return the partitions of a generation of a table that are to be here; None while that is not known."""
 
     def is_elsewhere(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
@@ -47,6 +60,18 @@ class Share(Protocol):
         `has_part`: whether a partition of `old` is here, to tell when `new` is as far.
         """
 
+    def older(self, table: str, *, new: int) -> Older | None:
+        """Return the newest generation before `new` that other living gateways answer from; None: there is none.
+
+        Those that refuse `new` do not count: they never switch to it, and their contract asks for rows in another way.
+        """
+
+    def is_due(self, table: str, *, new: int) -> bool:
+        """Return whether another living gateway answers from generation `new` or a newer one, or is ready to."""
+
+    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
+        """Return whether a gateway that answers from nothing yet is to answer from some of these partitions."""
+
 
 class Alone(Share):
     """Everything is here."""
@@ -57,7 +82,7 @@ class Alone(Share):
     next_beat = heard_beat = 0
 
     @override
-    def wanted(self, table: str, partition_count: int) -> frozenset[Partition] | None:
+    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
         return frozenset(Partition(number) for number in range(partition_count))
 
     @override
@@ -69,3 +94,15 @@ class Alone(Share):
     @override
     def lack(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
         return None
+
+    @override
+    def older(self, table: str, *, new: int) -> Older | None:
+        return None
+
+    @override
+    def is_due(self, table: str, *, new: int) -> bool:
+        return False
+
+    @override
+    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
+        return False

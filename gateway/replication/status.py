@@ -28,10 +28,11 @@ def _table_status(table: FollowedTable, now_s: float) -> TableStatus:
     status = TableStatus(table=table.table.name, problem=table.problem, poison_records=table.skipped.total)
     if table.caught_up_ms:
         status.caught_up_time.FromMilliseconds(table.caught_up_ms)
+    if table.generations.manifest is not None:
+        status.manifest.CopyFrom(table.generations.manifest)
     following = table.serving
     if following is not None:
         status.serving = following.is_live
-        status.manifest.CopyFrom(following.manifest)
         status.partitions.extend(_partition_status(replica) for replica in following.replicas)
     restoring = table.building or table.serving
     if restoring is not None and not restoring.is_live:

@@ -66,7 +66,8 @@ class StoredTable:
     def newest_manifest(self) -> Manifest | None:
         """Return the manifest of the highest generation that was followed; None where none is known."""
         states = [self.state(name) for name in (self._table.name, next_name(self._table.name))]
-        manifests = [state.manifest for state in states if state is not None and state.HasField("manifest")]
+        # What is known of a generation of others names no topic.
+        manifests = [state.manifest for state in states if state is not None and state.manifest.changelog_topic]
         return max(manifests, key=lambda manifest: manifest.generation, default=None)
 
     def older(self, manifest: Manifest) -> Manifest | None:

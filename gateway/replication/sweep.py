@@ -63,7 +63,7 @@ class Sweep:
         self._waiting = [
             (table, following, replica)
             for table in tables
-            for following in (table.serving, table.building)
+            for following in table.generations.followings()
             if table.table.expiry is not None and following is not None
             for replica in following.replicas
         ]

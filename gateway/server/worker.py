@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gateway.contract.binder import bind
@@ -75,7 +75,7 @@ class _Worker:
         if config.membership is not None:
             forwarder = GrpcForwarder(Marks(signer, wall_clock_ms).sign, _credentials(config))
             self._router = Router(self._directory, forwarder)
-            self._bell.listen(on_ring=self._look_around, on_toll=lambda: None)
+            self._bell.listen(on_ring=self._look_at_others, on_toll=lambda: None)
         methods = {
             **query_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
             **self._health.methods(),
@@ -97,6 +97,7 @@ class _Worker:
             tls=config.tls_files,
             shared_port=True,
         )
+        self._is_store_away = False
         self._publish_at_s = 0.0
         self._drain_s = config.drain_s
         self._stopping = asyncio.Event()
@@ -125,7 +126,10 @@ class _Worker:
         if time.monotonic() >= self._publish_at_s:
             self._publish_at_s = time.monotonic() + COUNTS_EVERY_S
             self._metrics.publish()
-        self._look_around()
+        was_away = self._is_store_away
+        self._look_at_others(self._health.tables)
+        if self._is_store_away and not was_away:
+            self._bell.ring()  # no replicator does: who waits here for what comes is to ask the others
         live = live_tables(self._store, self._health.tables, self._directory)
         self._health.update(live)
         if self._health.serving != was_serving:
@@ -134,15 +138,16 @@ class _Worker:
                 _logger.warning("not all tables are served", extra={"missing": missing})
             tell_parent(SERVING if self._health.serving else NOT_SERVING, missing=missing)
 
-    def _look_around(self) -> None:
-        """Take in what the replicator says of the other gateways."""
+    def _look_at_others(self, tables: Iterable[str] = ()) -> None:
+        """Take in what the replicator says of the other gateways, and of these tables."""
         if self._router is None:
             return
         try:
             with self._store.snapshot() as snapshot:
-                self._router.update(snapshot.status())
+                self._router.look(snapshot, tables)
+            self._is_store_away = False
         except StoreUnavailable:
-            return  # what was known stays
+            self._is_store_away = True  # what was known stays
 
     async def _drain(self) -> None:
         """Take no more work in, finish the unary calls, end the streams."""

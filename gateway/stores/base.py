@@ -9,7 +9,7 @@ What a store keeps for a partition (of one life of a table, its `StoreId`):
   rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
              stale record cannot bring it back; `drop_tombstones` removes old ones.
   history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
-  position   next offset, as-of time, phase, and the bookmark of the newest progress marker
+  position   next offset, as-of time, phase, life, and the bookmark of the newest progress marker
 """
 
 import secrets
@@ -39,7 +39,11 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a partition is. `as_of_ms`: nothing committed before it is missing (LogAppendTime, ms since 1970)."""
+    """How far a partition is. `as_of_ms`: nothing committed before it is missing (LogAppendTime, ms since 1970).
+
+    `life_id`, where rows expire: drawn when a restore of the partition begins, so that one that left and came back is
+    another life of it. What expired between is in the history of neither. 0 where rows stay until they are deleted.
+    """
 
     next_offset: Offset
     as_of_ms: int
@@ -47,6 +51,7 @@ class Position:
     history_start: Offset  # history holds every change at or after this offset
     source_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # next offsets, of the newest marker
     is_final: bool = False  # that marker was its generation's last: nothing after it belongs to the partition
+    life_id: int = 0
 
     def moved_to(self, next_offset: Offset, as_of_ms: int) -> "Position":
         """Return this position further on; time does not go back."""
@@ -217,7 +222,8 @@ class StoreWriter(StoreReader, Protocol):
         A change is applied only if its version is newer than what is stored at its key, tombstones included; others
         are returned as stale. Applied changes enter the history but while `position.phase` is RESTORING; the history
         keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
-        that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch.
+        that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch. Of
+        what gateways share, the life is that of whoever was first.
         Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
         """
 

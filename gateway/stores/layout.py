@@ -4,7 +4,8 @@
   history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
                                          ones: there was none), key, row before, row
   tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
-  positions    place                   → next offset, as of, phase, final, history start and length, source offsets
+  positions    place                   → next offset, as of, phase, final, history start and length, life, source
+                                         offsets
   tables       name                    → TableState
   meta         name                    → format, boot id, clean mark, next store id, status
 
@@ -21,7 +22,7 @@ from gateway.contract.types import Offset, Partition, StoreId
 from gateway.contract.versions import VERSION_BYTES, Version
 from gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
 
-FORMAT_VERSION = b"3"
+FORMAT_VERSION = b"4"
 
 PLACE_BYTES = 6
 KIND_AT = VERSION_BYTES
@@ -38,7 +39,7 @@ _TIME = struct.Struct(">q")
 _KEY_LENGTH = struct.Struct(">H")
 _LENGTHS = struct.Struct(">HI")
 _NONE_BEFORE = 2**32 - 1
-_POSITION = struct.Struct(">QqB?QQ")
+_POSITION = struct.Struct(">QqB?QQQ")
 _SOURCE = struct.Struct(">Iq")
 
 
@@ -145,6 +146,7 @@ def pack_position(position: Position, history_count: int) -> bytes:
         position.is_final,
         position.history_start,
         history_count,
+        position.life_id,
     )
     sources = [
         _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
@@ -157,9 +159,9 @@ def pack_position(position: Position, history_count: int) -> bytes:
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def unpack_position(value: bytes) -> tuple[Position, int]:
     """Return what `pack_position` was given."""
-    next_offset, as_of_ms, phase, is_final, history_start, history_count = _POSITION.unpack_from(value)
+    next_offset, as_of_ms, phase, is_final, history_start, history_count, life_id = _POSITION.unpack_from(value)
     sources = _unpack_sources(value[_POSITION.size :])
-    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources, is_final), history_count
+    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, life_id), history_count
 
 
 @lru_cache(maxsize=4096)  # they change with a marker only

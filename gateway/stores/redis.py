@@ -39,6 +39,7 @@ from gateway.stores.base import (
 from gateway.stores.redis_connection import Command, RedisConnection, parse_address
 from gateway.stores.redis_layout import (
     FORMAT_VERSION,
+    KNOWN_BYTES,
     Keys,
     Mark,
     Place,
@@ -49,7 +50,8 @@ from gateway.stores.redis_layout import (
     place_name,
     place_of,
 )
-from gateway.stores.redis_scripts import APPLY, COPY, DROP, DROP_TOMBSTONES, EXPIRE, JOIN
+from gateway.stores.redis_removal import Removal
+from gateway.stores.redis_scripts import APPLY, COPY, DROP_TOMBSTONES, EXPIRE, HERE, JOIN
 from gateway.stores.redis_snapshot import KnownStates, RedisSnapshot
 
 READ_TIMEOUT_S = 3.0  # a worker's event loop waits so long at most, and the largest batch takes less
@@ -58,7 +60,8 @@ STATUSES_PER_POLICY_CHECK = 20  # ten seconds
 CHANGES_MAX = 2_000  # Redis does nothing else meanwhile: 20 ms
 LOOK_FIRST = 100  # changes of a batch from which on it is worth a look whether another gateway has applied them
 THERE_MS = 30_000  # a gateway that was here so lately looks after what it keeps
-GONE_MS = 86_400_000  # one that was away so long keeps nothing
+LET_GO_S = 60.0  # a failover brings back no partition that was let go of before
+COPY_IDS = range(2**20, 2**31)  # drawn: one that Redis forgot, and that a gateway still writes to, is given to nobody
 
 _FORMAT, _LIFE = "format", "life"
 
@@ -110,15 +113,25 @@ class RedisReader(StoreReader):
 
 
 class RedisStore(RedisReader, StoreWriter):
-    """The store for the writing process of a gateway."""
+    """The store for the writing process of a gateway. `draw`: returns a number below its argument, at random."""
 
     changes_max = CHANGES_MAX
     is_shared = True
 
-    def __init__(self, url: str, gateway: str = "", *, history_changes_max: int = HISTORY_CHANGES_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        gateway: str = "",
+        *,
+        history_changes_max: int = HISTORY_CHANGES_MAX,
+        draw: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
         self._use(url, gateway, timeout_s=WRITE_TIMEOUT_S)
+        self._draw = draw
         self._history_changes_max = history_changes_max
+        self._removal = Removal(self._connection, self._keys)
         self._statuses = 0
+        self._has_buried = True
         self._open_snapshots: list[RedisSnapshot] = []
         self._forget()
         self._make()
@@ -142,11 +155,12 @@ class RedisStore(RedisReader, StoreWriter):
         self._life = life
 
     def _here(self) -> Command:
-        return "HSET", self._keys.gateways, self._keys.gateway, time.time_ns() // 1_000_000
+        return HERE.on((self._keys.gateways,), (self._keys.gateway,))
 
     def _forget(self) -> None:
         self._marks: dict[Place, Mark | None] = {}  # what this process knows to be stored
         self._brought: dict[Place, Offset] = {}  # the next offsets that this process has moved to
+        self._let_go: dict[Place, float] = {}  # what this process has no part in any more, and since when
         self._put_states: dict[str, bytes] = {}
 
     @override
@@ -157,9 +171,10 @@ class RedisStore(RedisReader, StoreWriter):
         )
 
     def _note(self, place: Place, value: bytes | None) -> None:
-        """Take notice of what is stored: whoever read it may go on from there."""
-        if self._marks.get(place) is None:
-            self._marks[place] = None if value is None else mark_of(value)
+        """Take notice of what is stored: whoever read it may go on from there. What is before that is noticed later."""
+        known, found = self._marks.get(place), None if value is None else mark_of(value)
+        if known is None or (found is not None and not _is_before(found, known)):
+            self._marks[place] = found
 
     def _hold(self, hold: Callable[[RedisSnapshot], object]) -> None:
         """Let snapshots of this process keep what is about to change. Nobody in a gateway writes beside one."""
@@ -171,7 +186,9 @@ class RedisStore(RedisReader, StoreWriter):
     def put_table(self, name: str, state: TableState) -> None:
         self._hold(partial(RedisSnapshot.table, name=name))
         value, stream = state.SerializeToString(deterministic=True), self._keys.stream(name)
-        places = [(StoreId(state.store_id), Partition(number)) for number in range(state.manifest.partition_count)]
+        is_served = state.store_id and not state.problem and state.manifest.table == name
+        count = state.manifest.partition_count if is_served else 0  # else other gateways may know more of it
+        places = [(StoreId(state.store_id), Partition(number)) for number in range(count)]
         commands: list[Command] = [("HSET", self._keys.states, name, value)]
         if places:
             names = [item for place in places for item in (place[1], self._keys.of(place).history)]
@@ -187,8 +204,8 @@ class RedisStore(RedisReader, StoreWriter):
     @override
     def copy_of(self, changelog: str, *, unwanted: Collection[StoreId]) -> Copy:
         self._check_open()
-        arguments = (changelog, secrets.randbits(64), *unwanted)
-        found = self._connection.call(COPY, (self._keys.copies, self._keys.next_id), arguments)
+        drawn = f"{COPY_IDS[self._draw(len(COPY_IDS))]}/{self._draw(2**64)}"
+        found = self._connection.call(COPY, (self._keys.copies,), (changelog, drawn, *unwanted))
         store_id, life_id = map(int, found.split(b"/"))
         return Copy(StoreId(store_id), life_id)
 
@@ -196,21 +213,23 @@ class RedisStore(RedisReader, StoreWriter):
     def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
         place = store_id, partition
         self._hold(partial(RedisSnapshot.hold_place, place=place))
-        self._connection.run(("SADD", self._keys.places, place_name(place)))
-        answer = self._connection.call(JOIN, (self._keys.of(place).position,), (self._keys.gateway,))
-        self._let_go(place)
+        join = JOIN.on((self._keys.of(place).position,), (self._keys.gateway,))
+        _, answer = self._connection.run(self._list(place), join)
+        self._begin(place)
         self._marks[place] = mark = mark_of(answer[0]) if answer else None
         if mark is None:
             return None
-        away = self._away(THERE_MS)
-        others = {name.decode() for name in answer[1]} - {"at", self._keys.gateway}
-        return Joined(mark.position, not others <= away)
+        others = {*answer[1]} - {b"at", self._keys.gateway.encode()}
+        return Joined(mark.position, not others.isdisjoint(self._removal.there(THERE_MS)))
+
+    def _list(self, place: Place) -> Command:
+        return "SADD", self._keys.places, place_name(place)
 
     @override
     def expel(self, store_id: StoreId, partition: Partition) -> None:
         place = store_id, partition
         self._hold(partial(RedisSnapshot.hold_place, place=place))
-        self._let_go(place)
+        self._begin(place)
         self._connection.run(("UNLINK", *self._keys.of(place)))
 
     def _places(self) -> list[Place]:
@@ -229,26 +248,38 @@ class RedisStore(RedisReader, StoreWriter):
         self._statuses += 1
         if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
             self._connection.check_policy()
+            self._has_buried = False
+        if not self._has_buried:
+            self._has_buried = self._removal.bury()
 
     def _check_stored(self) -> None:
-        known = [(place, mark) for place, mark in self._marks.items() if mark is not None]
-        names = list(self._put_states)
-        states, life, *values = self._connection.run(
+        since_s = time.monotonic() - LET_GO_S
+        self._let_go = {place: let_go_s for place, let_go_s in self._let_go.items() if let_go_s > since_s}
+        known = [
+            *((place, mark) for place, mark in self._marks.items() if mark),
+            *((place, None) for place in self._let_go),
+        ]
+        names, places = list(self._put_states), [place_name(place) for place, mark in known if mark is not None]
+        states, life, listed, *values = self._connection.run(
             ("HMGET", self._keys.states, *names, ""),
             ("HGET", self._keys.store, _LIFE),
+            ("SMISMEMBER", self._keys.places, *places, ""),
             *(self._ask_position(place) for place, _ in known),
         )
-        if life != self._life or states[:-1] != list(self._put_states.values()):
+        if life != self._life or states[:-1] != list(self._put_states.values()) or not all(listed[:-1]):
             raise self._went_back()
         for (place, mark), value in zip(known, map(held_value, values), strict=True):
-            if value != mark.value:
-                if value is None or _is_before(stored := mark_of(value), mark):
+            if value != (mark and mark.value):
+                if mark is None or value is None or _is_before(stored := mark_of(value), mark):
                     raise self._went_back()
                 self._marks[place] = stored
 
     def _went_back(self) -> StoreWentBack:
+        places = [place_name(place) for place, mark in self._marks.items() if mark] + [*map(place_name, self._let_go)]
         self._forget()
         self._make()
+        if places:  # where Redis forgot them, nobody would remove them
+            self._connection.run(("SADD", self._keys.places, *places))
         why = "it lost writes, as after a failover or a flush"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
 
@@ -257,16 +288,16 @@ class RedisStore(RedisReader, StoreWriter):
         place = store_id, partition
         self._hold(partial(RedisSnapshot.hold_place, place=place))
         known = self._known(place)
-        if known is None:  # first, so that no row is ever in a partition that is not listed
-            self._connection.run(("SADD", self._keys.places, place_name(place)))
-        elif len(changes) >= LOOK_FIRST:
+        if known is not None and len(changes) >= LOOK_FIRST:
             known, changes = self._not_applied(place, known, changes)
-        known_next = _next_offset(known)
-        brought = self._brought.get(place, known_next)
-        arguments = [self._keys.gateway, known_next, self._history_changes_max, brought, pack_position(position)]
+        brought = self._brought.get(place, -1 if known is None else known.position.next_offset)
+        gateway, history_max = self._keys.gateway, self._history_changes_max
+        arguments = [gateway, _known_bytes(known), history_max, brought, pack_position(position)]
         for change in changes:
             arguments += (change[1], pack_row(change))
-        answer = self._connection.call(APPLY, self._keys.of(place), arguments)
+        # A partition is listed first, so that no row is ever in one that is not.
+        first = [self._list(place)] if known is None else []
+        *_, answer = self._connection.run(*first, APPLY.on(self._keys.of(place), arguments))
         if not answer:
             raise self._went_back()
         value, applied, *stale = answer
@@ -296,8 +327,8 @@ class RedisStore(RedisReader, StoreWriter):
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
         place = store_id, partition
         self._hold(partial(RedisSnapshot.hold_place, place=place))
-        known_next = _next_offset(self._known(place))
-        arguments = (self._keys.gateway, known_next, self._history_changes_max, time_ms, *keys)
+        known = _known_bytes(self._known(place))
+        arguments = (self._keys.gateway, known, self._history_changes_max, time_ms, *keys)
         answer = self._connection.call(EXPIRE, self._keys.of(place), arguments)
         if not answer:
             raise self._went_back()
@@ -321,35 +352,19 @@ class RedisStore(RedisReader, StoreWriter):
     @override
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
         place = store_id, partition
-        return self._drop([place] if place in self._places() else [], limit)
+        return self._drop([place], limit)
 
     def _drop(self, places: Sequence[Place], limit: int) -> bool:
-        if not places:
-            return True
         for place in places:
             self._hold(partial(RedisSnapshot.hold_place, place=place))
-            self._let_go(place)
-        gone = [self._keys.gateway, *self._away(GONE_MS)]
-        for place in places:  # first the positions, so that nobody reads the rest
-            self._connection.call(DROP, self._keys.of(place), (0, *gone))
-        left = max(limit, 0)
-        for place in places:
-            removed, rest = self._connection.call(DROP, self._keys.of(place), (left, *gone))
-            if rest:
-                return False
-            left -= removed
-            self._connection.run(("SREM", self._keys.places, place_name(place)))
-        return True
+            self._begin(place)
+            self._let_go[place] = time.monotonic()
+        return self._removal.drop(places, limit)
 
-    def _let_go(self, place: Place) -> None:
-        self._marks.pop(place, None)
-        self._brought.pop(place, None)
-
-    def _away(self, for_ms: int) -> set[str]:
-        """Return the gateways that were not here for so long."""
-        flat = self._connection.run(("HGETALL", self._keys.gateways))[0]
-        end_ms = time.time_ns() // 1_000_000 - for_ms
-        return {name.decode() for name, seen_ms in zip(flat[::2], flat[1::2], strict=True) if int(seen_ms) < end_ms}
+    def _begin(self, place: Place) -> None:
+        """Know nothing of a partition any more."""
+        for known in (self._marks, self._brought, self._let_go):
+            known.pop(place, None)
 
     def abandon(self) -> None:
         """Let go of the store, whatever state it is in."""
@@ -362,7 +377,7 @@ def wipe(url: str) -> None:
     connection = RedisConnection(address, timeout_s=WRITE_TIMEOUT_S)
     keys = Keys(address.prefix, "")
     for name in connection.run(("HKEYS", keys.gateways))[0]:
-        own = Keys(address.prefix, name.decode().removeprefix(keys.gateway))
+        own = keys.of_gateway(name.decode())
         tables, places = connection.run(("HKEYS", own.states), ("SMEMBERS", own.places))
         for place in map(place_of, places):
             connection.run(*(("UNLINK", key) for key in keys.of(place)))
@@ -372,12 +387,16 @@ def wipe(url: str) -> None:
     connection.close()
 
 
-def _next_offset(mark: Mark | None) -> int:
-    return -1 if mark is None else mark.position.next_offset
+def _known_bytes(known: Mark | None) -> bytes:
+    """Return what scripts are told of what this process knows."""
+    return b"" if known is None else known.value[:KNOWN_BYTES]
 
 
 def _is_before(stored: Mark, known: Mark) -> bool:
-    """Return whether a position is one that was stored before another."""
+    """Return whether a position is one that was stored before another, or of another copy."""
+    phases = stored.position.phase, known.position.phase
+    if stored.position.life_id != known.position.life_id or phases.count(Phase.RESTORING) == 1:
+        return True
     at, known_at = (stored.position.next_offset, stored.last), (known.position.next_offset, known.last)
     if at != known_at:
         return at < known_at

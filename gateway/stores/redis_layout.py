@@ -8,15 +8,15 @@ where it names nothing. `ID` is the store id, `P` the partition. Gateways of one
   PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
   PREFIX:{ID/P}:history     stream of the latest changes, see below
   PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
-                            `layout.pack_position`, with the phase of whoever was first; gateway → its own phase: who
-                            keeps the partition
+                            `layout.pack_position`, with the phase and life of whoever was first; gateway → its own
+                            phase: who keeps the partition
 
 What is of no partition is in one slot of its own; `:GATEWAY` is not there for a gateway that stands alone:
 
   PREFIX:{tables}:store           hash: format, and life: random, another one once the store was lost and made anew
   PREFIX:{tables}:copies          hash, changelog → "ID/life" of the copy that gateways share
-  PREFIX:{tables}:next-id         the newest store id
-  PREFIX:{tables}:gateways        hash, gateway → when it was here last, in ms since 1970
+  PREFIX:{tables}:next-id         the newest store id that is no copy's: those are drawn, so that none comes twice
+  PREFIX:{tables}:gateways        hash, gateway → when it was here last, in ms since 1970 by the clock of Redis
   PREFIX:{tables}:states:GATEWAY  hash, table name → TableState
   PREFIX:{tables}:status:GATEWAY  what `set_status` kept
   PREFIX:{tables}:places:GATEWAY  set of "ID/P": partitions of which this gateway has, or may have, something
@@ -39,10 +39,14 @@ from gateway.contract.versions import Version
 from gateway.stores import layout
 from gateway.stores.base import Change, PastChange, Phase, Position
 
-FORMAT_VERSION = b"2"
+FORMAT_VERSION = b"3"
 DEFAULT_PREFIX = "tablegate"
 
+GATEWAY = "gateway:"  # what the names of gateways begin with
+
 Place = tuple[StoreId, Partition]
+
+KNOWN_BYTES = 55  # of the value of a mark: the phase, and `at` up to the life
 
 _OFFSET = struct.Struct(">Q")
 _LAST = struct.Struct(">QI")
@@ -62,7 +66,7 @@ class Keys:
     """The keys of the store of one prefix, as one gateway has it; "" is one that stands alone."""
 
     def __init__(self, prefix: str, gateway: str) -> None:
-        self.gateway = f"gateway:{gateway}"
+        self.gateway = f"{GATEWAY}{gateway}"
         self._prefix = prefix
         self._places: dict[Place, PlaceKeys] = {}
         shared, own = f"{prefix}:{{tables}}:", f":{gateway}" if gateway else ""
@@ -74,6 +78,10 @@ class Keys:
             shared + "places" + own,
         )
         self._shared = shared
+
+    def of_gateway(self, name: str) -> "Keys":
+        """Return the keys as the gateway has them that is called so in `gateways`."""
+        return Keys(self._prefix, name.removeprefix(GATEWAY))
 
     def of(self, place: Place) -> PlaceKeys:
         """Return the keys of a partition."""
@@ -107,7 +115,10 @@ def place_of(name: bytes) -> Place:
 
 
 class Mark(NamedTuple):
-    """A position as it is stored, and the id of the newest change that its history had then."""
+    """A position as it is stored, and the id of the newest change that its history had then.
+
+    `value`: the phase of the gateway, then `at`.
+    """
 
     value: bytes
     position: Position

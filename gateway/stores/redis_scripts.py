@@ -5,7 +5,9 @@ of one are in one slot. Lua compares strings by the server's locale, and so vers
 """
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.stores.base import Phase
 from gateway.stores.layout import IS_ROW, RECORD_ORDER
@@ -33,6 +35,10 @@ class Script:
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return cls(text, sha, "EVALSHA" if writes else "EVALSHA_RO")
 
+    def on(self, keys: Sequence[str], arguments: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the command that runs it."""
+        return self.command, self.sha, len(keys), *keys, *arguments
+
 
 _MANY = """
 local MANY = 1000  -- arguments of a call: Lua's stack takes 8,000
@@ -53,13 +59,13 @@ local function values_of(rows, keys)
 end
 """
 
-# ARGV[1]: the gateway; ARGV[2]: the next offset that it knows to be stored, -1 for nothing known; ARGV[3]: longest
-# history.
+# ARGV[1]: the gateway; ARGV[2]: the first bytes of the position that it knows to be stored, none for nothing known;
+# ARGV[3]: longest history.
 _WRITE = (
     _MANY
     + """
 local position, rows, order, tombstones, history = unpack(KEYS)
-local gateway, known, history_max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local gateway, known, history_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local function number(text, at) return (struct.unpack('>I8', text, at)) end
 local function is_row(value) return value and string.byte(value, 21) == $IS_ROW end
@@ -67,9 +73,17 @@ local function time_of(value) return (struct.unpack('>i8', value, 22)) end
 local function row_of(value) return string.sub(value, 30) end
 
 local phase, stored = unpack(redis.call('HMGET', position, gateway, 'at'))
-if known >= 0 and (not phase or not stored or number(stored, 13) < known) then
-  return {}  -- what this writer wrote is lost, and what it brings would leave a gap
+
+-- Return whether what this writer wrote is lost, so that what it brings would leave a gap, or be of another copy. Its
+-- phase is `new_phase` where it said so already, and the answer was lost.
+local function went_back(new_phase)
+  if known == '' then return false end
+  if not phase or not stored or number(stored, 13) < number(known, 14) then return true end
+  if string.sub(stored, 47, 54) ~= string.sub(known, 48, 55) then return true end
+  local is_restoring, was_restoring = string.byte(phase) == $RESTORING, string.byte(known) == $RESTORING
+  return is_restoring ~= was_restoring and phase ~= new_phase
 end
+
 local last_offset, last_order = 0, 0
 if stored then last_offset, last_order = struct.unpack('>I8I4', stored) end
 
@@ -89,9 +103,9 @@ local function bound(history_start)
   return tonumber(string.match(newest_gone, '^%d+')) + 1
 end
 
-local function save(before_start, history_start, sources)
+local function save(before_start, history_start, life_and_sources)
   local last = struct.pack('>I8I4', last_offset, last_order)
-  local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. sources
+  local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. life_and_sources
   redis.call('HSET', position, 'at', value)
   return value
 end
@@ -107,8 +121,13 @@ APPLY = Script.of(
 local brought, new = tonumber(ARGV[4]), ARGV[5]
 local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
 local new_phase = string.sub(new, 17, 17)
+if went_back(new_phase) then return {} end
 if new_next < stored_next then
-  redis.call('HSET', position, gateway, new_phase)
+  if string.byte(new_phase) ~= $RESTORING and string.byte(stored, 29) == $RESTORING then
+    -- Others still restore what is whole for this gateway: from here on the history has what they bring.
+    stored = string.sub(stored, 1, 28) .. new_phase .. string.sub(stored, 30)
+  end
+  redis.call('HSET', position, gateway, new_phase, 'at', stored)
   return {new_phase .. stored, -1}
 end
 -- What was whole once stays whole, whichever gateway goes on with it: its history is not given up.
@@ -182,7 +201,8 @@ local as_of, common_phase = string.sub(new, 9, 16), new_phase
 if is_shared and number(stored, 21) > number(new, 9) then as_of = string.sub(stored, 21, 28) end
 if was_whole and string.byte(new_phase) == $RESTORING then common_phase = string.sub(stored, 29, 29) end
 local head = string.sub(new, 1, 8) .. as_of .. common_phase .. string.sub(new, 18, 18)
-result[1] = new_phase .. save(head, history_start, string.sub(new, 35))
+local life = stored and string.sub(stored, 47, 54) or string.sub(new, 35, 42)
+result[1] = new_phase .. save(head, history_start, life .. string.sub(new, 43))
 redis.call('HSET', position, gateway, new_phase)
 return result
 """,
@@ -193,6 +213,7 @@ EXPIRE = Script.of(
     _WRITE
     + """
 -- ARGV[4]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
+if went_back(nil) then return {} end
 local keys, seen = {}, {}
 for i = 5, #ARGV do
   if not seen[ARGV[i]] then seen[ARGV[i]] = true; keys[#keys + 1] = ARGV[i] end
@@ -277,17 +298,62 @@ return {tonumber(ARGV[1]) - left + cut, rest}
 
 COPY = Script.of(
     """
--- KEYS: copies, the newest store id. ARGV: name, a life for a new one; then the store ids that are not wanted. Returns
--- store id and life.
+-- KEYS: copies. ARGV: name, store id and life of a new one; then the store ids that are not wanted. Returns store id
+-- and life.
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 for i = 3, #ARGV do
   if found and string.match(found, '^%d+') == ARGV[i] then found = false end
 end
 if not found then
-  found = string.format('%.0f/%s', redis.call('INCR', KEYS[2]), ARGV[2])
+  found = ARGV[2]
   redis.call('HSET', KEYS[1], ARGV[1], found)
 end
 return found
+""",
+    writes=True,
+)
+
+_NOW = """
+local function now_ms()  -- by the one clock that all gateways share
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+"""
+
+HERE = Script.of(
+    _NOW
+    + """
+-- KEYS: gateways. ARGV: the gateway that is here.
+return redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now_ms()))
+""",
+    writes=True,
+)
+
+THERE = Script.of(
+    _NOW
+    + """
+-- KEYS: gateways. ARGV: for how long, in ms. Returns those that were here within that time.
+local names, all = {}, redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  if now_ms() - all[i + 1] < tonumber(ARGV[1]) then names[#names + 1] = all[i] end
+end
+return names
+""",
+    writes=False,
+)
+
+BURY = Script.of(
+    _MANY
+    + _NOW
+    + """
+-- KEYS: gateways; states, status and places of one that is gone. ARGV: the gateway, how long it must have been away, in
+-- ms; then places of which it has nothing any more. Where those were all, nothing is left of it; returns whether.
+local seen = redis.call('HGET', KEYS[1], ARGV[1])
+if not seen or now_ms() - seen < tonumber(ARGV[2]) then return 0 end
+call_many('SREM', KEYS[4], {unpack(ARGV, 3)})
+if redis.call('SCARD', KEYS[4]) > 0 then return 0 end
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+return redis.call('HDEL', KEYS[1], ARGV[1])
 """,
     writes=True,
 )
@@ -335,4 +401,17 @@ return {held(), redis.call('XRANGE', KEYS[2], ARGV[2], ARGV[3], 'COUNT', ARGV[4]
     writes=False,
 )
 
-SCRIPTS = (APPLY, EXPIRE, DROP_TOMBSTONES, JOIN, DROP, COPY, READ_VALUES, READ_RANGE, READ_HISTORY)
+SCRIPTS = (
+    APPLY,
+    EXPIRE,
+    DROP_TOMBSTONES,
+    JOIN,
+    DROP,
+    COPY,
+    HERE,
+    THERE,
+    BURY,
+    READ_VALUES,
+    READ_RANGE,
+    READ_HISTORY,
+)

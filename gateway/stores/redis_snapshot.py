@@ -7,6 +7,7 @@ left the history or the partition went away, is an error and no answer. While a 
 history, each read is a moment of its own; nobody is answered from it.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal
@@ -92,11 +93,11 @@ class RedisSnapshot(Snapshot):
         """Keep a partition as it is now, in a copy."""
         if place in self._held:
             return
-        keys, held = self._keys.of(place), self._keys.held(place, str(id(self)))
+        keys, held = self._keys.of(place), self._keys.held(place, secrets.token_hex(8))
         commands: list[Command] = []
         for key, copy in zip(keys, held, strict=True):
             commands += [("COPY", key, copy, "REPLACE"), ("EXPIRE", copy, HELD_S)]
-        self._connection.run(*commands)
+        self._connection.run(("MULTI",), *commands, ("EXEC",))  # other gateways may write meanwhile
         self._held[place] = held
         self._mark(place)
 
@@ -265,7 +266,11 @@ class RedisSnapshot(Snapshot):
         """Return the first change of each key between two moments."""
         first: dict[bytes, PastChange] = {}
         at, last_id, count = self._of(place), mark.last_id, 0
-        if mark.last == moved.last or mark.position.phase is Phase.RESTORING:
+        if mark.position.phase is Phase.RESTORING:
+            return first
+        if moved.position.history_start > mark.position.next_offset:
+            raise _lost(self._connection)
+        if mark.last == moved.last:
             return first
         while last_id != moved.last_id:
             if count > UNDONE_MAX:

@@ -21,14 +21,18 @@ Matches = Callable[[bytes], bool]
 
 
 class HistoryLost(Exception):
-    """The history does not reach back to the cursor: only a new snapshot helps."""
+    """The history does not reach back to the cursor, or is of another life: only a new snapshot helps."""
 
 
 class Mark(NamedTuple):
-    """Up to where changes of a partition were given: those below `offset`, and `skip` of what expired at `offset`."""
+    """Up to where changes of a partition were given: those below `offset`, and `skip` of what expired at `offset`.
+
+    `life_id` is that of the position: what has expired is known of that life alone.
+    """
 
     offset: Offset
     skip: int = 0
+    life_id: int = 0
 
 
 class Given(NamedTuple):
@@ -182,6 +186,8 @@ def read_changes(
 
     Raise `HistoryLost`.
     """
+    if mark.life_id != position.life_id:
+        raise HistoryLost
     if mark.offset > position.next_offset:
         return [], mark  # made on a gateway that was further: there is nothing to read yet
     if mark.offset < position.history_start:
@@ -191,7 +197,7 @@ def read_changes(
     if count < len(found):
         return found[:count], _mark_before(found[count], found[:count], mark)
     # At the next offset there is nothing but what expired before its record came.
-    return found, Mark(position.next_offset, _count_at(position.next_offset, found, mark))
+    return found, Mark(position.next_offset, _count_at(position.next_offset, found, mark), mark.life_id)
 
 
 def joined(changes: Sequence[PastChange]) -> list[PastChange]:
@@ -204,7 +210,7 @@ def joined(changes: Sequence[PastChange]) -> list[PastChange]:
 
 
 def _mark_before(change: PastChange, read: Sequence[PastChange], mark: Mark) -> Mark:
-    return Mark(change.offset, _count_at(change.offset, read, mark))
+    return Mark(change.offset, _count_at(change.offset, read, mark), mark.life_id)
 
 
 def _count_at(offset: Offset, read: Sequence[PastChange], mark: Mark) -> int:
@@ -217,7 +223,7 @@ def _mark_at(snapshot: Snapshot, store_id: StoreId, partition: Partition, positi
     at, skip = position.next_offset, 0
     while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
         skip += len(found)
-    return Mark(at, skip)
+    return Mark(at, skip, position.life_id)
 
 
 def _known(

@@ -37,25 +37,33 @@ class GatewayRecord(_message.Message):
     def __init__(self, gateway_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., zone: _Optional[str] = ..., start_id: _Optional[int] = ..., draining: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[HeldTable, _Mapping]]] = ..., beat: _Optional[int] = ...) -> None: ...
 
 class HeldTable(_message.Message):
-    __slots__ = ("table", "replicas", "serving", "building")
+    __slots__ = ("table", "replicas", "serving", "building", "ready", "refused_generation")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     BUILDING_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     table: str
     replicas: int
     serving: HeldGeneration
     building: HeldGeneration
-    def __init__(self, table: _Optional[str] = ..., replicas: _Optional[int] = ..., serving: _Optional[_Union[HeldGeneration, _Mapping]] = ..., building: _Optional[_Union[HeldGeneration, _Mapping]] = ...) -> None: ...
+    ready: bool
+    refused_generation: int
+    def __init__(self, table: _Optional[str] = ..., replicas: _Optional[int] = ..., serving: _Optional[_Union[HeldGeneration, _Mapping]] = ..., building: _Optional[_Union[HeldGeneration, _Mapping]] = ..., ready: _Optional[bool] = ..., refused_generation: _Optional[int] = ...) -> None: ...
 
 class HeldGeneration(_message.Message):
-    __slots__ = ("generation", "partitions", "phases", "next_offsets")
+    __slots__ = ("generation", "partitions", "phases", "next_offsets", "partition_count", "changelog_topic_id")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHANGELOG_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     generation: int
     partitions: _containers.RepeatedScalarFieldContainer[int]
     phases: _containers.RepeatedScalarFieldContainer[ReplicaPhase]
     next_offsets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, generation: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., phases: _Optional[_Iterable[_Union[ReplicaPhase, str]]] = ..., next_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+    partition_count: int
+    changelog_topic_id: str
+    def __init__(self, generation: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., phases: _Optional[_Iterable[_Union[ReplicaPhase, str]]] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partition_count: _Optional[int] = ..., changelog_topic_id: _Optional[str] = ...) -> None: ...

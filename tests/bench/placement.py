@@ -17,6 +17,7 @@ CLUSTERS = ((3, 12), (10, 100), (10, 1_000), (30, 1_000), (100, 1_000), (100, 10
 REPLICAS = 2
 TABLE = "ratings"
 OFFSET = 123_456_789
+TOPIC_ID = "f4lJ8xHbQ0iGkzYpT2mWqA"
 
 
 def measure(figures: Figures, *, repeat: int) -> None:
@@ -39,7 +40,7 @@ def _measure(figures: Figures, gateways: int, partitions: int, repeat: int) -> N
     for number, best in enumerate(placed):
         for each in best:
             held[each.gateway_id].append(Partition(number))
-    records = [_record(each, held[each.gateway_id]) for each in candidates]
+    records = [_record(each, held[each.gateway_id], partitions) for each in candidates]
     beats = [record.SerializeToString() for record in records]
     figures.record(f"a beat, {size}", "tablegate", [len(beat) for beat in beats], "bytes")
     figures.record(f"all beats, {size}", "tablegate", [sum(map(len, beats)) / BEAT_S / 1_024], "KiB/s")
@@ -55,12 +56,12 @@ def _measure(figures: Figures, gateways: int, partitions: int, repeat: int) -> N
     )
 
 
-def _record(candidate: Candidate, partitions: list[Partition]) -> GatewayRecord:
+def _record(candidate: Candidate, partitions: list[Partition], partition_count: int) -> GatewayRecord:
     record = GatewayRecord(
         gateway_id=candidate.gateway_id, endpoint=f"{candidate.gateway_id}.example:50051", zone=candidate.zone, beat=1
     )
     held = record.tables.add(table=TABLE, replicas=REPLICAS).serving
-    held.generation = 1
+    held.generation, held.partition_count, held.changelog_topic_id = 1, partition_count, TOPIC_ID
     held.partitions.extend(partitions)
     held.phases.extend([REPLICA_PHASE_LIVE] * len(partitions))
     held.next_offsets.extend([OFFSET] * len(partitions))

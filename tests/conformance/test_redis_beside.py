@@ -253,7 +253,7 @@ def test_what_a_snapshot_of_the_writer_held_is_let_go(own_redis_server: RedisSer
 
 def test_the_history_is_a_stream_that_others_find_by_the_table(own_redis_server: RedisServer) -> None:
     store = RedisStore(own_redis_server.url())
-    state = TableState(store_id=1, manifest=Manifest(partition_count=2))
+    state = TableState(store_id=1, manifest=Manifest(table="ratings", partition_count=2))
     store.put_table("ratings", state)
     fill(store)
     store.expire(ID, P0, [b"b"], time_ms=90)
@@ -269,6 +269,12 @@ def test_the_history_is_a_stream_that_others_find_by_the_table(own_redis_server:
         (b"3-4294967295", {b"key": b"c", b"version": make_version(1, 1), b"time_ms": b"0"}),
         (b"4-1", {b"key": b"b", b"version": make_version(1, 1), b"time_ms": b"90", b"before": b"b"}),
     ]
+    other = RedisStore(own_redis_server.url(), "b")
+    other.put_table("ratings", TableState(manifest=state.manifest, problem="it is restored from the start"))
+    other.put_table("ratings", TableState(store_id=7, manifest=state.manifest, problem="it is not for this contract"))
+    other.put_table("ratings/next", TableState(store_id=8, manifest=state.manifest))
+    assert own_redis_server.run("HGET", "tablegate:{tables}:ratings-stream", 0) == name
+    assert own_redis_server.run("KEYS", "*-stream") == [b"tablegate:{tables}:ratings-stream"]
     state.store_id = 2
     store.put_table("ratings", state)
     assert own_redis_server.run("HGET", "tablegate:{tables}:ratings-stream", 0) == b"tablegate:{2/0}:history"

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,13 +12,15 @@ from gateway.contract.types import Offset, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.stores.base import Change, Phase, StoreReader, StoreWentBack
 from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import GONE_MS, RedisReader, RedisStore, wipe
+from gateway.stores.redis import RedisReader, RedisStore, wipe
 from gateway.stores.redis_connection import parse_address
 from gateway.stores.redis_layout import Keys
+from gateway.stores.redis_removal import GONE_MS
 from tests.support.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
 from tests.support.changes import change, position
 from tests.support.crash_writer import batch_of
 from tests.support.redis import RedisServer, needs_redis
+from tests.support.seeds import seeds
 
 pytestmark = needs_redis
 
@@ -187,6 +189,24 @@ def test_who_begins_anew_is_not_disturbed_by_a_removal_that_goes_on(redis_server
     assert stored_position(leaving) is None
 
 
+def test_a_partition_has_the_life_of_whoever_was_first(redis_server: RedisServer) -> None:
+    """Until nobody keeps it: who begins it anew begins another."""
+    url = redis_server.new_url()
+    first, second = RedisStore(url, "a"), RedisStore(url, "b")
+    assert first.join(ID, P0) is None
+    assert second.join(ID, P0) is None
+    first.apply(ID, P0, [], replace(position(0), life_id=5))
+    for store, life_id in ((second, 6), (first, 5)):
+        store.apply(ID, P0, [], replace(position(1), life_id=life_id))
+        assert [found.life_id for each in (first, second) if (found := stored_position(each))] == [5, 5]
+    for store in (first, second):
+        assert store.drop_partition(ID, P0, limit=10)
+    second.apply(ID, P0, [], replace(position(0), life_id=6))
+    joined = first.join(ID, P0)
+    assert joined is not None
+    assert joined.position.life_id == 6
+
+
 @pytest.mark.parametrize("notice", ["apply", "status"])
 @pytest.mark.parametrize("how", ["expelled", "flushed"])
 def test_who_was_live_is_not_live_in_a_copy_that_begins_anew(
@@ -294,32 +314,32 @@ def changelog(random_: random.Random, end: int) -> list[Change]:
     ]
 
 
-def test_whatever_gateways_do_each_that_is_live_has_all_that_came_before(redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("seed", seeds(40, in_check=5))
+def test_whatever_gateways_do_each_that_is_live_has_all_that_came_before(redis_server: RedisServer, seed: int) -> None:
     """Any of them join, read on, restart, leave and expel: rows and history are those of one that read all."""
-    for seed in range(40):
-        random_ = random.Random(seed)
-        url = redis_server.new_url()
-        records = changelog(random_, 400)
-        keepers = [Keeper(url, name) for name in "abc"]
-        expected = [dict[bytes, bytes]()]
-        for record in records:
-            rows = dict(expected[-1])
-            rows.pop(record.key, None)
-            if record.row is not None:
-                rows[record.key] = record.row
-            expected.append(rows)
-        end = 100
-        for _ in range(120):
-            keeper = random_.choice(keepers)
-            end = min(end + random_.randrange(6), len(records))
-            try:
-                step(keeper, random_, records[:end])
-            except StoreWentBack:
-                keeper.open()
-            for each in keepers:
-                check(each, expected, records)
-        for keeper in keepers:
-            keeper.store.close()
+    random_ = random.Random(seed)
+    url = redis_server.new_url()
+    records = changelog(random_, 400)
+    keepers = [Keeper(url, name) for name in "abc"]
+    expected = [dict[bytes, bytes]()]
+    for record in records:
+        rows = dict(expected[-1])
+        rows.pop(record.key, None)
+        if record.row is not None:
+            rows[record.key] = record.row
+        expected.append(rows)
+    end = 100
+    for _ in range(120):
+        keeper = random_.choice(keepers)
+        end = min(end + random_.randrange(6), len(records))
+        try:
+            step(keeper, random_, records[:end])
+        except StoreWentBack:
+            keeper.open()
+        for each in keepers:
+            check(each, expected, records)
+    for keeper in keepers:
+        keeper.store.close()
 
 
 def step(keeper: Keeper, random_: random.Random, records: Sequence[Change]) -> None:

@@ -207,8 +207,12 @@ def test_a_position_is_kept_whole(store: StoreWriter) -> None:
     store.apply(ID, P0, [], kept)
     assert stored_position(store) == kept
     assert stored_position(store, P1) is None
-    store.apply(ID, P0, [], replace(kept, is_final=True))
-    assert stored_position(store) == replace(kept, is_final=True)
+    kept = replace(kept, is_final=True, life_id=2**64 - 1)
+    store.apply(ID, P1, [], kept)
+    assert stored_position(store, P1) == kept
+    store.apply(ID, P1, [change(7, b"a", 1, b"1")], replace(kept, next_offset=Offset(8)))
+    assert store.expire(ID, P1, [b"a"], time_ms=0) == 1
+    assert stored_position(store, P1) == replace(kept, next_offset=Offset(8))
 
 
 def test_history_is_bounded_and_says_where_it_starts(store: StoreWriter) -> None:

@@ -12,7 +12,7 @@ from tests.support.changelog import RatingsChangelog, many
 from tests.support.cluster import Cluster, Member
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.redis import RedisServer
-from tests.support.tables import RATINGS
+from tests.support.tables import RATINGS, catalogue_of
 
 pytestmark = pytest.mark.jvm
 
@@ -150,3 +150,73 @@ def test_a_flush_of_what_they_share_comes_back(
         soon(lambda: reader.answers > answers + 100, "rows are read again")
     assert reader.violations == []
     assert len(own_redis_server.run("HVALS", "cluster:{tables}:copies")) == 1
+
+
+@pytest.fixture
+def apart(
+    tmp_path: Path, changelog: RatingsChangelog, own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Cluster, RedisServer]]:
+    """Two gateways that have all partitions each, "g1" in a Redis that stays, "g2" in one that a test may kill."""
+    with RedisServer() as stays:
+        monkeypatch.setenv("TABLEGATE_STORE", stays.url())
+        cluster = Cluster(
+            tmp_path,
+            changelog.bootstrap,
+            contract=RATINGS,
+            table="ratings",
+            partition_count=changelog.partition_count,
+            tables_topic=changelog.tables_topic,
+            names=("g1",),
+            spare=("g2",),
+        )
+        with cluster:
+            monkeypatch.setenv("TABLEGATE_STORE", own_redis_server.url())
+            cluster["g2"].start()
+            cluster.wait_whole()
+            yield cluster, own_redis_server
+
+
+def test_a_gateway_whose_redis_is_gone_answers_by_the_others(
+    apart: tuple[Cluster, RedisServer], changelog: RatingsChangelog
+) -> None:
+    cluster, server = apart
+    keys = [{"movie_id": movie} for movie in changelog.rows]
+    subscribed = subscription(cluster["g2"])
+    copy = next(subscribed)
+    soon(lambda: next(subscribed) == changelog.rows, "the subscriber has all rows")
+    with MonotoneReader(cluster["g2"], [*changelog.rows][:50]) as reader:
+        soon(lambda: reader.answers > 100, "rows are read")
+        server.kill()
+        for name in ("g1", "g2"):
+            member = cluster[name]
+            assert member.rows() == changelog.rows
+            assert len(member.ask("ListRatings", page_size=1_000).ratings) == len(changelog.rows)
+            found = [result.found for result in member.ask("BatchGetRatings", keys=keys[:100]).results]
+            assert [row.movie_id for row in found] == [key["movie_id"] for key in keys[:100]]
+        answers = reader.answers
+        soon(lambda: reader.answers > answers + 200, "rows are read on")
+        assert reader.unavailable == 0
+    assert reader.violations == []
+    changelog.put({7: (1.0, 2), 1_000: (2.0, 1)})
+    soon(lambda: next(subscribed) == changelog.rows, "the subscriber has what came since")
+    assert copy is next(subscribed)
+    server.start()
+    cluster.wait_whole()
+    soon(lambda: cluster["g2"].rows() == changelog.rows, "it has a copy of its own again")
+
+
+def subscription(gateway: Member) -> Iterator[dict[int, tuple[float, int]]]:
+    """Yield a subscriber's copy after each message; the same one, which changes."""
+    assert gateway.channel is not None
+    query = catalogue_of().queries["/examples.ratings.v1.RatingsService/SubscribeRatings"]
+    call = gateway.channel.unary_stream(query.path, response_deserializer=query.response_class.FromString)
+    request = query.request_class(subscribe_options={"progress_interval": {"nanos": 100_000_000}})
+    copy: dict[int, tuple[float, int]] = {}
+    for message in call(request.SerializeToString(), timeout=120):
+        for change in message.changes:
+            if change.HasField("upsert"):
+                row = change.upsert
+                copy[row.movie_id] = (row.average_rating, row.rating_count)
+            else:
+                del copy[change.delete.movie_id]
+        yield copy

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -31,10 +31,11 @@ from gateway.routing.directory import Directory
 from gateway.routing.marks import Marks
 from gateway.server.health import Health
 from gateway.server.metadata_service import metadata_methods
-from gateway.stores.base import Phase
+from gateway.stores.base import Phase, StoreUnavailable
 from gateway.stores.memory import MemoryStore
 from gateway.subscription.bell import Bell
 from gateway.v1.status_pb2 import GetStatusResponse
+from tests.support.breaking_store import BreakingStore
 from tests.support.tables import RATINGS, SIGNER, FilledTable, catalogue_of, rating
 
 ALONE = ""
@@ -68,7 +69,10 @@ class _Ends(TopicEnds):
 
 
 class ClusterGateway:
-    """A gateway. `calls` are the unary ones that came; `on_call` is called with each. One that hangs answers none."""
+    """A gateway. `calls` are the unary ones that came; `on_call` is called with each. One that hangs answers none.
+
+    It answers from `store`, which a test may break; `table` writes to what is behind that.
+    """
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class ClusterGateway:
         self.held: frozenset[Partition] = frozenset()
         self.table = FilledTable(MemoryStore(), self.catalogue.tables[table], partition_count)
         self.table.publish(phase=Phase.RESTORING)
+        self.store = BreakingStore(self.table.store)
         self.ends = _Ends(self.table)
         self.status = b""
         self._signer = signer
@@ -137,6 +142,11 @@ class ClusterGateway:
         mine = [row for row in rows if self.table.partition_of(row) in self.held]
         self.do(lambda: self.table.put(mine))
 
+    def look(self) -> None:
+        """Look at what the replicator has left in the store, as a worker does; nothing of it rings there."""
+        with suppress(StoreUnavailable), self.store.snapshot() as snapshot:
+            self.router.look(snapshot, self.catalogue.tables)
+
     def hold(self, partitions: Iterable[int], phase: Phase = Phase.LIVE) -> None:
         """Have these partitions, and no others."""
         held = frozenset(Partition(number) for number in partitions)
@@ -154,8 +164,7 @@ class ClusterGateway:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
         forwarder = GrpcForwarder(Marks(self._signer, wall_clock_ms).sign, credentials)
         self.router = Router(Directory(), forwarder)
-        self.router.update(self.status)
-        parts = self.catalogue, self.table.store, self._signer, self._bell
+        parts = self.catalogue, self.store, self._signer, self._bell
         methods = {
             **query_methods(*parts, ends=self.ends, router=self.router),
             **metadata_methods(*parts, ends=self.ends, router=self.router),
@@ -255,8 +264,9 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
     def tell(gateway: ClusterGateway, status: bytes) -> None:
         """Give a gateway its replicator's status."""
         gateway.status = status
+        gateway.table.store.set_status(status)
         if gateway.is_up:
-            gateway.do(lambda: gateway.router.update(status))
+            gateway.do(gateway.look)
 
     def calls(self) -> list[str]:
         """Return which gateways were called by others, once for each call; and forget it."""

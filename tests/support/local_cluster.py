@@ -6,7 +6,7 @@ What they serve is one table, kept whole in a store that no gateway has; each fo
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from gateway.query.router import Router
 from gateway.routing.directory import Directory, Peer
 from gateway.routing.forwarding import Forwarder, PeerFailed
 from gateway.routing.marks import ForwardMark, Marks
-from gateway.stores.base import Change, Phase, Position
+from gateway.stores.base import Change, Phase, Position, StoreUnavailable
 from gateway.stores.memory import MemoryStore
 from gateway.subscription.bell import Bell
 from gateway.v1.status_pb2 import GetStatusResponse
+from tests.support.breaking_store import GONE, UNREADABLE, BreakingStore
 from tests.support.tables import RATINGS, SIGNER, FilledTable, LocalCall, catalogue_of, now_ms
 
 SERVICE = "/examples.ratings.v1.RatingsService"
@@ -72,7 +73,10 @@ class Local(Forwarder):
 
 
 class LocalGateway:
-    """A gateway. `calls` are those that have come; `said`: how many messages it gave. One that hangs gives no more."""
+    """A gateway. `calls` are those that have come; `said`: how many messages it gave. One that hangs gives no more.
+
+    It answers from `answered`, which a test may break, of what is applied to `store`.
+    """
 
     def __init__(self, gateway_id: str, cluster: "LocalCluster", life_id: int) -> None:
         self.gateway_id = gateway_id
@@ -83,6 +87,7 @@ class LocalGateway:
         self.calls: list[LocalCall] = []
         self.said = 0
         self.phases: dict[Partition, Phase] = {}
+        self.lives: dict[Partition, int] = {}
         self.generation = cluster.whole.generation
         self._cluster = cluster
         self._down = asyncio.Event()
@@ -94,10 +99,18 @@ class LocalGateway:
         self.store = MemoryStore(history_changes_max=self._cluster.history_changes_max)
         self._publish(life_id)
         marks = Marks(SIGNER, self._cluster.now_ms)
-        router = Router(self.directory, Local(marks, self._cluster.gateways))
+        self.answered = BreakingStore(self.store)
+        self.router = Router(self.directory, Local(marks, self._cluster.gateways))
         self.methods = query_methods(
-            self._cluster.catalogue, self.store, SIGNER, self.bell, router=router, now_ms=self._cluster.now_ms
+            self._cluster.catalogue, self.answered, SIGNER, self.bell, router=self.router, now_ms=self._cluster.now_ms
         )
+
+    def look(self, status: bytes) -> None:
+        """Take in what the replicator says, as far as it can be read."""
+        self.store.set_status(status)
+        with suppress(StoreUnavailable), self.answered.snapshot() as snapshot:
+            self.router.look(snapshot, self._cluster.catalogue.tables)
+        self.bell.ring()
 
     def switch(self, partitions: Collection[int]) -> None:
         """Answer from the generation that there is now."""
@@ -114,6 +127,7 @@ class LocalGateway:
         self.life_id, self.generation = life_id, state.manifest.generation
         self.store.put_table(self._cluster.whole.table.name, state)
         self.phases.clear()
+        self.lives.clear()
 
     def follow(self, partition: Partition, *, phase: Phase = Phase.LIVE, most: int = 1_000_000) -> None:
         """Apply what the changelog has, at most so many changes."""
@@ -125,7 +139,11 @@ class LocalGateway:
             found = snapshot.history(whole.store_id, partition, start=start, limit=most)
         changes = [Change(*past[:5]) for past in found]
         next_offset = Offset(changes[-1].offset + 1) if changes else start
-        position = Position(next_offset, now_ms(), phase, history_start=Offset(0))
+        life_id = self.lives.setdefault(partition, self.life_id) if whole.table.expiry is not None else 0
+        position = Position(next_offset, now_ms(), phase, start, life_id=life_id)
+        if known is None:  # the history begins where restoring ends
+            self.store.apply(self.store_id, partition, changes, position.in_phase(Phase.RESTORING))
+            changes = []
         self.store.apply(self.store_id, partition, changes, position)
         self.phases[partition] = phase
         self.bell.ring()
@@ -134,6 +152,13 @@ class LocalGateway:
         """Answer from a partition no more."""
         self.follow(partition, phase=Phase.CATCHING_UP, most=0)
         del self.phases[partition]
+
+    def lose(self, partition: Partition) -> None:
+        """Answer from a partition no more, and keep nothing of it: it comes back in another life."""
+        assert self.store.drop_partition(self.store_id, partition, limit=1_000_000)
+        self.lives[partition] = self.lives.get(partition, self.life_id) + 1_000
+        del self.phases[partition]
+        self.bell.ring()
 
     @property
     def is_busy(self) -> bool:
@@ -233,8 +258,7 @@ class LocalCluster:
                 held.serving.next_offsets.append(0)
         for gateway in self.gateways.values():
             status.gateway_id = gateway.gateway_id
-            gateway.directory.update(status.SerializeToString())
-            gateway.bell.ring()
+            gateway.look(status.SerializeToString())
 
     def put(self, rows: Iterable[Message]) -> None:
         """Write rows, which all gateways follow."""
@@ -256,23 +280,29 @@ class LocalCluster:
                     gateway.follow(partition)
 
     def disturb(self, choice: random.Random, asked: int, *, calm: int = 0) -> None:
-        """Let one gateway at most be away, but for the one that is asked, or be without a partition that another has.
+        """Let one gateway at most be away, but for the one that is asked, or be without its store or a partition.
 
-        The spread is `SAFE`. It is one of three things, or of `calm` more, which are nothing.
+        The spread is `SAFE`, so others have what it lacks. It is one of four things, or of `calm` more, which are
+        nothing.
         """
         for gateway in self.gateways.values():
             if gateway.is_down:
                 gateway.start()
+            gateway.answered.mends()
             for partition in gateway.phases:
                 gateway.follow(partition)
         victim = choice.choice(list(self.gateways.values()))
-        match choice.randrange(3 + calm):
+        match choice.randrange(4 + calm):
             case 0 if victim is not self[asked]:
                 victim.kill()
             case 1 if victim is not self[asked]:
                 victim.drain()
             case 2:
                 victim.follow(choice.choice(list(victim.phases)), phase=Phase.CATCHING_UP)
+            case 3:
+                self.announce()  # the last that it hears of the others
+                victim.answered.breaks(choice.choice([GONE, UNREADABLE]))
+                victim.bell.ring()
 
     def request(self, method: str, **fields: Any) -> Any:
         """Return a request."""

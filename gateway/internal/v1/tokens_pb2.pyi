@@ -23,7 +23,7 @@ TOKEN_KIND_SUBSCRIBE: TokenKind
 TOKEN_KIND_FORWARD: TokenKind
 
 class Token(_message.Message):
-    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "life_id", "changelog_topic_id", "resume_token")
+    __slots__ = ("kind", "table", "generation", "request_hash", "issue_time_ms", "after_key", "partition", "rows_given", "next_offsets", "partitions", "skips", "changelog_topic_id", "resume_token", "life_ids", "lives", "gateways")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -35,9 +35,11 @@ class Token(_message.Message):
     NEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
-    LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     CHANGELOG_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIFE_IDS_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     kind: TokenKind
     table: str
     generation: int
@@ -49,7 +51,9 @@ class Token(_message.Message):
     next_offsets: _containers.RepeatedScalarFieldContainer[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     skips: _containers.RepeatedScalarFieldContainer[int]
-    life_id: int
     changelog_topic_id: str
     resume_token: str
-    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., life_id: _Optional[int] = ..., changelog_topic_id: _Optional[str] = ..., resume_token: _Optional[str] = ...) -> None: ...
+    life_ids: _containers.RepeatedScalarFieldContainer[int]
+    lives: _containers.RepeatedScalarFieldContainer[int]
+    gateways: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[_Union[TokenKind, str]] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., request_hash: _Optional[int] = ..., issue_time_ms: _Optional[int] = ..., after_key: _Optional[bytes] = ..., partition: _Optional[int] = ..., rows_given: _Optional[int] = ..., next_offsets: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., skips: _Optional[_Iterable[int]] = ..., changelog_topic_id: _Optional[str] = ..., resume_token: _Optional[str] = ..., life_ids: _Optional[_Iterable[int]] = ..., lives: _Optional[_Iterable[int]] = ..., gateways: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -140,6 +140,37 @@ def test_status_says_whether_each_partition_has_its_replicas(said: bytes, exit_c
         assert _run("status", "--address", gateway.address).exit_code == 0
 
 
+def test_one_that_refuses_a_table_is_not_to_have_its_partitions() -> None:
+    """By its contract; nor one that builds the next generation and has none of this one."""
+    two = GetStatusResponse.FromString(_status({"a": dict.fromkeys(range(4), LIVE), "d": {}, "e": {}}))
+    with _serving(two.SerializeToString()) as gateway:
+        assert _run("status", "--whole", "--address", gateway.address).exit_code == 1
+    for told in two.gateways[1:]:
+        told.record.tables[0].ClearField("serving")
+    two.gateways[1].record.tables[0].refused_generation = 1
+    two.gateways[2].record.tables[0].building.generation = 2
+    with _serving(two.SerializeToString()) as gateway:
+        result = _run("status", "--whole", "--address", gateway.address)
+    assert result.exit_code == 0
+    assert "ratings 0 + refuses generation 1" in result.stdout
+
+
+def test_status_of_a_gateway_that_has_nothing_yet_of_what_the_others_answer_from() -> None:
+    status = GetStatusResponse.FromString(_status({**TWICE, "d": {}}, own="d"))
+    status.tables[0].serving = False
+    status.tables[0].manifest.changelog_topic = ""
+    status.gateways[3].record.tables[0].ClearField("serving")
+    building = status.gateways[3].record.tables[0].building
+    building.generation = 2
+    building.partitions.append(0)
+    building.phases.append(RESTORING)
+    with _serving(status.SerializeToString()) as gateway:
+        result = _run("status", "--whole", "--address", gateway.address)
+    assert result.exit_code == 0
+    assert "ratings serving, generation 1\n" in result.stdout
+    assert ["0", "a", "b", "d", "restoring", "of", "generation", "2"] in _lines(result)
+
+
 def test_status_tells_a_partition_that_nobody_has() -> None:
     with _serving(_status(WHOLE, away=["c"])) as gateway:
         result = _run("status", "--address", gateway.address)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.contract.placement import Candidate, ranked, wanted, wanted_of_all
+from gateway.contract.placement import Candidate, ranked, takes_part, wanted, wanted_of_all
 from gateway.contract.types import Partition
 
 GOLDEN = Path(__file__).parents[2] / "golden/placements.json"
@@ -110,3 +110,24 @@ def test_tables_are_placed_apart() -> None:
 def test_no_candidates_no_place() -> None:
     assert ranked("ratings", Partition(3), []) == []
     assert list(wanted_of_all("ratings", 2, [], 2)) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("serving", "building", "refused", "generations"),
+    [
+        (0, 0, 0, {1, 2, 3}),  # it has just started
+        (2, 0, 0, {1, 2, 3}),
+        (1, 2, 0, {1, 2, 3}),
+        (0, 2, 0, {2, 3}),  # it joined while 2 was built
+        (0, 0, 2, {3}),
+        (1, 0, 2, {1, 3}),  # it answers on from 1
+        (1, 0, 3, {1}),
+    ],
+)
+def test_who_is_a_candidate_for_a_generation(serving: int, building: int, refused: int, generations: set[int]) -> None:
+    found = {
+        generation
+        for generation in (1, 2, 3)
+        if takes_part(generation, serving=serving, building=building, refused=refused)
+    }
+    assert found == generations

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.internal.v1.store_pb2 import TableState
 from gateway.query import live_table
 from gateway.stores.memory import MemoryStore
 from tests.support.subscribing import OFTEN, Copy, opened, options, token_of
@@ -28,13 +27,8 @@ class Windows:
         self.now_ms = NOW_MS
         catalogue = catalogue_of(ACTIONS)
         self.store = MemoryStore()
-        self.filled = FilledTable(self.store, catalogue.tables["action_counts"], partition_count)
+        self.filled = FilledTable(self.store, catalogue.tables["action_counts"], partition_count, life_id=life_id)
         self.filled.publish()
-        with self.store.snapshot() as snapshot:
-            state = TableState()
-            state.CopyFrom(snapshot.table("action_counts") or TableState())
-        state.life_id = life_id
-        self.store.put_table("action_counts", state)
         self.asker = Asker(catalogue, self.store, "/examples.actions.v1.ActionCountsService", lambda: self.now_ms)
         self.counts: dict[int, int] = {}  # of firefox, by the window's start in seconds from now
         self.version = 0

@@ -2,19 +2,22 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
+from gateway.contract.catalogue import Catalogue, Partitioner, Table
 from gateway.contract.placement import Candidate, wanted
 from gateway.contract.types import Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.replication.log import Fetched, Source
+from gateway.replication.manifests import problem_of
 from gateway.replication.membership import Membership
 from gateway.replication.memory_log import MemoryBroker, MemoryLog
 from gateway.replication.replicator import Replicator
 from gateway.stores.base import Phase, Position, StoreWriter
 from gateway.stores.memory import MemoryStore
+from gateway.v1.changelog_pb2 import Manifest
 from gateway.v1.status_pb2 import GetStatusResponse
 from tests.support.tables import catalogue_of
 from tests.unit.replication.conftest import FakeClock, Job
@@ -55,6 +58,11 @@ class Member:
     store: StoreWriter = field(default_factory=MemoryStore)
     replicator: Replicator | None = None
     is_draining: bool = False
+    catalogue: Catalogue = field(default_factory=catalogue_of)
+
+    def agrees_with(self, manifest: Manifest) -> bool:
+        """Return whether its contract is that of a manifest."""
+        return problem_of(self.catalogue.tables["ratings"], manifest) is None
 
     def state(self) -> TableState:
         with self.store.snapshot() as snapshot:
@@ -99,6 +107,7 @@ class World:
         self.broker = MemoryBroker(self.clock.now_ms)
         self.broker.create("tables", 1)
         self.job = Job(self.broker, partitions=partitions).create().publish()
+        self.manifest = self.job.manifest()  # the newest
         self.job.put(range(40))
         self.partitions = partitions
         self.replicas = replicas
@@ -114,9 +123,10 @@ class World:
 
     # What may happen.
 
-    def join(self) -> Member:
+    def join(self, catalogue: Catalogue | None = None) -> Member:
         number = len(self.members)
-        member = Member(f"gw-{number}", f"z{number % self._zones}" if self._zones > 1 else "")
+        zone = f"z{number % self._zones}" if self._zones > 1 else ""
+        member = Member(f"gw-{number}", zone, catalogue=catalogue or catalogue_of())
         self.members.append(member)
         self.start(member)
         return member
@@ -127,7 +137,7 @@ class World:
         member.is_draining = False
         log = LaggingLog(self.broker, self.clock, self.chance) if self._lag else self.log(self.broker)
         member.replicator = Replicator(
-            catalogue_of(),
+            member.catalogue,
             log=log,
             store=member.store,
             clock=self.clock,
@@ -154,14 +164,18 @@ class World:
         member.is_draining = True
         member.replicator.drain()
 
-    def rebuild(self) -> None:
-        """Publish the next generation, which is made of all that the present one was made of, and some rows more."""
+    def rebuild(self, table: Table | None = None) -> None:
+        """Publish the next generation, which is made of all that the present one was made of, and some rows more.
+
+        `table`: that of its contract, where it is another one.
+        """
         self.ended = self.job
         self.job = Job(
             self.broker, generation=self.job.generation + 1, sequence=self.job.sequence, partitions=self.partitions
         ).create()
         self.job.put(range(50))
-        self.job.publish()
+        self.manifest = self.job.manifest() if table is None else manifest_of(self.job, table)
+        self.job.publish(self.manifest)
 
     def end_old(self) -> None:
         """Write the last markers of the generation before; the present one is a little further by then."""
@@ -210,13 +224,19 @@ class World:
         else:
             self.once_live = live  # it begins anew
 
+    def served(self) -> set[int]:
+        """Return the generations that rows are answered from."""
+        return {member.state().manifest.generation for member in self.running if self._live[member.name]}
+
     def wanted(self, partition: int) -> set[str]:
-        candidates = [Candidate(each.name, each.zone) for each in self.running if not each.is_draining]
+        able = [each for each in self.running if not each.is_draining and each.agrees_with(self.manifest)]
+        candidates = [Candidate(each.name, each.zone) for each in able]
         return {each.gateway_id for each in wanted("ratings", Partition(partition), candidates, self.replicas)}
 
     def why_not_quiet(self) -> str | None:
         """Return what is not as it should be when nothing happens any more."""
-        generations = {member.name: member.state().manifest.generation for member in self.running}
+        able = [member for member in self.running if member.agrees_with(self.manifest)]
+        generations = {member.name: member.state().manifest.generation for member in able}
         if set(generations.values()) - {self.job.generation}:
             return f"generation {self.job.generation} is there, but they answer from {generations}"
         for partition in range(self.partitions):
@@ -260,6 +280,19 @@ class World:
             for member in self.running:
                 self.step(member)
                 self.check()
+
+
+def manifest_of(job: Job, table: Table) -> Manifest:
+    """Return the manifest of a job whose contract is that of `table`."""
+    return job.manifest(contract_fingerprint=table.fingerprint, partitioner=table.partitioner.value)
+
+
+def another_contract() -> Catalogue:
+    """Return a catalogue that does not agree with manifests of the job: it partitions in another way."""
+    catalogue = catalogue_of()
+    table = catalogue.tables["ratings"]
+    [other] = set(Partitioner) - {table.partitioner}
+    return replace(catalogue, tables={"ratings": replace(table, partitioner=other)})
 
 
 _NONE = Fetched(Source("", Partition(0)), [], 0)  # type: ignore[arg-type]

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.seeds import seeds
 from tests.unit.replication.cluster_world import Member, SlowLog, World
-
-SEEDS = 50
 
 
 def test_each_partition_has_its_replicas() -> None:
@@ -31,7 +30,7 @@ def test_gateways_that_start_together_take_nothing_that_is_not_theirs() -> None:
     assert ever == {member.name: member.held() for member in world.members}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, in_check=4))
 def test_what_is_taken_over_is_answered_only_when_it_has_all_that_was_there(seed: int) -> None:
     world = World(seed, replicas=1, lag=False)
     world.log = SlowLog
@@ -51,7 +50,7 @@ def test_what_is_taken_over_is_answered_only_when_it_has_all_that_was_there(seed
     assert all(offset >= facts.end_offsets[number] for number, offset in gained.items())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, in_check=7))
 def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int) -> None:
     world = World(seed, replicas=1)
     old = world.join()
@@ -68,7 +67,7 @@ def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int) -> None:
     assert old.live() == set(range(world.partitions))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, in_check=4))
 def test_nothing_moves_while_kafka_is_away_and_when_it_comes_back(seed: int) -> None:
     world = World(seed)
     for _ in range(3):
@@ -84,7 +83,7 @@ def test_nothing_moves_while_kafka_is_away_and_when_it_comes_back(seed: int) -> 
         assert all(each.alive for member in world.members for each in member.status().gateways)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, in_check=4))
 def test_a_quick_restart_moves_nothing(seed: int) -> None:
     world = World(seed, lag=False)
     for _ in range(3):
@@ -117,7 +116,7 @@ def test_a_gateway_that_was_told_more_replicas_gives_all_away_too(seed: int) -> 
     assert not last.held()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, in_check=7))
 def test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed: int) -> None:
     chance = random.Random(seed)
     world = World(seed, replicas=chance.choice([1, 2]))
@@ -130,7 +129,7 @@ def test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed: int
     _all_is_well(world)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(50, in_check=15))
 def test_whatever_happens_a_partition_stays_answered_and_all_ends_well(seed: int) -> None:
     chance = random.Random(seed)
     world = World(seed, replicas=chance.choice([1, 2, 2, 3]), zones=chance.choice([1, 1, 2]))

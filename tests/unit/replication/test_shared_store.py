@@ -15,6 +15,7 @@ from gateway.stores.redis import RedisStore
 from gateway.stores.redis_connection import parse_address
 from gateway.stores.redis_layout import Keys
 from tests.support.redis import RedisServer, needs_redis
+from tests.support.seeds import seeds
 from tests.unit.replication.cluster_world import Member, World
 
 pytestmark = needs_redis
@@ -100,7 +101,7 @@ def restores(caplog: pytest.LogCaptureFixture) -> int:
     return sum(text in record.message for record in caplog.records for text in texts)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, in_check=1))
 @pytest.mark.parametrize("log", [MemoryLog, LateLog])
 def test_who_comes_later_or_again_restores_nothing(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture, log: type[MemoryLog], seed: int
@@ -137,6 +138,7 @@ def test_a_changelog_that_lost_records_is_restored_into_another_copy_once(
     for _ in range(2):
         world.join()
     world.settle()
+    first_id = world.members[0].state().store_id
     if not running:
         for member in world.members:
             world.kill(member)
@@ -151,11 +153,30 @@ def test_a_changelog_that_lost_records_is_restored_into_another_copy_once(
             world.start(member)
     world.settle()
     assert len({member.state().store_id for member in world.members}) == 1
-    assert world.members[0].state().store_id != 1
+    assert world.members[0].state().store_id != first_id
     world.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(6, in_check=1))
+def test_who_joins_while_a_table_is_rebuilt_waits_though_the_rows_are_there(
+    redis_server: RedisServer, seed: int
+) -> None:
+    world = SharedWorld(redis_server, seed)
+    for _ in range(2):
+        world.join()
+    world.settle()
+    world.rebuild()
+    world.run(5.0)
+    world.join()
+    for _ in world.steps(15.0):
+        assert world.served() == {1}
+    world.end_old()
+    world.settle()
+    assert world.served() == {2}
+    world.close()
+
+
+@pytest.mark.parametrize("seed", seeds(12, in_check=2))
 def test_whatever_happens_to_gateways_of_one_copy_all_ends_well(redis_server: RedisServer, seed: int) -> None:
     world = SharedWorld(redis_server, seed)
     for _ in range(3):

@@ -55,6 +55,16 @@ def test_only_what_is_live_answers() -> None:
     assert ids(directory, 0, table="other") == []
 
 
+def test_a_phase_that_is_not_known_here_is_not_live() -> None:
+    answer = status({"a": live(0, 1), "b": live(0, 1), "c": live(0, 1)})
+    answer.gateways[1].record.tables[0].serving.phases[0] = 99  # type: ignore[call-overload]
+    del answer.gateways[2].record.tables[0].serving.phases[1:]
+    del answer.gateways[2].record.tables[0].serving.next_offsets[:]
+    directory = told(answer)
+    assert sorted(ids(directory, 0)) == ["a", "c"]
+    assert sorted(ids(directory, 1)) == ["a", "b"]
+
+
 def test_the_dead_are_not_asked_and_who_is_to_go_is_asked_last() -> None:
     answer = status({name: live(*range(20)) for name in "abc"})
     answer.gateways[1].alive = False

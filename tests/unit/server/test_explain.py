@@ -108,6 +108,21 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
         assert plan.why.startswith("this gateway restores it, at offset ")
 
 
+def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(doors: ClusterDoors) -> None:
+    status = GetStatusResponse.FromString(doors["a"].status)
+    for told in status.gateways:
+        if told.record.gateway_id != "a":
+            told.record.tables[0].serving.phases[:] = [99] * 4  # type: ignore[list-item]
+            del told.record.tables[0].serving.next_offsets[:]
+    doors.tell(doors["a"], status.SerializeToString())
+    with at(doors, "a") as asked:
+        plan = _plan(asked.explain("GetRating", {"movieId": movie_of(doors, 4)}))
+    assert plan.route == own.PARTITION_ROUTE_NONE
+    first, second = ranked_ids(4, "bc")
+    text = "does with it what this gateway does not know, at offset 0"
+    assert plan.why == f'"{first}" {text}, "{second}" {text}'
+
+
 def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: ClusterDoors) -> None:
     first, second = ranked_ids(4, "bc")
     request = {"movieId": movie_of(doors, 4)}

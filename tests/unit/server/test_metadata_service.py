@@ -13,7 +13,7 @@ from gateway.subscription.bell import Bell
 from gateway.v1 import cluster_pb2, options_pb2
 from gateway.v1 import status_pb2 as own
 from gateway.v1.status_pb2 import GetStatusResponse, TableMetadata
-from tests.support.cluster_doors import ALONE, ClusterDoors
+from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
 from tests.support.metadata import Asked, at, ranked_ids, refused
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
@@ -79,6 +79,34 @@ def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
     assert [replica.gateway_id for replica in live] == ranked_ids(3, "ab")
     assert (last.gateway_id, last.role, last.next_offset) == ("new", own.REPLICA_ROLE_UNSPECIFIED, 17)
     assert last.phase == cluster_pb2.REPLICA_PHASE_RESTORING
+
+
+def test_what_gateways_of_another_version_announce_does_no_harm(doors: ClusterDoors) -> None:
+    """A phase that is not known here is not LIVE; positions or phases that are not told are none."""
+    status = GetStatusResponse.FromString(doors["a"].status)
+    for place, told in enumerate(status.gateways):
+        del told.record.tables[0].serving.next_offsets[place:]
+    newer = status.gateways.add(alive=True).record
+    newer.gateway_id = "newer"
+    held = newer.tables.add(table="ratings").serving
+    held.generation = 1
+    held.partitions.extend([0, 1, 2])
+    held.phases.extend([99, cluster_pb2.REPLICA_PHASE_LIVE])  # type: ignore[list-item]
+    held.next_offsets.extend([5, 6, 7, 8])
+    doors.tell(doors["a"], status.SerializeToString())
+    with at(doors, "a") as asked:
+        table = asked.table()
+    replicas = {(part.partition, each.gateway_id): each for part in table.partitions for each in part.replicas}
+    unspecified = cluster_pb2.REPLICA_PHASE_UNSPECIFIED
+    for partition, phase, next_offset in ((0, unspecified, 5), (2, unspecified, 7)):
+        replica = replicas[partition, "newer"]
+        assert (replica.role, replica.phase, replica.next_offset) == (0, phase, next_offset)
+    assert replicas[1, "newer"].role
+    assert sorted(key for key in replicas if key[1] in EACH_ON_TWO) == sorted(
+        (partition, gateway_id) for gateway_id, held in EACH_ON_TWO.items() for partition in held
+    )
+    assert {replicas[partition, "a"].next_offset for partition in EACH_ON_TWO["a"]} == {0}
+    assert [each.role for part in table.partitions for each in part.replicas[:1]] == [own.REPLICA_ROLE_OWNER] * 6
 
 
 def test_a_table_that_is_not_there_is_refused(doors: ClusterDoors) -> None:

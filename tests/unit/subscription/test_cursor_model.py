@@ -138,5 +138,5 @@ def test_a_copy_is_where_its_cursor_says(expires: bool, history_changes_max: int
 
     Machine.expires, Machine.history_changes_max = expires, history_changes_max
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Machine, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)
+        Machine, settings=settings(stateful_step_count=40, deadline=None)
     )

@@ -13,6 +13,7 @@ from gateway.subscription import feed as feeds
 from gateway.subscription.cursor import Cursor, Given, HistoryLost, Room, Selection, step
 from gateway.subscription.feed import Feed, Marks, Member, Positions
 from tests.support.changes import position
+from tests.support.seeds import seeds
 from tests.unit.subscription.world import (
     ALL_RED,
     BLUE,
@@ -341,7 +342,7 @@ class Subscriber:
                 self.member = feed.join(name, self.copy.selection, self.encoder, marks, at)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25, in_check=8))
 def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("MESSAGE_ROWS_MAX", 3), ("MEMBER_BYTES_MAX", 40), ("PUMP_MESSAGES_MAX", 2)):
         monkeypatch.setattr(feeds, name, limit)

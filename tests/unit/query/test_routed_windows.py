@@ -1,0 +1,384 @@
+"""Subscriptions to a table whose rows expire, over gateways that each remove them at their own time."""
+
+import asyncio
+import random
+from contextlib import aclosing
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from gateway.contract.types import Partition
+from gateway.query import scan, subscribe
+from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
+from tests.support.local_cluster import Held, LocalCluster
+from tests.support.seeds import seeds
+from tests.support.subscribing import TIMEOUT_S, Copy, options, token_of
+from tests.unit.query.parcels import PARCELS
+
+VISITS = PARCELS.with_name("visits.proto")
+QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
+NOW_MS = 1_790_000_000_000
+WINDOW_US = 5_000_000
+ONE_EACH: Held = {0: [0], 1: [1], 2: []}
+ON_TWO: Held = {0: [0, 1], 1: [0, 1], 2: []}
+
+
+@pytest.fixture(autouse=True)
+def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 3)
+
+
+async def until(stream: Any, one: Copy, wanted: dict[Any, int]) -> None:
+    """Take messages until the copy is current and as wanted."""
+    while one.phase != SUBSCRIBE_PHASE_CURRENT or one.counts != wanted:
+        one.take(await asyncio.wait_for(anext(stream), TIMEOUT_S))
+
+
+async def settle(stream: Any, one: Copy) -> None:
+    """Take messages until the stream says that the copy is whole."""
+    one.phase = SUBSCRIBE_PHASE_CATCHING_UP
+    while one.phase != SUBSCRIBE_PHASE_CURRENT:
+        one.take(await asyncio.wait_for(anext(stream), TIMEOUT_S))
+
+
+class Windows:
+    """Visits of pages on gateways that remove what is expired at their own times. Each window starts 5 s after one."""
+
+    def __init__(self, held: Held = ONE_EACH, *, partition_count: int = 2) -> None:
+        self.cluster = LocalCluster(
+            held,
+            path=VISITS,
+            table="visits",
+            service="/visits.v1.VisitsService",
+            partition_count=partition_count,
+            now_ms=lambda: NOW_MS,
+        )
+        self.counts: dict[Any, int] = {}
+        self.version = 0
+
+    def row(self, page: str, window: int) -> Any:
+        row: Any = self.cluster.whole.table.row_class(page=page, visits=self.version)
+        row.window_start.FromMicroseconds(NOW_MS * 1_000 + window * WINDOW_US)
+        return row
+
+    def put(self, *windows: int) -> None:
+        for page in "abcdefgh":
+            for window in windows:
+                self.version += 1
+                self.counts[page, window] = self.version
+                self.cluster.put([self.row(page, window)])
+
+    def expire(self, number: int, window: int, *, least: int = 1) -> None:
+        """Remove a window from one gateway, of which it has `least` pages at least."""
+        gateway, whole = self.cluster[number], self.cluster.whole
+        removed = 0
+        for page in "abcdefgh":
+            key = whole.key_of(self.row(page, window))
+            partition = whole.table.partition_of(key, whole.partition_count)
+            if partition in gateway.phases:
+                removed += gateway.store.expire(gateway.store_id, partition, [key], time_ms=NOW_MS)
+                self.counts.pop((page, window), None)
+        assert removed >= least
+        gateway.bell.ring()
+
+    def open(self, number: int, one: Copy) -> Any:
+        return self.cluster.stream(number, "SubscribeVisits", subscribe_options=options(one.token, **QUICK))
+
+    def disturb(self, choice: random.Random) -> None:
+        """Let a gateway go or come back, lose a partition and get it again, or remove a window."""
+        gateway = self.cluster[choice.randrange(len(self.cluster.gateways))]
+        match choice.randrange(6):
+            case 0 if sum(each.is_down for each in self.cluster.gateways.values()) == 0:
+                gateway.kill()
+            case 1 | 2 if gateway.is_down:
+                gateway.start()
+                self.cluster.follow()
+            case 3 if not gateway.is_down:
+                partition = choice.choice(sorted(gateway.phases))
+                gateway.lose(partition)
+                gateway.follow(partition)
+            case _:
+                if not gateway.is_down and (windows := sorted({window for _, window in self.counts})):
+                    self.expire(int(gateway.gateway_id[1:]), choice.choice(windows), least=0)
+
+    def has_all_of(self, one: Copy) -> bool:
+        """Return whether for each partition a gateway lives in whose store a copy can go on."""
+        token = token_of(one.token)
+        lives = [token.life_ids[number] for number in token.lives] or list(token.life_ids) * len(token.partitions)
+        return all(
+            any(not each.is_down and each.lives.get(partition) == life_id for each in self.cluster.gateways.values())
+            for partition, life_id in zip(map(Partition, token.partitions), lives, strict=True)
+        )
+
+    def given(self, one: Copy) -> dict[Any, int]:
+        """Return what is stored by those who gave a copy."""
+        token, whole, found = token_of(one.token), self.cluster.whole, {}
+        lives = token.lives or [0] * len(token.partitions)
+        for partition, life in zip(map(Partition, token.partitions), lives, strict=True):
+            gateway = self.cluster.gateways[token.gateways[life]]
+            assert gateway.lives[partition] == token.life_ids[life]
+            with gateway.store.snapshot() as snapshot:
+                for _, data in snapshot.range(gateway.store_id, partition, start=b"", end=None, limit=10_000):
+                    row: Any = whole.table.row_class.FromString(data)
+                    found[key_of(row)] = row.visits
+        return found
+
+
+def key_of(row: Any) -> tuple[str, int]:
+    """Return page and number of a window."""
+    return row.page, (row.window_start.ToMicroseconds() - NOW_MS * 1_000) // WINDOW_US
+
+
+def window_copy() -> Copy:
+    return Copy(key_of, attrgetter("visits"))
+
+
+def test_windows_that_each_gateway_removes_at_its_own_time() -> None:
+    async def talk() -> None:
+        windows = Windows()
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+            windows.expire(0, 1)
+            await until(stream, one, windows.counts)
+            windows.expire(1, 1)
+            windows.expire(1, 2)
+            windows.put(9)
+            await until(stream, one, windows.counts)
+        assert one.resets == 1
+        windows.expire(1, 3)
+        async with aclosing(windows.open(0, one)) as stream:  # of two stores, each of which goes on
+            await until(stream, one, windows.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_windows_go_on_where_the_gateway_comes_back_and_begin_anew_elsewhere(asked: int) -> None:
+    """Be that the best for them or not."""
+
+    async def talk() -> None:
+        windows = Windows()
+        cluster = windows.cluster
+        cluster[1].drop(Partition(1))
+        cluster[asked].follow(Partition(1))
+        cluster.announce()
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+            cluster[3 - asked].follow(Partition(1))
+            cluster.announce()
+            for window in range(3):
+                cluster[asked].kill()
+                cluster[asked].start()
+                windows.put(5)
+                windows.expire(asked, window)
+                await until(stream, one, windows.counts)
+            assert one.resets == 1
+            for window in range(3):
+                windows.expire(3 - asked, window)
+            cluster[asked].kill()
+            windows.put(6)
+            await until(stream, one, windows.counts)
+            assert one.resets == 2
+
+    asyncio.run(talk())
+
+
+def test_a_token_of_one_store_is_good_where_that_is_asked_again() -> None:
+    async def talk() -> None:
+        windows = Windows()
+        cluster = windows.cluster
+        cluster[1].follow(Partition(0))
+        cluster[0].drop(Partition(0))
+        cluster.announce()
+        windows.put(*range(4))
+        one = window_copy()
+        for number in (0, 2, 1, 0):
+            async with aclosing(windows.open(number, one)) as stream:
+                await until(stream, one, windows.counts)
+                windows.expire(1, number) if number else windows.put(number)
+                await until(stream, one, windows.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_partition_that_moved_to_another_store_begins_anew(number: int) -> None:
+    async def talk() -> None:
+        windows = Windows()
+        cluster = windows.cluster
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+        cluster[number].follow(Partition(1 - number))
+        cluster[1 - number].drop(Partition(1 - number))
+        cluster.announce()
+        async with aclosing(windows.open(2, one)) as stream:
+            one.take(await anext(stream))
+            await until(stream, one, windows.counts)
+        assert one.resets == 2
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_a_scan_that_says_no_progress_goes_on_behind_its_last_row(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "MESSAGE_ROWS_MAX", 7)
+    monkeypatch.setattr(scan, "FIRST_READ_ROWS", 7)
+
+    async def talk() -> None:
+        windows = Windows()
+        cluster = windows.cluster
+        for partition in (Partition(0), Partition(1)):
+            cluster[1].follow(partition)
+            cluster[2].follow(partition)
+        cluster[0].drop(Partition(0))
+        cluster.announce()
+        windows.put(*range(10))
+        found = []
+        async with aclosing(cluster.stream(0, "ScanVisits")) as stream:
+            for _ in range(after):
+                found += [row.visits for row in (await anext(stream)).visits]
+            [asked] = [cluster[number] for number in (1, 2) if cluster[number].calls]
+            asked.kill()
+            found += [row.visits async for message in stream for row in message.visits]
+        assert sorted(found) == sorted(windows.counts.values())
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_who_comes_back_through_any_gateway_goes_on_in_the_store_that_gave_it(number: int) -> None:
+    """Though the gateway that is asked has all partitions as well."""
+
+    async def talk() -> None:
+        windows = Windows(ON_TWO)
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+        windows.expire(0, 1)
+        windows.put(5)
+        async with aclosing(windows.open(number, one)) as stream:
+            await until(stream, one, windows.counts)
+            windows.expire(0, 2)
+            windows.put(6)
+            await until(stream, one, windows.counts)
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+def test_who_comes_back_when_the_gateway_that_gave_it_is_gone_begins_anew_where_it_asks() -> None:
+    async def talk() -> None:
+        windows = Windows(ON_TWO)
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+        windows.cluster[0].kill()
+        windows.cluster.announce()
+        windows.expire(1, 1)
+        async with aclosing(windows.open(1, one)) as stream:
+            await settle(stream, one)
+        assert (one.counts, one.resets) == (windows.counts, 2)
+        assert set(token_of(one.token).gateways) == {"g1"}
+
+    asyncio.run(talk())
+
+
+def test_a_token_says_of_each_store_once_who_it_is() -> None:
+    async def talk() -> None:
+        windows = Windows({0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: []}, partition_count=8)
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(2, one)) as stream:
+            await until(stream, one, windows.counts)
+        token = token_of(one.token)
+        assert sorted(zip(token.gateways, token.life_ids, strict=True)) == [("g0", 1), ("g1", 2)]
+        assert len(token.lives) == len(token.partitions) == 8
+
+    asyncio.run(talk())
+
+
+def test_gateways_that_share_a_store_go_on_for_each_other() -> None:
+    async def talk() -> None:
+        windows = Windows({0: [], 1: [], 2: []})
+        cluster = windows.cluster
+        for number in (0, 1):
+            for partition in (Partition(0), Partition(1)):
+                cluster[number].lives[partition] = 77
+                cluster[number].follow(partition)
+        cluster.announce()
+        windows.put(*range(4))
+        one = window_copy()
+        async with aclosing(windows.open(0, one)) as stream:
+            await until(stream, one, windows.counts)
+        for number in (1, 2, 0):
+            windows.put(4 + number)
+            async with aclosing(windows.open(number, one)) as stream:
+                await until(stream, one, windows.counts)
+            assert set(token_of(one.token).gateways) == {{1: "g1", 2: "g1", 0: "g0"}[number]}
+        assert one.resets == 1
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_partition_that_left_its_gateway_and_came_back_begins_anew(is_open: bool) -> None:
+    async def talk() -> None:
+        windows = Windows()
+        cluster = windows.cluster
+        windows.put(*range(4))
+        one = window_copy()
+        stream = windows.open(0, one)
+        await until(stream, one, windows.counts)
+        if not is_open:
+            await stream.aclose()
+        cluster[1].lose(Partition(1))
+        cluster[1].follow(Partition(1))
+        windows.expire(1, 2)
+        if not is_open:
+            stream = windows.open(0, one)
+            await settle(stream, one)
+        await until(stream, one, windows.counts)
+        await stream.aclose()
+        assert one.resets == 2
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("seed", seeds(100, in_check=10))
+def test_only_who_cannot_go_on_begins_anew(seed: int) -> None:
+    """Through any gateway, after anything, the copy is what is stored; anew only if no gateway has what was given."""
+    choice = random.Random(seed)
+
+    async def talk() -> None:
+        windows = Windows({0: range(4), 1: [1, 2], 2: [2, 3, 0], 3: [3]}, partition_count=4)
+        cluster = windows.cluster
+        windows.put(*range(3))
+        one = window_copy()
+        resets = 0
+        for _ in range(12):
+            for _ in range(choice.randrange(4)):
+                windows.disturb(choice)
+            cluster.announce()
+            can_go_on = bool(one.token) and windows.has_all_of(one)
+            asked = choice.choice([number for number in range(4) if not cluster[number].is_down])
+            async with aclosing(windows.open(asked, one)) as stream:
+                await settle(stream, one)
+                assert one.counts == windows.given(one)
+                if choice.random() < 0.5:
+                    windows.put(choice.randrange(100, 200))
+                    await settle(stream, one)
+            resets += not can_go_on
+            assert one.resets == resets
+
+    asyncio.run(talk())

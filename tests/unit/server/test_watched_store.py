@@ -1,0 +1,120 @@
+"""A store that a worker watches: it comes, goes away, hangs, is made anew, and the worker is never kept for long."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.server import watched_store
+from gateway.server.watched_store import WatchedStore
+from gateway.stores.base import StoreReader, StoreUnavailable
+from gateway.stores.memory import MemoryStore
+from tests.support.breaking_store import BreakingStore
+from tests.support.gateway import soon
+
+
+class Opened:
+    """Stores in memory; those that are opened have one that can be taken away. While it `hangs`, opening waits."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.is_there = True
+        self.hangs = threading.Event()
+        self.hangs.set()
+        self.opened: list[BreakingStore] = []
+
+    def open(self) -> StoreReader:
+        self.hangs.wait()
+        if not self.is_there:
+            raise StoreUnavailable("there is none")
+        self.opened.append(BreakingStore(self.store))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    monkeypatch.setattr(watched_store, "SEEK_EVERY_S", 0.01)
+    opened = Opened()
+    yield opened
+    opened.is_there = True
+    opened.hangs.set()
+
+
+def status(watched: WatchedStore) -> bytes:
+    with watched.snapshot() as snapshot:
+        return snapshot.status()
+
+
+def can_be_read(watched: WatchedStore) -> bool:
+    watched.refresh()
+    try:
+        status(watched)
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_a_store_that_is_there_is_open_at_once(opened: Opened) -> None:
+    watched = WatchedStore(opened.open)
+    with pytest.raises(StoreUnavailable, match="is not open yet"):
+        status(watched)
+    opened.store.set_status(b"s")
+    watched.refresh()
+    watched.refresh()
+    assert (status(watched), len(opened.opened)) == (b"s", 1)
+    watched.close()
+
+
+def test_a_store_that_comes_is_opened(opened: Opened) -> None:
+    opened.is_there = False
+    watched = WatchedStore(opened.open)
+    for _ in range(3):
+        watched.refresh()
+        with pytest.raises(StoreUnavailable, match="there is none"):
+            status(watched)
+    opened.is_there = True
+    soon(lambda: can_be_read(watched), "it is opened")
+    watched.close()
+
+
+def test_a_store_that_goes_away_is_not_asked_until_it_is_back(opened: Opened) -> None:
+    watched = WatchedStore(opened.open)
+    watched.refresh()
+    [first] = opened.opened
+    opened.is_there = False
+    first.breaks(["status"])
+    watched.refresh()
+    first.mends()
+    for _ in range(3):
+        watched.refresh()
+        with pytest.raises(StoreUnavailable, match="the store is away"):
+            status(watched)
+    opened.is_there = True
+    soon(lambda: can_be_read(watched), "it is opened again")
+    assert len(opened.opened) == 2
+    watched.close()
+
+
+def test_a_store_that_hangs_keeps_nobody_waiting(opened: Opened) -> None:
+    watched = WatchedStore(opened.open)
+    watched.refresh()
+    opened.opened[0].breaks(["status"])
+    opened.hangs.clear()
+    for _ in range(3):
+        watched.refresh()  # returns, though opening does not
+        with pytest.raises(StoreUnavailable):
+            status(watched)
+    opened.hangs.set()
+    soon(lambda: can_be_read(watched), "it is opened again")
+    watched.close()
+
+
+def test_a_store_that_is_made_anew_is_opened_at_once(opened: Opened) -> None:
+    watched = WatchedStore(opened.open)
+    watched.refresh()
+    opened.opened[0].is_old = True
+    opened.store = MemoryStore()
+    opened.store.set_status(b"new")
+    watched.refresh()
+    assert status(watched) == b"new"
+    watched.close()
