@@ -53,6 +53,16 @@ class Table:
         return hashlib.sha256(text.encode()).digest()
 
     @property
+    def row_digest(self) -> bytes:
+        """SHA-256 of what the bytes of stored rows depend on: the fields of the row message, and their numbers."""
+        fields = [
+            f"{field.number}:{field.name}:{field.type}:{field.has_presence}"
+            + (f":{field.message_type.full_name}" if field.message_type else "")
+            for field in self.row.fields
+        ]
+        return hashlib.sha256(",".join(sorted(fields)).encode()).digest()
+
+    @property
     def retention_us(self) -> int | None:
         """How long after the end of its window a row is gone; None where rows stay."""
         return None if self.expiry is None else self.expiry.retention_us

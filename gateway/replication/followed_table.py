@@ -358,8 +358,9 @@ class FollowedTable:
     def _follow(self, manifest: Manifest, facts: TopicFacts, stored: TableState | None) -> Following:
         """Follow a manifest into what is stored, or into a new store id, or one in which other gateways have it."""
         if stored is None:
-            of = (manifest.table, manifest.generation, manifest.changelog_topic_id, self.table.fingerprint)
-            changelog = "/".join(map(str, (*of, self.table.retention_us or 0)))
+            of = (manifest.table, manifest.generation, manifest.changelog_topic_id)
+            rows_by = (self.table.fingerprint.hex(), self.table.row_digest.hex(), self.table.retention_us or 0)
+            changelog = "/".join(map(str, (*of, *rows_by)))
             copy = self._store.copy_of(changelog, unwanted=self.generations.given_up)
         else:
             copy = Copy(StoreId(stored.store_id), stored.life_id)

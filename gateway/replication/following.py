@@ -113,7 +113,8 @@ class Following:
         From the start; or from where other gateways are with a partition, that keep it in the same store.
         """
         life_id = self._drawn_life()
-        for partition in sorted(gained):
+        held = {replica.partition for replica in self.replicas}  # a full store may have broken an earlier try off
+        for partition in sorted(set(gained) - held):
             if self.facts.end_offsets[partition] >= 0:
                 self._add(partition, self._joined(partition) or first_position(self.facts, partition), life_id)
         self.replicas.sort(key=attrgetter("partition"))

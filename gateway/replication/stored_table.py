@@ -46,6 +46,7 @@ class StoredTable:
             life_id=following.life_id,
             manifest=following.manifest,
             retention_us=self._table.retention_us or 0,
+            row_digest=self._table.row_digest,
         )
         self._store.put_table(name, state)
 
@@ -57,7 +58,11 @@ class StoredTable:
         """Store that the table is not served. Its rows stay."""
         state = self.state(self._table.name) or TableState()
         kept = TableState(
-            store_id=state.store_id, life_id=state.life_id, problem=problem, retention_us=state.retention_us
+            store_id=state.store_id,
+            life_id=state.life_id,
+            problem=problem,
+            retention_us=state.retention_us,
+            row_digest=state.row_digest,
         )
         if state.HasField("manifest"):
             kept.manifest.CopyFrom(state.manifest)
@@ -94,6 +99,10 @@ class StoredTable:
     def fault_of(self, state: TableState, facts: TopicFacts, *, caught_up_ms: int) -> str | None:
         """Return why what is stored cannot be followed on from; None if it can."""
         positions = self._positions(state)
+        if any(positions) and state.row_digest != self._table.row_digest:
+            return "its rows were stored by another row message of the contract"
+        if any(positions) and self._store.is_shared and state.retention_us != (self._table.retention_us or 0):
+            return "its retention is another, and other gateways may keep its rows by the old one"
         for position, start, end in zip(positions, facts.start_offsets, facts.end_offsets, strict=True):
             if position is None:
                 continue

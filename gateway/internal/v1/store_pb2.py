@@ -25,13 +25,13 @@ _sym_db = _symbol_database.Default()
 from gateway.v1 import changelog_pb2 as gateway_dot_v1_dot_changelog__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgateway/internal/v1/store.proto\x12\x13gateway.internal.v1\x1a\x1agateway/v1/changelog.proto\"~\n\nTableState\x12\x10\n\x08store_id\x18\x01 \x01(\r\x12&\n\x08manifest\x18\x02 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x14\n\x0cretention_us\x18\x04 \x01(\x03\x12\x0f\n\x07life_id\x18\x05 \x01(\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fgateway/internal/v1/store.proto\x12\x13gateway.internal.v1\x1a\x1agateway/v1/changelog.proto\"\x92\x01\n\nTableState\x12\x10\n\x08store_id\x18\x01 \x01(\r\x12&\n\x08manifest\x18\x02 \x01(\x0b\x32\x14.gateway.v1.Manifest\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x14\n\x0cretention_us\x18\x04 \x01(\x03\x12\x0f\n\x07life_id\x18\x05 \x01(\x06\x12\x12\n\nrow_digest\x18\x06 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.internal.v1.store_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TABLESTATE']._serialized_start=84
-  _globals['_TABLESTATE']._serialized_end=210
+  _globals['_TABLESTATE']._serialized_start=85
+  _globals['_TABLESTATE']._serialized_end=231
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,63 @@
+"""A gateway that comes back with another contract, over what it stored by the one before."""
+
+from gateway.contract.binder import bind
+from gateway.contract.catalogue import Catalogue
+from gateway.contract.descriptors import load_descriptors
+from gateway.replication.memory_log import MemoryBroker
+from gateway.stores.redis import RedisStore
+from tests.support.redis import RedisServer, needs_redis
+from tests.support.tables import RATINGS, catalogue_of
+from tests.unit.replication.conftest import FakeClock, Gateway, Job
+
+COUNTS = {movie: movie + 1 for movie in range(40)}
+
+
+def other_rows() -> Catalogue:
+    """Return the contract with another number of a field of its row message."""
+    files = load_descriptors(RATINGS)
+    [row] = [message for file in files.file for message in file.message_type if message.name == "Rating"]
+    [count] = [field for field in row.field if field.name == "rating_count"]
+    count.number = 99
+    return bind(files)
+
+
+def test_rows_that_were_stored_by_another_message_are_not_read(
+    broker: MemoryBroker, clock: FakeClock, job: Job
+) -> None:
+    job.publish().put(range(40))
+    gateway = Gateway(broker, clock, other_rows())
+    gateway.steps()
+    assert gateway.is_served()
+    before = gateway.state().store_id
+    gateway.restart()
+    gateway.steps()
+    assert gateway.state().store_id == before
+    gateway.catalogue = catalogue_of()
+    gateway.restart()
+    gateway.steps()
+    assert gateway.is_served()
+    assert gateway.rows() == COUNTS
+
+
+@needs_redis
+def test_gateways_of_other_contracts_share_no_copy(
+    redis_server: RedisServer, broker: MemoryBroker, clock: FakeClock, job: Job
+) -> None:
+    job.publish().put(range(40))
+    url = redis_server.new_url()
+    gateways = [Gateway(broker, clock, catalogue) for catalogue in (other_rows(), catalogue_of())]
+    for gateway, name in zip(gateways, "ab", strict=True):
+        gateway.store = RedisStore(url, name)
+        gateway.restart()
+        gateway.steps()
+        assert gateway.is_served()
+    old, new = gateways
+    assert new.rows() == COUNTS
+    assert old.state().store_id != new.state().store_id
+    old.catalogue = catalogue_of()
+    old.restart()
+    old.steps()
+    assert old.state().store_id == new.state().store_id
+    assert old.rows() == COUNTS
+    for gateway in gateways:
+        gateway.store.close()
