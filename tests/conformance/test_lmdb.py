@@ -166,6 +166,7 @@ def test_another_process_reads_snapshots_and_sees_a_wipe(tmp_path: Path) -> None
     assert process.exitcode == 0
 
 
+@pytest.mark.tools
 def test_a_store_killed_at_any_moment_is_a_prefix(tmp_path: Path) -> None:
     """The writer applies numbered batches until it is killed: what is there are the first n, position and all."""
     random_ = random.Random(7)
