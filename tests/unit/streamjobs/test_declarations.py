@@ -1,5 +1,7 @@
 """Finding declarations and contracts, and holding the one against the other."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,15 @@ def test_file_by_path(tmp_path: Path) -> None:
     table = load_table(write_job(tmp_path))
     assert str(table.declared_at) == f"{tmp_path / 'job.py'}:4"
     assert load_contract(table).name == "ratings"
+
+
+def test_a_file_that_was_changed_at_once_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps bytecode by the second and the length of the file, and both may be the same."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for name in ("ratings", "rat_ngs"):
+        job = write_job(tmp_path, name=name)
+        os.utime(job, (1_795_000_000, 1_795_000_000))
+        assert load_table(job).name == name
 
 
 def test_contract_beside_the_declaration_comes_first(tmp_path: Path) -> None:
