@@ -72,11 +72,10 @@ class Following:
         self._clock = clock
         self._decoder = RowDecoder(table, manifest.value_schemas)
         self._asked: frozenset[Partition] = frozenset()
-        positions = zip(partitions(manifest), stored_positions(store, store_id, manifest), strict=True)
-        stored = {partition: position for partition, position in positions if position is not None}
-        self.caught_up_ms = caught_up_ms if stored else clock.now_ms()
-        if stored and store.is_shared:  # others may have gone on with it
-            self.caught_up_ms = max(caught_up_ms, min(position.as_of_ms for position in stored.values()))
+        positions = stored_positions(store, store_id, manifest)
+        found = zip(partitions(manifest), positions, strict=True)
+        stored = {partition: position for partition, position in found if position is not None}
+        self.caught_up_ms = whole_as_of_ms(store, positions, caught_up_ms) if stored else clock.now_ms()
         self._unclean = set() if is_new else set(partitions(manifest)).difference(stored)
         life_id = self._drawn_life()
         for partition, position in stored.items():
@@ -326,6 +325,12 @@ def stored_positions(store: StoreWriter, store_id: StoreId, manifest: Manifest) 
     """Return the positions that the store has, one of each partition."""
     with store.snapshot() as snapshot:
         return [snapshot.position(store_id, partition) for partition in partitions(manifest)]
+
+
+def whole_as_of_ms(store: StoreWriter, positions: Sequence[Position | None], caught_up_ms: int) -> int:
+    """Return when positions, one of them at least, were last known to have all: others may have gone on with them."""
+    as_of_ms = min(position.as_of_ms for position in positions if position is not None)
+    return max(caught_up_ms, as_of_ms) if store.is_shared else caught_up_ms
 
 
 def is_too_old(caught_up_ms: int, facts: TopicFacts, *, now_ms: int) -> bool:

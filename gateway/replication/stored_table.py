@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from gateway.contract.catalogue import Table
 from gateway.contract.types import StoreId
 from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.following import Following, closed_facts, is_too_old, stored_positions
+from gateway.replication.following import Following, closed_facts, is_too_old, stored_positions, whole_as_of_ms
 from gateway.replication.log import Clock, TopicFacts
 from gateway.replication.manifests import follows_on, problem_of
 from gateway.replication.retention import early_removal
@@ -56,16 +56,11 @@ class StoredTable:
 
     def refuse(self, problem: str) -> None:
         """Store that the table is not served. Its rows stay."""
-        state = self.state(self._table.name) or TableState()
-        kept = TableState(
-            store_id=state.store_id,
-            life_id=state.life_id,
-            problem=problem,
-            retention_us=state.retention_us,
-            row_digest=state.row_digest,
-        )
-        if state.HasField("manifest"):
-            kept.manifest.CopyFrom(state.manifest)
+        state = self.state(self._table.name)
+        kept = TableState()
+        if state is not None:
+            kept.CopyFrom(state)
+        kept.problem = problem
         self._store.put_table(self._table.name, kept)
 
     def newest_manifest(self) -> Manifest | None:
@@ -99,9 +94,11 @@ class StoredTable:
     def fault_of(self, state: TableState, facts: TopicFacts, *, caught_up_ms: int) -> str | None:
         """Return why what is stored cannot be followed on from; None if it can."""
         positions = self._positions(state)
-        if any(positions) and state.row_digest != self._table.row_digest:
+        if not any(positions):
+            return None
+        if state.row_digest != self._table.row_digest:
             return "its rows were stored by another row message of the contract"
-        if any(positions) and self._store.is_shared and state.retention_us != (self._table.retention_us or 0):
+        if self._store.is_shared and state.retention_us != (self._table.retention_us or 0):
             return "its retention is another, and other gateways may keep its rows by the old one"
         for position, start, end in zip(positions, facts.start_offsets, facts.end_offsets, strict=True):
             if position is None:
@@ -109,12 +106,11 @@ class StoredTable:
             # What is shared may have moved on since the look; the next one sees whether it is beyond the end.
             if position.next_offset < start or (position.next_offset > end and not self._store.is_shared):
                 return "its stored position is not in the changelog"
-        if any(positions) and self._store.is_shared:
-            caught_up_ms = max(caught_up_ms, min(each.as_of_ms for each in positions if each is not None))
+        caught_up_ms = whole_as_of_ms(self._store, positions, caught_up_ms)
         is_closed = closed_facts(state.manifest, positions) is not None
-        if any(positions) and not is_closed and self.is_too_old(caught_up_ms, facts):
+        if not is_closed and self.is_too_old(caught_up_ms, facts):
             return "its store is too old, and may have missed deletes"
-        return self.early_removal(caught_up_ms, state.retention_us) if any(positions) else None
+        return self.early_removal(caught_up_ms, state.retention_us)
 
     def closed_facts(self, manifest: Manifest) -> TopicFacts | None:
         """Return the topic of a generation that is stored to its end, for which no broker need be asked."""

@@ -321,7 +321,7 @@ class RedisStore(RedisReader, StoreWriter):
         return self._marks[place]
 
     def _ask_position(self, place: Place) -> Command:
-        return "HMGET", self._keys.of(place).position, self._keys.gateway, "at"
+        return self._keys.ask_position(self._keys.of(place))
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:

@@ -98,6 +98,10 @@ class Keys:
         at = f"{self._prefix}:{{{place[0]}/{place[1]}}}:"
         return PlaceKeys(*(at + name + ending for name in PlaceKeys._fields))
 
+    def ask_position(self, at: PlaceKeys) -> tuple[str, ...]:
+        """Return the command whose answer `held_value` takes."""
+        return "HMGET", at.position, self.gateway, "at"
+
     def stream(self, table: str) -> str:
         """Return the key under which others find the histories of a table."""
         return f"{self._shared}{table}-stream"

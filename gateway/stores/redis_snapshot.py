@@ -243,7 +243,7 @@ class RedisSnapshot(Snapshot):
             return self._marks[place]
 
     def _ask_position(self, place: Place) -> Command:
-        return "HMGET", self._of(place).position, self._keys.gateway, "at"
+        return self._keys.ask_position(self._of(place))
 
     def _note(self, place: Place, value: bytes | None) -> None:
         self._marks[place] = None if value is None else mark_of(value)

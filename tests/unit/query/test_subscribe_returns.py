@@ -91,10 +91,16 @@ def windows_copy() -> Copy:
     return Copy(start_s, attrgetter("action_count"))
 
 
-def test_what_expired_while_its_partition_was_away_is_gone_from_the_copy(store: StoreWriter) -> None:
+def two_windows(store: StoreWriter) -> tuple[Windows, int, int]:
+    """Return windows of a browser "a", and the starts of two: one that expires in seconds, and one that stays."""
     windows = Windows(store)
     soon, later = aged(-5), aged(-500)
     windows.put(("a", soon), ("a", later))
+    return windows, soon, later
+
+
+def test_what_expired_while_its_partition_was_away_is_gone_from_the_copy(store: StoreWriter) -> None:
+    windows, soon, later = two_windows(store)
 
     async def talk() -> None:
         one = windows_copy()
@@ -110,9 +116,7 @@ def test_what_expired_while_its_partition_was_away_is_gone_from_the_copy(store: 
 
 
 def test_a_partition_that_was_not_away_goes_on_over_a_restart(store: StoreWriter) -> None:
-    windows = Windows(store)
-    soon, later = aged(-5), aged(-500)
-    windows.put(("a", soon), ("a", later))
+    windows, soon, later = two_windows(store)
 
     async def talk() -> None:
         one = windows_copy()
@@ -151,9 +155,7 @@ def test_another_partition_that_was_away_takes_nothing_from_the_copy(store: Stor
 
 
 def test_who_listens_while_its_partition_is_away_for_a_moment_begins_anew(store: StoreWriter) -> None:
-    windows = Windows(store)
-    soon, later = aged(-5), aged(-500)
-    windows.put(("a", soon), ("a", later))
+    windows, soon, later = two_windows(store)
 
     async def talk() -> None:
         one = windows_copy()

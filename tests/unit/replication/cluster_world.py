@@ -214,6 +214,14 @@ class World:
         for _ in self.steps(seconds):
             self.check()
 
+    def ever_held(self, seconds: float) -> dict[str, set[int]]:
+        """Let time pass; return which partitions each gateway has had meanwhile."""
+        ever: dict[str, set[int]] = {member.name: set() for member in self.members}
+        for _ in self.steps(seconds):
+            for member in self.members:
+                ever[member.name] |= member.held()
+        return ever
+
     def check(self) -> None:
         """A partition that was answered by somebody is, unless too many died."""
         live = set().union(*(self._live[member.name] for member in self.running))

@@ -22,10 +22,7 @@ def test_gateways_that_start_together_take_nothing_that_is_not_theirs() -> None:
     for _ in range(4):
         world.join()
         world.run(0.2)
-    ever: dict[str, set[int]] = {member.name: set() for member in world.members}
-    for _ in world.steps(10):
-        for member in world.members:
-            ever[member.name] |= member.held()
+    ever = world.ever_held(10)
     world.settle()
     assert ever == {member.name: member.held() for member in world.members}
 

@@ -48,10 +48,7 @@ def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: in
     assert not any(member.held() for member in world.members)
     world.manifest = world.job.manifest()
     world.job.publish()
-    ever: dict[str, set[int]] = {member.name: set() for member in world.members}
-    for _ in world.steps(10):
-        for member in world.members:
-            ever[member.name] |= member.held()
+    ever = world.ever_held(10)
     world.settle()
     assert ever == {member.name: member.held() for member in world.members}
 
