@@ -7,7 +7,7 @@ each other, the one whose word comes second in the topic hears the other first, 
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import NamedTuple
@@ -228,11 +228,6 @@ class Cluster(Share):
     def is_due(self, table: str, *, new: int) -> bool:
         others = [live for _, live in self._others(table)]
         return any(live.generation >= new or (live.is_ready and live.next_generation >= new) for live in others)
-
-    @override
-    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
-        beginning = [live for _, live in self._others(table) if not live.generation and live.next_generation >= new]
-        return any(not live.next_partitions.isdisjoint(partitions) for live in beginning)
 
     def _others(self, table: str) -> list[tuple[Known, Live]]:
         """Return what the other gateways that live say of a table."""

@@ -158,8 +158,9 @@ class FollowedTable:
         if self._manifest is not None:
             self._look_around(self._manifest)
         self.generations.begin_when_due()
+        self.generations.share_out()
         for following in self.generations.followings():
-            self._share_out(following)
+            self._see_to_share(following)
         self.generations.switch_when_due()
         for following in self.generations.followings():
             following.stop_final()
@@ -169,8 +170,7 @@ class FollowedTable:
         ages = [each.caught_up_ms for each in self.generations.followings() if not each.is_frozen]
         self.caught_up_ms = min(ages, default=self.caught_up_ms)
 
-    def _share_out(self, following: Following) -> None:
-        following.share_out(is_served=following is self.serving)
+    def _see_to_share(self, following: Following) -> None:
         following.clean()
         if following.asks():
             is_older = self._manifest is not None and following is self.generations.older(self._manifest)

@@ -66,7 +66,7 @@ class Following:
         self._store = store
         self._log = log
         self._share = share
-        self._share_version: int | None = None
+        self._seen: tuple[int, frozenset[Partition]] | None = None
         self._is_share_known = False
         self._skipped = skipped
         self._clock = clock
@@ -140,18 +140,21 @@ class Following:
 
     # Which partitions are here.
 
-    def share_out(self, *, is_served: bool) -> None:
+    def share_out(self, *, is_served: bool, answered: frozenset[Partition] = frozenset()) -> None:
         """Take notice of which partitions are to be here; let go of those that all who are to have them have.
 
-        `is_served`: this is the generation that is answered, and those must answer from it.
+        `is_served`: this is the generation that is answered, and those must answer from it. `answered` are here in any
+        case.
         """
-        if self._share.version == self._share_version:
+        seen = self._share.version, answered
+        if seen == self._seen:
             return
-        self._share_version = self._share.version
+        self._seen = seen
         wanted = self.wanted()
         self._is_share_known = wanted is not None
         if wanted is None:
             return
+        wanted |= answered
         for replica in list(self.replicas):
             partition = replica.partition
             if partition in wanted:
@@ -193,7 +196,7 @@ class Following:
         self.joined.discard(replica.partition)
         self.leaving.pop(replica.partition, None)
         self.version += 1
-        self._share_version = None  # it may be wanted again
+        self._seen = None  # it may be wanted again
         self._unclean.add(replica.partition)
         self._clean(replica.partition)
 

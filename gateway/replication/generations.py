@@ -6,7 +6,7 @@ answered from nothing yet, beside what the others answer from (`Newcomer`).
 
 import logging
 
-from gateway.contract.types import StoreId
+from gateway.contract.types import Partition, StoreId
 from gateway.replication.following import Following, lack_of
 from gateway.replication.log import Clock
 from gateway.replication.newcomer import Newcomer
@@ -131,6 +131,18 @@ class Generations:
 
     # From one to the next.
 
+    def share_out(self) -> None:
+        """Take notice of which partitions are to be here.
+
+        What is answered here is built here, whoever is to have it: would others only have it in the new generation, it
+        would be nowhere between this gateway's switch and theirs. Once all have switched, it goes to them.
+        """
+        serving, building = self.serving, self.building
+        if serving is not None:
+            serving.share_out(is_served=True)
+        if building is not None:
+            building.share_out(is_served=False, answered=_answered_of(serving, building.manifest))
+
     def begin_when_due(self) -> None:
         """Answer from the first generation that is here when it is time.
 
@@ -176,8 +188,6 @@ class Generations:
             has_part=bool(serving.replicas),
         )
         self.is_ready = lack is None
-        if lack is None and self._is_awaited(building, serving):
-            lack = "gateways that answer from nothing yet are to begin with it"
         if lack is None:
             if not serving.is_closed:
                 why = f"the changelog of generation {old} ended without its last markers"
@@ -185,12 +195,6 @@ class Generations:
             self.switch(building)
         elif building.is_live:
             self._lines.say_once(logging.INFO, f"generation {new} is not served yet: {lack}")
-
-    def _is_awaited(self, building: Following, serving: Following) -> bool:
-        """Return whether partitions that are answered here would be nowhere for a moment."""
-        given = {replica.partition for replica in serving.replicas if replica.is_live}
-        taken = {replica.partition for replica in building.replicas if replica.is_live}
-        return self._share.is_awaited(self._table, given - taken, new=building.manifest.generation)
 
     def switch(self, building: Following) -> None:
         """Answer from the new generation in place of the old one, which is dropped."""
@@ -200,3 +204,10 @@ class Generations:
             old.stop()
             self.give_up(old.store_id)
         self._lines.say(logging.INFO, "switched to its new generation", generation=building.manifest.generation)
+
+
+def _answered_of(serving: Following | None, new: Manifest) -> frozenset[Partition]:
+    """Return the partitions that are answered from `serving`, if they are the same ones in the new generation."""
+    if serving is None or serving.manifest.partition_count != new.partition_count:
+        return frozenset()
+    return frozenset(replica.partition for replica in serving.replicas if replica.is_live)

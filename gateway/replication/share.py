@@ -1,6 +1,5 @@
 """What this gateway is to have of each table: all of it where it stands alone, else its share."""
 
-from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 from typing_extensions import override
@@ -69,9 +68,6 @@ class Share(Protocol):
     def is_due(self, table: str, *, new: int) -> bool:
         """Return whether another living gateway answers from generation `new` or a newer one, or is ready to."""
 
-    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
-        """Return whether a gateway that answers from nothing yet is to answer from some of these partitions."""
-
 
 class Alone(Share):
     """Everything is here."""
@@ -101,8 +97,4 @@ class Alone(Share):
 
     @override
     def is_due(self, table: str, *, new: int) -> bool:
-        return False
-
-    @override
-    def is_awaited(self, table: str, partitions: Collection[Partition], *, new: int) -> bool:
         return False

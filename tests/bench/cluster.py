@@ -62,7 +62,7 @@ class _Place:
             self.broker.bootstrap,
             contract=CONTRACT,
             table=self.cells.table.name,
-            partition_count=self.cells.partition_count,
+            partition_count=self.cells.newest.partition_count,
             tables_topic=self.cells.tables_topic,
             names=names,
             replicas=replicas,

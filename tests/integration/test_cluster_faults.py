@@ -21,6 +21,7 @@ from tests.support.cells.load import Load
 from tests.support.cells.readers import EACH_IN_TURN, NO_RETRIES, Failure, Gets, Reader, ShelfWalks, until_readable
 from tests.support.cluster import Cluster, free_port
 from tests.support.gateway import soon
+from tests.support.kafka import delete_topic
 
 pytestmark = pytest.mark.jvm
 
@@ -238,6 +239,39 @@ def test_gateways_come_and_go(site: Site, times: int) -> None:
     tell(load, f"a fourth came and went {times} times")
     assert load.violations == []
     assert [*load.failures, *load.breaks] == []
+
+
+@pytest.mark.parametrize("rebuilds", [pytest.param(2, id="short"), long(12)])
+def test_a_rebuild_fails_no_call(site: Site, rebuilds: int) -> None:
+    """The next generation has as many partitions as the one before, or more, or fewer; a gateway may restart meanwhile.
+
+    Tokens of the generation before are refused, and clients go on without.
+    """
+    cluster, cells = site.cluster, site.cells
+    more = PARTITIONS + PARTITIONS // 2
+    with Load(cells, cluster) as load:
+        for number in range(rebuilds):
+            old = cells.newest
+            cluster.partition_count = (PARTITIONS, more, more, PARTITIONS)[number % 4]
+            with load.writing.paused():
+                cells.rebuild(cluster.partition_count)
+            load.wait_for_reads()
+            if number % 3 == 2:
+                name = cluster.names_up[number % 3]
+                assert cluster[name].stop() == 0
+                cluster[name].start()
+            with load.writing.paused():
+                cells.end_old()
+            cluster.wait_generation(cells.newest.number)
+            delete_topic(cells.bootstrap, old.topic)
+            cluster.wait_whole()
+            load.wait_for_reads()
+        load.finish()
+    tell(load, f"{rebuilds} rebuilds")
+    assert load.violations == []
+    assert load.failures == []
+    assert {broken.reason for broken in load.breaks} <= {"SHUTTING_DOWN"}
+    assert all(copy.resets == rebuilds + 1 for copy in load.copies)
 
 
 @pytest.mark.parametrize("restarts", [pytest.param(1, id="short"), long(5)])

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.gateway import GatewayProcess, soon
+from tests.support.kafka import delete_topic
 
 pytestmark = pytest.mark.jvm
 
@@ -39,8 +39,7 @@ def test_nothing_goes_back_by_a_new_generation(tmp_path: Path, broker: Broker) -
         soon(lambda: gateway.rows() == old.rows, "generation 1 is followed on")
         old.mark(5, final=True)
         soon(lambda: _told(gateway, "has no marker yet for offset 5"), "the last marker is applied")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.delete_topics([old.topic])[old.topic].result(20)
+        delete_topic(broker.bootstrap, old.topic)
         gateway.stop()
     with gateway:
         gateway.wait_until_serving()

@@ -15,7 +15,7 @@ from gateway.contract.rows import row_schema
 from gateway.contract.versions import VERSION_HEADER, make_version
 from gateway.v1.changelog_pb2 import JOB_MODE_MICROBATCH, Manifest, ProgressMarker, SourceTopic
 from streamjobs.local.samples import create_topic
-from tests.support.kafka import new_topic
+from tests.support.kafka import delete_topic, new_topic
 from tests.support.tables import catalogue_of
 
 SCHEMA_ID = 1
@@ -85,7 +85,7 @@ class RatingsChangelog:
     def recreate_topic(self) -> None:
         """Delete the topic and make it again, empty, with the same name."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.delete_topics([self.topic])[self.topic].result(20)
+        delete_topic(self.bootstrap, self.topic)
         while self.topic in admin.list_topics(timeout=10).topics:
             pass
         config = {name.replace("_", "."): value for name, value in _changelog_config().items()}

@@ -122,7 +122,7 @@ class Cluster:
         self._directory = directory
         self._bootstrap = bootstrap
         self._contract = contract
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self._tables_topic = tables_topic
         self._gateways_topic = f"gateways-{secrets.token_hex(6)}"
         self._keys = directory / "token.keys"
@@ -184,6 +184,16 @@ class Cluster:
         turned = [*members[first % len(members) :], *members[: first % len(members)]]
         return f"ipv4:{','.join(member.listens_at for member in turned)}"
 
+    def wait_generation(self, number: int, seconds: float = WHOLE_S) -> None:
+        """Wait until all gateways that run answer from a generation."""
+
+        def served(member: Member) -> set[int]:
+            """Return what this gateway knows the living ones, itself too, to answer from."""
+            records = [each.record for each in member.status().gateways if each.alive]
+            return {held.serving.generation for each in records for held in each.tables if held.table == self.table}
+
+        soon(lambda: all(served(each) == {number} for each in self.up), f"generation {number} is served", seconds)
+
     def wait_whole(self, *, without: Collection[str] = (), seconds: float = WHOLE_S) -> None:
         """Wait until all gateways that run agree that they live, and that each partition is where it is to be.
 
@@ -191,7 +201,7 @@ class Cluster:
         """
         names = self.names_up
         candidates = [Candidate(name, self[name].zone) for name in names if name not in without]
-        places = wanted_of_all(self.table, self._partition_count, candidates, self.replicas)
+        places = wanted_of_all(self.table, self.partition_count, candidates, self.replicas)
         wanted: dict[str, frozenset[int]] = dict.fromkeys(names, frozenset())
         for number, place in enumerate(places):
             for each in place:

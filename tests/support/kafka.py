@@ -51,6 +51,12 @@ def new_topic(bootstrap: str, partitions: int = 1, prefix: str = "topic", **conf
     return name
 
 
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Delete a topic. Brokers and clients may know of it for a moment more."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(20)
+
+
 def produce(bootstrap: str, topic: str, records: Iterable[NewRecord]) -> None:
     """Write records in their order, and see that each arrived."""
     failures: list[str] = []

@@ -8,9 +8,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Producer
 
@@ -34,15 +36,22 @@ CellKey = tuple[int, int]
 """Shelf, number."""
 
 
+class Generation(NamedTuple):
+    """A generation of the table: its changelog."""
+
+    number: int
+    topic: str
+    partition_count: int
+
+
 class Cells:
     """The table. `lasting` are the keys that stay, `hot` and `cold` some of them and the others.
 
-    `rows` is what a gateway must have: key → revision. One thread writes; any may ask for `floor`.
+    `rows` is what a gateway must have: key → revision. One thread writes at a time; any may ask for `floor`.
     """
 
     def __init__(self, bootstrap: str, *, shelves: int, shelf_cells: int, partition_count: int) -> None:
         self.table = catalogue_of(CONTRACT).tables["cells"]
-        self.partition_count = partition_count
         self.tables_topic = new_topic(bootstrap, prefix="tables", cleanup_policy="compact")
         self.shelves = range(shelves)
         self.shelf_cells = shelf_cells
@@ -54,53 +63,88 @@ class Cells:
         self._acknowledged: defaultdict[CellKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._sequences: dict[CellKey, int] = {}
         self._value = value_writer(self.table)
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._waiting: dict[int, Callable[[], None]] = {}  # what Kafka has not acknowledged: writes it again
         self._sent = 0
         self._heard_s = 0.0
         self._producer = self._new_producer()
-        self.topic = new_topic(
-            bootstrap,
+        self._generations = [self._new_generation(1, partition_count)]  # those that are written: one, or two
+
+    def _new_generation(self, number: int, partition_count: int) -> Generation:
+        topic = new_topic(
+            self.bootstrap,
             partition_count,
             "cells-changelog",
             cleanup_policy="compact",
             message_timestamp_type="LogAppendTime",
         )
+        return Generation(number, topic, partition_count)
+
+    @property
+    def newest(self) -> Generation:
+        """Return the generation that gateways are to answer from, in the end."""
+        return self._generations[-1]
 
     def publish(self) -> None:
         """Write the manifest."""
         manifest = manifest_of(
-            self._bootstrap, self.table, topic=self.topic, partition_count=self.partition_count, source="cells"
+            self.bootstrap,
+            self.table,
+            topic=self.newest.topic,
+            partition_count=self.newest.partition_count,
+            source="cells",
+            generation=self.newest.number,
         )
         self._send(self.tables_topic, 0, self.table.name.encode(), manifest.SerializeToString())
         self.flush()
 
+    def rebuild(self, partition_count: int) -> None:
+        """Begin the next generation with all rows that are there, and publish it; the old one is written on."""
+        self.flush()
+        new = self._new_generation(self.newest.number + 1, partition_count)
+        self._generations.append(new)
+        for key, revision in self.rows.items():
+            self._write([new], key, revision)
+        self.mark()
+        self.publish()
+
+    def end_old(self) -> None:
+        """Write the last markers of the generation before. Its topic may go once all gateways have switched."""
+        old, _ = self._generations
+        self._mark(old, is_final=True)
+        self.flush()  # nothing is written to the new one alone before
+        self._generations.remove(old)
+        self.mark()
+
     def partition_of(self, key: CellKey) -> int:
         """Return the partition of a key."""
-        return self.table.partition_of(encode_key(self.table.key, key), self.partition_count)
+        return self.table.partition_of(encode_key(self.table.key, key), self.newest.partition_count)
 
     def put(self, keys: Iterable[CellKey]) -> None:
         """Write rows, each with the next revision."""
         for key in keys:
             self.written += 1
-            row = {"shelf": key[0], "number": key[1], "revision": self.written}
             self.rows[key] = self.written
-            self._write(key, self._value(row), self.written)
+            self._write(self._generations, key, self.written)
 
     def delete(self, keys: Iterable[CellKey]) -> None:
         """Write tombstones."""
         for key in keys:
             self.written += 1
             self.rows.pop(key, None)
-            self._write(key, None, 0)
+            self._write(self._generations, key, None)
 
     def mark(self) -> None:
         """Write a progress marker to every partition."""
-        marker = ProgressMarker(generation=1, batch_id=1)
+        for generation in self._generations:
+            self._mark(generation)
+
+    def _mark(self, generation: Generation, *, is_final: bool = False) -> None:
+        marker = ProgressMarker(generation=generation.number, batch_id=1, final=is_final)
         marker.sources.add(topic="cells").next_offsets[0] = self.written
         marker.commit_time.GetCurrentTime()
-        for partition in range(self.partition_count):
-            self._send(self.topic, partition, b"", marker.SerializeToString())
+        for partition in range(generation.partition_count):
+            self._send(generation.topic, partition, b"", marker.SerializeToString())
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take in what Kafka has acknowledged. A client that hears nothing for long gives way to another."""
@@ -124,16 +168,25 @@ class Cells:
         place = bisect_left(times, as_of_ms)
         return revisions[place - 1] if place else 0
 
-    def _write(self, key: CellKey, value: bytes | None, revision: int) -> None:
-        def acknowledged() -> None:
-            times, revisions = self._acknowledged[key]
-            revisions.append(revision)
-            times.append(now_ms())
+    def _write(self, generations: Iterable[Generation], key: CellKey, revision: int | None) -> None:
+        """Write a row, or a tombstone, to these changelogs."""
+        missing = set(generations)
 
+        def acknowledged(generation: Generation) -> None:
+            missing.remove(generation)
+            if not missing:
+                times, revisions = self._acknowledged[key]
+                revisions.append(revision or 0)
+                times.append(now_ms())
+
+        row = {"shelf": key[0], "number": key[1], "revision": revision}
+        value = None if revision is None else self._value(row)
         data = encode_key(self.table.key, key)
         sequence = self._sequences[key] = self._sequences.get(key, 0) + 1
-        partition = self.table.partition_of(data, self.partition_count)
-        self._send(self.topic, partition, data, value, make_version(1, sequence), acknowledged)
+        for each in sorted(missing):
+            partition = self.table.partition_of(data, each.partition_count)
+            version = make_version(each.number, sequence)
+            self._send(each.topic, partition, data, value, version, partial(acknowledged, each))
 
     def _send(
         self,
@@ -167,7 +220,7 @@ class Cells:
         self._heard_s = time.monotonic()
         return Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "reconnect.backoff.max.ms": 1_000,
@@ -192,6 +245,7 @@ class CellsWriter:
     def __init__(self, cells: Cells, *, changes_per_s: int, seed: int = 0) -> None:
         self._cells = cells
         self._turn_changes = max(1, int(changes_per_s * TURN_S))
+        self._writing = threading.Lock()
         self._choice = random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -209,11 +263,18 @@ class CellsWriter:
     def _run(self) -> None:
         turns = 0
         while not self._stopping.wait(TURN_S):
-            self._change(self._turn_changes)
-            turns += 1
-            if turns % int(MARK_EVERY_S / TURN_S) == 0:
-                self._cells.mark()
-            self._cells.poll()
+            with self._writing:
+                self._change(self._turn_changes)
+                turns += 1
+                if turns % int(MARK_EVERY_S / TURN_S) == 0:
+                    self._cells.mark()
+                self._cells.poll()
+
+    @contextmanager
+    def paused(self) -> Iterator[Cells]:
+        """Change nothing while the block runs, which may write instead."""
+        with self._writing:
+            yield self._cells
 
     def _change(self, count: int) -> None:
         cells, choice = self._cells, self._choice

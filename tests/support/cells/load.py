@@ -42,7 +42,7 @@ class Load:
             CellsCopy(cells, cluster.target(0, names)),
             CellsCopy(cells, cluster.target(1, names), shelf=COPIED_SHELF),
         ]
-        self._writing = CellsWriter(cells, changes_per_s=CHANGES_PER_S, seed=seed)
+        self.writing = CellsWriter(cells, changes_per_s=CHANGES_PER_S, seed=seed)
         self._writers = ExitStack()
         self._clients = ExitStack()
 
@@ -51,7 +51,7 @@ class Load:
             self._clients.enter_context(reader)
         for copy in self.copies:
             self._clients.enter_context(copy)
-        self._writers.enter_context(self._writing)
+        self._writers.enter_context(self.writing)
         soon(lambda: all(reader.reads for reader in self.readers), "each reader has read", ALL_S)
         soon(lambda: all(copy.is_current for copy in self.copies), "each copy is current", ALL_S)
         return self
@@ -113,6 +113,7 @@ class Load:
         return {
             "reads": self.reads,
             "failures": len(self.failures),
+            "tokens of generations before": sum(reader.rebuilt for reader in self.readers),
             "scans broken off": len(self.breaks),
             "streams broken off": sum((copy.ends for copy in self.copies), Counter()),
             "resets": [copy.resets for copy in self.copies],

@@ -28,6 +28,7 @@ OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 EACH_IN_TURN = (("grpc.lb_policy_name", "round_robin"),)  # another gateway with each call, not one as long as it can
 NO_RETRIES = (("grpc.enable_retries", 0),)
 BATCHES, BATCH_KEYS = 10, 20
+TABLE_REBUILT = "TABLE_REBUILT"
 PAGE_ROWS = 7
 TABLE_PAGE_ROWS = 250
 SCAN_AGAIN_S = 0.1
@@ -56,6 +57,8 @@ class Past:
 class Reader:
     """A client. `reads` counts answers, `owned` those that a partition's owner gave; `breaks` are broken streams.
 
+    `rebuilt` counts the tokens that were given up as they are of a generation before.
+
     Between two reads it waits `pause_s`. `options` are those of its channel, beside the client package's.
     """
 
@@ -63,7 +66,7 @@ class Reader:
         self.violations: list[str] = []
         self.failures: list[Failure] = []
         self.breaks: list[Failure] = []
-        self.reads = 0
+        self.reads = self.rebuilt = 0
         self.owned: Counter[str] = Counter()  # by gateway
         self._cells = cells
         self._pause_s = pause_s
@@ -105,7 +108,10 @@ class Reader:
             answer, call = stub_of(self._channel, method).with_call(request)
         except grpc.RpcError as error:
             failed = _failure(method, begin_s, error)
-            if failed.code == "NOT_FOUND":
+            if failed.reason == TABLE_REBUILT:
+                past.token = ""
+                self.rebuilt += 1
+            elif failed.code == "NOT_FOUND":
                 self.violations.append(f"{method} {request}: NOT_FOUND")
             else:
                 self.failures.append(failed)
@@ -254,6 +260,11 @@ class Scans(Reader):
                 resume_token = message.progress.resume_token
         except grpc.RpcError as error:
             failed = _failure("ScanCells", begin_s, error)
+            if failed.reason == TABLE_REBUILT:
+                self._scanned.token = ""
+                self.rebuilt += 1
+                found.clear()
+                return "", False
             (self.breaks if failed.code == "UNAVAILABLE" else self.failures).append(failed)
             return resume_token, False
         return resume_token, True
