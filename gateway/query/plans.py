@@ -23,6 +23,7 @@ from gateway.query.call import (
 from gateway.query.errors import CorruptRow, NotServed, QueryError, StoreAway
 from gateway.query.get import get_handler
 from gateway.query.live_table import LiveTable
+from gateway.query.patience import patient
 from gateway.query.routed_range import range_handler
 from gateway.query.routed_scan import scan_handler
 from gateway.query.routed_subscribe import subscribe_handler
@@ -98,16 +99,16 @@ def _method(query: Query, access: TableAccess, live: LiveTable) -> UnaryMethod |
             return StreamMethod(_guarded_stream(subscribe_handler(query, access, live)), checks_mark=True)
         case _:
             raise TypeError(query)
-    return UnaryMethod(_guarded_unary(handler), query.default_timeout_s, query.max_timeout_s, checks_mark=True)
+    return UnaryMethod(_guarded_unary(handler, access), query.default_timeout_s, query.max_timeout_s, checks_mark=True)
 
 
-def _guarded_unary(handler: UnaryHandler) -> UnaryHandler:
+def _guarded_unary(handler: UnaryHandler, access: TableAccess) -> UnaryHandler:
     def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
         try:
             answer = handler(data, call)
         except StoreUnavailable as error:
             raise _told(error) from error
-        return answer if isinstance(answer, bytes) else _Guarded(answer)
+        return answer if isinstance(answer, bytes) else _Guarded(patient(answer, handler, access, data, call))
 
     return handle
 

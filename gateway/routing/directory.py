@@ -1,6 +1,6 @@
 """The directory: which gateways answer from which partitions, as this gateway's replicator knows it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -66,6 +66,10 @@ class Directory:
             self.own_id, self._gateways = answer.gateway_id, gateways
             self._replicas.clear()
             self.version += 1
+
+    def generations(self, table: str) -> Set[int]:
+        """Return the generations of a table that gateways answer from: several while they switch."""
+        return {held.tables[table][0] for held in self._gateways if table in held.tables} - {0}
 
     def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
         """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""

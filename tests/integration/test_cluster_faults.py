@@ -15,10 +15,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gateway.query.patience import HEARD_S
 from streamjobs.local.kafka import Broker
 from tests.support.cells.changelog import CONTRACT, Cells, filled_cells
 from tests.support.cells.load import Load
-from tests.support.cells.readers import EACH_IN_TURN, NO_RETRIES, Failure, Gets, Reader, ShelfWalks, until_readable
+from tests.support.cells.readers import (
+    EACH_IN_TURN,
+    NO_RETRIES,
+    Failure,
+    Gets,
+    Reader,
+    ShelfWalks,
+    TableWalks,
+    until_readable,
+)
 from tests.support.cluster import Cluster, free_port
 from tests.support.gateway import soon
 from tests.support.kafka import delete_topic
@@ -245,11 +255,16 @@ def test_gateways_come_and_go(site: Site, times: int) -> None:
 def test_a_rebuild_fails_no_call(site: Site, rebuilds: int) -> None:
     """The next generation has as many partitions as the one before, or more, or fewer; a gateway may restart meanwhile.
 
-    Tokens of the generation before are refused, and clients go on without.
+    Tokens of the generation before are refused, and clients go on without. A client that tries nothing again sees
+    nothing of it, unless the gateways take longer to switch than it is kept waiting.
     """
     cluster, cells = site.cluster, site.cells
     more = PARTITIONS + PARTITIONS // 2
-    with Load(cells, cluster) as load:
+    with (
+        Load(cells, cluster) as load,
+        Gets(cells, cluster.target(), pause_s=0.002, options=(*NO_RETRIES, *EACH_IN_TURN)) as gets,
+        TableWalks(cells, cluster.target(), pause_s=0.02, options=(*NO_RETRIES, *EACH_IN_TURN)) as walks,
+    ):
         for number in range(rebuilds):
             old = cells.newest
             cluster.partition_count = (PARTITIONS, more, more, PARTITIONS)[number % 4]
@@ -267,8 +282,10 @@ def test_a_rebuild_fails_no_call(site: Site, rebuilds: int) -> None:
             cluster.wait_whole()
             load.wait_for_reads()
         load.finish()
-    tell(load, f"{rebuilds} rebuilds")
-    assert load.violations == []
+    impatient = [*gets.failures, *walks.failures]
+    tell(load, f"{rebuilds} rebuilds; without retries {gets.reads + walks.reads} calls, {len(impatient)} failed")
+    assert load.violations + gets.violations + walks.violations == []
+    assert [failure for failure in impatient if failure.end_s - failure.begin_s < HEARD_S] == []
     assert load.failures == []
     assert {broken.reason for broken in load.breaks} <= {"SHUTTING_DOWN"}
     assert all(copy.resets == rebuilds + 1 for copy in load.copies)

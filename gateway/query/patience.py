@@ -1,0 +1,70 @@
+"""Patience where nobody answers: gateways do not all switch to a new generation of a table in the same moment."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+from gateway.query.access import TableAccess
+from gateway.query.call import Call, UnaryHandler, close_unawaited
+from gateway.query.errors import PartitionUnavailable
+
+AGAIN_S = 0.1
+HEARD_S = 0.3  # in which this gateway hears that others have switched
+PATIENCE_S = 2.0
+
+
+def patient(
+    answer: Awaitable[bytes], handler: UnaryHandler, access: TableAccess, data: bytes, call: Call
+) -> Awaitable[bytes]:
+    """Return the answer that `handler` gave to a call, or, where no gateway has what is asked for, one that it gives.
+
+    It is asked again for a moment, and while gateways switch generations; no longer, as calls that wait would pile up.
+    """
+    if access.router is None or call.forwarded is not None:
+        return answer
+    return _Patient(answer, handler, access, data, call)
+
+
+class _Patient(Awaitable[bytes]):
+    """Closed before anybody waited, it closes the answer."""
+
+    def __init__(
+        self, answer: Awaitable[bytes], handler: UnaryHandler, access: TableAccess, data: bytes, call: Call
+    ) -> None:
+        self._answer = answer
+        self._handler = handler
+        self._access = access
+        self._data = data
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, bytes]:
+        try:
+            return (yield from self._answer.__await__())
+        except PartitionUnavailable:
+            if not self._has_time():
+                raise
+        return (yield from self._again().__await__())
+
+    async def _again(self) -> bytes:
+        begin_s = time.monotonic()
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                answer = self._handler(self._data, self._call)
+                return answer if isinstance(answer, bytes) else await answer
+            except PartitionUnavailable:
+                patience_s = PATIENCE_S if self._is_switching() else HEARD_S
+                if time.monotonic() > begin_s + patience_s or not self._has_time():
+                    raise
+
+    def _has_time(self) -> bool:
+        left_s = self._call.time_left_s()
+        return left_s is None or left_s > AGAIN_S
+
+    def _is_switching(self) -> bool:
+        router = self._access.router
+        return router is not None and len(router.directory.generations(self._access.table.name)) > 1
+
+    def close(self) -> None:
+        close_unawaited(self._answer)

@@ -1,0 +1,141 @@
+"""Calls that no gateway answers for a moment, as not all switch to a new generation at once."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.query import patience
+from gateway.query.access import TableAccess
+from gateway.query.call import Call, close_unawaited
+from gateway.query.errors import PartitionUnavailable
+from gateway.query.patience import patient
+from gateway.query.plans import wall_clock_ms
+from gateway.query.router import Router
+from gateway.routing.channels import GrpcForwarder
+from gateway.routing.directory import Directory
+from gateway.stores.base import Phase
+from gateway.stores.memory import MemoryStore
+from gateway.subscription.bell import Bell
+from gateway.v1.status_pb2 import GetStatusResponse
+from tests.support.cluster_doors import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
+from tests.support.tables import SIGNER, LocalCall, catalogue_of, rating
+from tests.unit.query.test_routed_unary import ROWS, failure
+
+PARTITIONS = 12
+ASKED: dict[str, dict[str, Any]] = {
+    "ListRatings": {"page_size": 1_000},
+    "BatchGetRatings": {"keys": [{"movie_id": number} for number in range(ROWS)]},
+    "GetRating": {},
+}
+
+
+@pytest.fixture
+def doors() -> Iterator[ClusterDoors]:
+    with ClusterDoors(EACH_ON_ONE) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        yield doors
+
+
+def switch(gateway: ClusterGateway, place: int) -> None:
+    """Let a gateway answer from a generation of twice as many partitions, of which it has a third."""
+    table = gateway.table
+    table.generation, table.partition_count = 2, PARTITIONS
+    gateway.do(lambda: table.publish(phase=Phase.RESTORING))
+    gateway.hold(range(place, PARTITIONS, 3))
+    gateway.put(rating(number, count=1_000 + number) for number in range(ROWS))
+
+
+@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize(("is_first", "takes_s"), [(True, 0), (False, 2 * patience.HEARD_S)], ids=["first", "last"])
+def test_a_call_waits_for_the_gateways_to_switch(
+    method: str, is_first: bool, takes_s: float, doors: ClusterDoors
+) -> None:
+    """The gateway that is asked is the first to switch, or one of the last."""
+    order = ["a", "b", "c"] if is_first else ["c", "b", "a"]
+    switch(doors[order[0]], "abc".index(order[0]))
+    doors.announce()
+    asked, is_asked = dict(ASKED[method]), threading.Event()
+    if method == "GetRating":  # of a partition that nobody answers meanwhile
+        asked["movie_id"] = movie_of(doors, 2 if is_first else 4)
+
+    def go_on() -> None:
+        is_asked.wait()
+        time.sleep(takes_s)
+        for name in order[1:]:
+            switch(doors[name], "abc".index(name))
+            doors.announce()
+
+    switching = threading.Thread(target=go_on)
+    switching.start()
+    doors["a"].on_call = is_asked.set
+    try:
+        answer = doors.ask("a", method, **asked)
+    finally:
+        is_asked.set()
+        switching.join()
+    match method:
+        case "GetRating":
+            counts = [answer.rating.rating_count]
+        case "ListRatings":
+            counts = [row.rating_count for row in answer.ratings]
+        case _:
+            counts = [result.found.rating_count for result in answer.results]
+    wanted = [asked["movie_id"]] if method == "GetRating" else range(ROWS)
+    assert sorted(counts) == [1_000 + number for number in wanted]
+
+
+def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(doors: ClusterDoors) -> None:
+    doors["c"].hold([])
+    calls = 0
+
+    def called() -> None:
+        nonlocal calls
+        calls += 1
+
+    doors["c"].on_call = called
+    with pytest.raises(grpc.RpcError) as raised:
+        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
+    assert failure(raised.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
+    assert 1 < calls <= 2 + patience.HEARD_S / patience.AGAIN_S
+
+
+def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
+    """Let a handler whose gateway knows nobody be asked for a call; return how often it was."""
+    directory = Directory()
+    directory.update(GetStatusResponse(gateway_id="a").SerializeToString())
+    store, table = MemoryStore(), catalogue_of().tables["ratings"]
+    router = Router(directory, GrpcForwarder(lambda _: ""))
+    access = TableAccess(table, store, SIGNER, Bell(), wall_clock_ms, router=router)
+    times = 0
+
+    async def answer() -> bytes:
+        raise PartitionUnavailable("ratings", 0, "nobody has it")
+
+    def handler(data: bytes, call: Call) -> Awaitable[bytes]:
+        nonlocal times
+        times += 1
+        return answer()
+
+    async def ask() -> None:
+        given = patient(handler(b"", call), handler, access, b"", call)
+        if is_awaited:
+            with pytest.raises(PartitionUnavailable):
+                await given
+        else:
+            close_unawaited(given)
+
+    asyncio.run(ask())
+    return times
+
+
+def test_who_has_time_is_asked_again_and_who_has_none_is_told_at_once() -> None:
+    assert asked_times(LocalCall(left_s=None)) > 1
+    assert asked_times(LocalCall(left_s=patience.AGAIN_S / 2)) == 1
+    assert asked_times(LocalCall(left_s=patience.AGAIN_S * 1.5)) <= 2
+    assert asked_times(LocalCall(forwarded="by another gateway")) == 1
+    assert asked_times(LocalCall(), is_awaited=False) == 1
