@@ -29,9 +29,13 @@ class Markers:
         self._bootstrap = bootstrap
         self._changelog = changelog
         self._generation = generation
-        self._producer = Producer(
+        self._is_failing = False
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "acks": "all",
                 "linger.ms": 0,
                 "max.in.flight.requests.per.connection": 1,  # a marker that is sent again never comes after a newer one
@@ -45,10 +49,19 @@ class Markers:
         offsets = source_offsets(progress)
         marker = _marker(offsets, self._generation, batch_id=progress["batchId"])
         try:
-            self._write(marker, None)
+            self._write(marker, self._note)
         except (BufferError, KafkaException) as error:
-            log("marker_lost", batch=marker.batch_id, error=str(error))
+            self._fail(str(error))
         return offsets
+
+    def _note(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._fail(error.str())
+
+    def _fail(self, why: str) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log("marker_lost", topic=self._changelog.name, error=why)
 
     def publish_final(self, offsets: SourceOffsets) -> None:
         """Write that nothing comes after: all rows are made from records before `offsets`; wait until Kafka has it."""
@@ -66,11 +79,14 @@ class Markers:
             raise JobError(f'topic "{topic}" at {self._bootstrap} takes no last marker: {errors[0]}')
 
     def _write(
-        self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None] | None
+        self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None]
     ) -> None:
         marker.commit_time.GetCurrentTime()
         value = marker.SerializeToString()
         self._producer.poll(0)
+        if self._is_failing:  # a broker that ended may have told it that there are none: then it never connects again
+            self._producer.purge()
+            self._producer, self._is_failing = self._new_producer(), False
         for partition in range(self._changelog.partition_count):
             self._producer.produce(
                 self._changelog.name, key=MARKER_KEY, value=value, partition=partition, on_delivery=on_delivery

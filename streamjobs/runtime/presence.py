@@ -3,6 +3,7 @@
 The same consumer reads the topic of manifests, so that a job hears of a newer generation of its table.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,11 +14,13 @@ from google.protobuf.message import DecodeError
 
 from gateway.v1 import changelog_pb2
 from streamjobs.runtime.errors import JobError
+from streamjobs.runtime.log import log
 from streamjobs.runtime.topics import MANIFESTS_TOPIC, QUIET_CLIENT, Member, Topics
 
 SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
 GONE_WITHIN_S = 10.0  # a session timeout and what the broker takes beside it
 JOINED_WITHIN_S = 20.0  # a first member waits for others, as brokers are set; a hundred times what it takes here
+FORGOTTEN_WITHIN_S = 30.0  # a group that changes is done long before
 POLL_S = 0.1
 _CLIENT_ID = "tablegate-generation-"
 """What a member's own name begins with; the generation that it started with follows."""
@@ -66,11 +69,17 @@ class Presence:
         self._has_assignment: bool | None = None  # None while the group is changing
         self._read_generation = 0
         self._newest_generation = 0
-        self._consumer = Consumer(
+        self._bootstrap = bootstrap
+        self._client_id = _client_id(generation)
+        self._changing_s = time.monotonic()  # since when the group does
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer(
             {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "client.id": _client_id(generation),
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._group,
+                "client.id": self._client_id,
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
                 "enable.auto.commit": False,
@@ -92,8 +101,11 @@ class Presence:
             raise
         return presence
 
-    def _await_assignment(self) -> None:
+    def _subscribe(self) -> None:
         self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def _await_assignment(self) -> None:
+        self._subscribe()
         end_s = time.monotonic() + JOINED_WITHIN_S
         while not self._has_assignment:
             self.poll()
@@ -107,14 +119,28 @@ class Presence:
     def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._has_assignment = bool(partitions)
 
-    def _on_revoke(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        self._has_assignment = None
+    def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        if consumer is self._consumer:
+            self._has_assignment, self._changing_s = None, time.monotonic()
+
+    def _join_again(self) -> None:
+        """Be a member by another client: a broker that ended may have told this one that there are none.
+
+        Then it never connects again (https://github.com/confluentinc/librdkafka/issues/5301), and the group forgets it.
+        """
+        log("joins_again", table=self._table, group=self._group)
+        deaf, self._consumer = self._consumer, self._new_consumer()
+        self._changing_s = time.monotonic()
+        self._subscribe()
+        threading.Thread(target=deaf.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
     def poll(self) -> int:
         """Stay a member; return the newest generation that the table's manifests have told of.
 
         Raise `JobError` where another job has the table too: the topic's one partition says which of them goes on.
         """
+        if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
+            self._join_again()
         for record in self._consumer.consume(100, timeout=0):
             error = record.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,7 +25,7 @@ from gateway.stores.lmdb import LmdbReader, LmdbStore
 from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog
 from tests.support.changes import position
-from tests.support.kafka import NewRecord, new_topic, produce
+from tests.support.kafka import NewRecord, closed_port, new_topic, nobody, produce
 from tests.support.tables import catalogue_of
 
 pytestmark = pytest.mark.jvm
@@ -48,13 +47,6 @@ def fetch_until(log: KafkaLog, done: Callable[[list[Fetched]], bool]) -> list[Fe
         assert time.monotonic() < deadline, fetched
         fetched += log.fetch(records_max=1000, timeout_s=0.1)
     return fetched
-
-
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_a_look_tells_what_the_topic_is(broker: Broker, log: KafkaLog) -> None:
@@ -82,11 +74,10 @@ def test_clients_that_lost_all_brokers_give_way_to_others(
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"1")])
     fetch_until(log, lambda fetched: any(each.records for each in fetched))
 
-    nobody = {"bootstrap.servers": f"127.0.0.1:{closed_port()}", "group.id": "deaf", "message.timeout.ms": 100}
     log._consumer.close()
-    log._consumer = Consumer(nobody, logger=quiet_logger())
-    log._admin = AdminClient(nobody, logger=quiet_logger())
-    log._appender._producer = Producer(nobody, logger=quiet_logger())
+    log._consumer = Consumer(nobody(**{"group.id": "deaf"}), logger=quiet_logger())
+    log._admin = AdminClient(nobody(), logger=quiet_logger())
+    log._appender._producer = Producer(nobody(**{"message.timeout.ms": 100}), logger=quiet_logger())
     records: list[bytes | None] = []
     deadline = time.monotonic() + WAIT_S
     while b"2" not in records:

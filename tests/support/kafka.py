@@ -1,8 +1,9 @@
 """A real Kafka for tests, and raw records in and out of it."""
 
+import socket
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
@@ -125,3 +126,16 @@ def consume(bootstrap: str, topic: str) -> list[RawRecord]:
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+def nobody(**options: Any) -> dict[str, Any]:
+    """Return options of a client that knows no broker, as one does that heard from the last one that there are none."""
+    return {"bootstrap.servers": f"127.0.0.1:{closed_port()}", "log_level": 0, **options}
+
+
+def closed_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

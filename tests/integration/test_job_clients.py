@@ -1,0 +1,60 @@
+"""The clients of Kafka that a job keeps: one that lost all brokers gives way to another."""
+
+import json
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from gateway.v1.changelog_pb2 import Manifest, ProgressMarker
+from streamjobs.local.kafka import Broker
+from streamjobs.runtime import presence
+from streamjobs.runtime.markers import Markers
+from streamjobs.runtime.presence import Presence, job_group
+from streamjobs.runtime.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, Topic, Topics
+from tests.support.kafka import NewRecord, consume, new_topic, nobody, produce
+
+pytestmark = pytest.mark.jvm
+
+WAIT_S = 30.0
+
+
+def test_markers_are_written_again(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    markers = Markers(broker.bootstrap, Topic(topic, "", 2), generation=1)
+    markers._producer = Producer(nobody(**{"message.timeout.ms": 100}))
+    deadline = time.monotonic() + WAIT_S
+    batch_id = 0
+    while not (found := consume(broker.bootstrap, topic)):
+        assert time.monotonic() < deadline
+        batch_id += 1
+        markers.publish({"batchId": batch_id, "sources": []})
+        time.sleep(0.2)
+    markers.close()
+    assert {record.partition for record in found} <= {0, 1}
+    assert all(ProgressMarker.FromString(record.value or b"").batch_id > 1 for record in found)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["event"], line["topic"]) for line in lines] == [("marker_lost", topic)]
+
+
+def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "FORGOTTEN_WITHIN_S", 0.5)
+    table = new_topic(broker.bootstrap, prefix="table")
+    cluster = Topics(broker.bootstrap)
+    cluster.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    job = Presence.join(broker.bootstrap, table, job_group(table), generation=1)
+    assert [member.client_id for member in cluster.members(job_group(table))] == ["tablegate-generation-1"]
+    job._consumer.close()  # it revokes what it had, as one does that hears nothing of its group for long
+    job._consumer = Consumer(nobody(**{"group.id": "deaf"}))
+    assert cluster.members(job_group(table)) == []
+
+    manifest = Manifest(table=table, generation=2)
+    produce(broker.bootstrap, MANIFESTS_TOPIC, [NewRecord(table.encode(), manifest.SerializeToString())])
+    deadline = time.monotonic() + WAIT_S
+    while job.poll() != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [member.client_id for member in cluster.members(job_group(table))] == ["tablegate-generation-1"]
+    job.leave()
