@@ -12,6 +12,7 @@ from gateway.query.errors import PartitionUnavailable
 AGAIN_S = 0.1
 HEARD_S = 0.3  # in which this gateway hears that others have switched
 PATIENCE_S = 2.0
+TIME_PART = 0.5  # of what the call has left: its client may want to try it elsewhere
 
 
 def patient(
@@ -42,11 +43,13 @@ class _Patient(Awaitable[bytes]):
         try:
             return (yield from self._answer.__await__())
         except PartitionUnavailable:
-            if not self._has_time():
+            left_s = self._call.time_left_s()
+            longest_s = PATIENCE_S if left_s is None else min(PATIENCE_S, left_s * TIME_PART)
+            if longest_s < AGAIN_S:
                 raise
-        return (yield from self._again().__await__())
+        return (yield from self._again(longest_s).__await__())
 
-    async def _again(self) -> bytes:
+    async def _again(self, longest_s: float) -> bytes:
         begin_s = time.monotonic()
         while True:
             await asyncio.sleep(AGAIN_S)
@@ -54,17 +57,11 @@ class _Patient(Awaitable[bytes]):
                 answer = self._handler(self._data, self._call)
                 return answer if isinstance(answer, bytes) else await answer
             except PartitionUnavailable:
-                patience_s = PATIENCE_S if self._is_switching() else HEARD_S
-                if time.monotonic() > begin_s + patience_s or not self._has_time():
+                router = self._access.router
+                is_switching = router is not None and router.directory.is_switching(self._access.table.name)
+                patience_s = longest_s if is_switching else min(longest_s, HEARD_S)
+                if time.monotonic() + AGAIN_S > begin_s + patience_s:
                     raise
-
-    def _has_time(self) -> bool:
-        left_s = self._call.time_left_s()
-        return left_s is None or left_s > AGAIN_S
-
-    def _is_switching(self) -> bool:
-        router = self._access.router
-        return router is not None and len(router.directory.generations(self._access.table.name)) > 1
 
     def close(self) -> None:
         close_unawaited(self._answer)

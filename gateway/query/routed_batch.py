@@ -13,6 +13,7 @@ from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess, several_trailer
 from gateway.query.call import Call
 from gateway.query.elsewhere import Missing, part_here, unless_away
+from gateway.query.errors import PartitionUnavailable
 from gateway.query.freshness import Wish
 from gateway.query.router import Router, Scope
 from gateway.query.wire import Heads, fields
@@ -74,14 +75,12 @@ class RoutedBatch:
         access, name = self._access, self._query.table.name
         life, here, _ = access.held(partial(access.places, keys))
         places = access.places(keys, life)
-        generation = generation_asked(self._query, life, places)
-        mark = ForwardMark(name, generation)
 
         without_keys = self._query.request_class()
         without_keys.CopyFrom(request)
         without_keys.ClearField(self._query.keys.name)
 
-        async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
+        async def ask(mark: ForwardMark, peer: Peer, partitions: Sequence[Partition]) -> _Part:
             mine = sorted(place for partition in partitions for place in places[partition])
             asked = self._query.request_class()
             asked.CopyFrom(without_keys)
@@ -96,11 +95,26 @@ class RoutedBatch:
             answer = await router.forwarder.unary(peer, self._query.path, data, mark, left_s, may_wait=may_wait)
             return self._part(peer, mine, answer.message)
 
-        with unless_away(missing):
+        async def merged(generation: int) -> bytes:
             parts = await router.answers(
-                name, places, ask, call, generation=generation, here=here, may_wait=wish is not None
+                name,
+                places,
+                partial(ask, ForwardMark(name, generation)),
+                call,
+                generation=generation,
+                here=here,
+                may_wait=wish is not None,
             )
             return self._merged(life, parts, len(keys), call)
+
+        with unless_away(missing):
+            generation = generation_asked(self._query, life, places)
+            try:
+                return await merged(generation)
+            except PartitionUnavailable:
+                if generation == life.generation:
+                    raise
+            return await merged(life.generation)  # parts of any generation may be of several, for as long as those are
 
     def _part(
         self, peer: Peer, places: Sequence[int], response: bytes, positions: Mapping[Partition, Position] | None = None

@@ -14,6 +14,7 @@ from gateway.replication.replica import Replica
 from gateway.replication.share import Share
 from gateway.replication.stored_table import StoredTable, next_name
 from gateway.replication.table_log import TableLog
+from gateway.stores.base import Phase
 from gateway.v1.changelog_pb2 import Manifest
 
 
@@ -210,4 +211,4 @@ def _answered_of(serving: Following | None, new: Manifest) -> frozenset[Partitio
     """Return the partitions that are answered from `serving`, if they are the same ones in the new generation."""
     if serving is None or serving.manifest.partition_count != new.partition_count:
         return frozenset()
-    return frozenset(replica.partition for replica in serving.replicas if replica.is_live)
+    return frozenset(each.partition for each in serving.replicas if each.position.phase is not Phase.RESTORING)

@@ -61,6 +61,7 @@ class KafkaAppender:
     def _forget_producer(self) -> None:
         assert self._producer is not None
         self._producer.purge()
+        self._producer.poll(0)
         self._producer, self._is_deaf = None, False
 
     def close(self) -> None:

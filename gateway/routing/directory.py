@@ -1,6 +1,8 @@
 """The directory: which gateways answer from which partitions, as this gateway's replicator knows it."""
 
-from collections.abc import Mapping, Sequence, Set
+import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -9,6 +11,8 @@ from gateway.contract.placement import Candidate, live_partitions, ranked
 from gateway.contract.types import Partition
 from gateway.v1.cluster_pb2 import GatewayRecord
 from gateway.v1.status_pb2 import GetStatusResponse
+
+SWITCH_S = 5.0  # all gateways have switched long before, if they do
 
 
 class Peer(NamedTuple):
@@ -40,6 +44,8 @@ class Directory:
         self._gateways: tuple[_Held, ...] = ()
         self._records: tuple[GatewayRecord, ...] = ()
         self._replicas: dict[tuple[str, int, int], tuple[Peer, ...]] = {}
+        self._generations: dict[str, frozenset[int]] = {}
+        self._switched_s: dict[str, float] = {}
 
     @property
     def peers(self) -> Sequence[Peer]:
@@ -66,10 +72,25 @@ class Directory:
             self.own_id, self._gateways = answer.gateway_id, gateways
             self._replicas.clear()
             self.version += 1
+            self._note_generations()
 
-    def generations(self, table: str) -> Set[int]:
-        """Return the generations of a table that gateways answer from: several while they switch."""
-        return {held.tables[table][0] for held in self._gateways if table in held.tables} - {0}
+    def _note_generations(self) -> None:
+        found: dict[str, set[int]] = {}
+        for held in self._gateways:
+            for table, (generation, live) in held.tables.items():
+                if live:
+                    found.setdefault(table, set()).add(generation)
+        for table, generations in found.items():
+            if self._generations.setdefault(table, frozenset(generations)) != generations:
+                self._generations[table] = frozenset(generations)
+                self._switched_s[table] = time.monotonic()
+
+    def is_switching(self, table: str) -> bool:
+        """Return whether a gateway has gone on to another generation of a table a moment ago: others may be about to.
+
+        Gateways that stay apart, as some refuse the new one, switch no more.
+        """
+        return time.monotonic() < self._switched_s.get(table, -math.inf) + SWITCH_S
 
     def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
         """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""

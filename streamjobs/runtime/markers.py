@@ -86,6 +86,7 @@ class Markers:
         self._producer.poll(0)
         if self._is_failing:  # a broker that ended may have told it that there are none: then it never connects again
             self._producer.purge()
+            self._producer.poll(0)
             self._producer, self._is_failing = self._new_producer(), False
         for partition in range(self._changelog.partition_count):
             self._producer.produce(

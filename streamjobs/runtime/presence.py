@@ -116,8 +116,9 @@ class Presence:
                 )
             time.sleep(POLL_S)
 
-    def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._has_assignment = bool(partitions)
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if consumer is self._consumer:
+            self._has_assignment = bool(partitions)
 
     def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         if consumer is self._consumer:
@@ -139,8 +140,6 @@ class Presence:
 
         Raise `JobError` where another job has the table too: the topic's one partition says which of them goes on.
         """
-        if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
-            self._join_again()
         for record in self._consumer.consume(100, timeout=0):
             error = record.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
@@ -148,6 +147,8 @@ class Presence:
                 self._newest_generation = self._read_generation
             if error is None and record.key() == self._table.encode():
                 self._read(record.value())
+        if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
+            self._join_again()
         if self._has_assignment is False:
             members = self._cluster.members(self._group)
             if len(members) > 1:

@@ -16,6 +16,7 @@ from gateway.query.errors import PartitionUnavailable
 from gateway.query.patience import patient
 from gateway.query.plans import wall_clock_ms
 from gateway.query.router import Router
+from gateway.routing import directory
 from gateway.routing.channels import GrpcForwarder
 from gateway.routing.directory import Directory
 from gateway.stores.base import Phase
@@ -104,12 +105,23 @@ def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(doors: Clus
     assert 1 < calls <= 2 + patience.HEARD_S / patience.AGAIN_S
 
 
+def test_gateways_that_stay_apart_are_not_waited_for(doors: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "SWITCH_S", 0.0)
+    switch(doors["c"], 2)
+    doors.announce()
+    doors["c"].hold([])
+    doors.calls()
+    with pytest.raises(grpc.RpcError):
+        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
+    assert 1 < len(doors.calls()) <= 2 + patience.HEARD_S / patience.AGAIN_S
+
+
 def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
     """Let a handler whose gateway knows nobody be asked for a call; return how often it was."""
-    directory = Directory()
-    directory.update(GetStatusResponse(gateway_id="a").SerializeToString())
+    known = Directory()
+    known.update(GetStatusResponse(gateway_id="a").SerializeToString())
     store, table = MemoryStore(), catalogue_of().tables["ratings"]
-    router = Router(directory, GrpcForwarder(lambda _: ""))
+    router = Router(known, GrpcForwarder(lambda _: ""))
     access = TableAccess(table, store, SIGNER, Bell(), wall_clock_ms, router=router)
     times = 0
 
@@ -136,6 +148,6 @@ def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
 def test_who_has_time_is_asked_again_and_who_has_none_is_told_at_once() -> None:
     assert asked_times(LocalCall(left_s=None)) > 1
     assert asked_times(LocalCall(left_s=patience.AGAIN_S / 2)) == 1
-    assert asked_times(LocalCall(left_s=patience.AGAIN_S * 1.5)) <= 2
+    assert asked_times(LocalCall(left_s=patience.AGAIN_S * 3)) <= 2, "half of its time is its client's"
     assert asked_times(LocalCall(forwarded="by another gateway")) == 1
     assert asked_times(LocalCall(), is_awaited=False) == 1

@@ -372,6 +372,22 @@ def test_generations_do_not_mix(lone: ClusterDoors, monkeypatch: pytest.MonkeyPa
     assert refused(lone, "c", "ListRatings")[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
 
 
+def test_a_batch_is_of_one_generation_where_a_gateway_stays_ahead() -> None:
+    """What is here is of the old one, and the gateway that has most of the rest is of the new one."""
+    with ClusterDoors({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}) as doors:
+        doors.put(rating(number, count=number) for number in range(ROWS))
+        ahead = doors["c"]
+        ahead.table.generation = 2
+        ahead.do(lambda: ahead.table.publish(phase=Phase.RESTORING))
+        ahead.hold(range(6))
+        ahead.put(rating(number, count=1_000) for number in range(ROWS))
+        doors.announce()
+        for partitions in (0, 4), (1, 3, 4), (2, 4, 5), (3, 5):
+            keys = [{"movie_id": movie_of(doors, partition)} for partition in partitions]
+            counts = [result.found.rating_count for result in doors.ask("a", "BatchGetRatings", keys=keys).results]
+            assert counts in ([key["movie_id"] for key in keys], [1_000] * len(keys))
+
+
 def test_a_partition_that_moves_is_found_where_it_went(lone: ClusterDoors) -> None:
     lone.spread({"a": [0, 1, 4, 5], "b": [2, 3], "c": []})
     lone["a"].put(rating(number, count=number + 1_000) for number in range(ROWS))
