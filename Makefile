@@ -36,7 +36,7 @@ check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no 
 	@$(BIN)/buf lint
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -q -n 3 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
+	@$(BIN)/pytest -q -n 4 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests

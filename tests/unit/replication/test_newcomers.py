@@ -35,7 +35,7 @@ def restart(world: World, member: Member, chance: random.Random) -> None:
     world.start(member)
 
 
-@pytest.mark.parametrize("seed", seeds(100, in_check=10))
+@pytest.mark.parametrize("seed", seeds(100, in_check=4))
 def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_others(seed: int) -> None:
     """Whatever else happens, as long as those do not stay away."""
     chance = random.Random(seed)
@@ -58,7 +58,7 @@ def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_
     world.settle()
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=5))
+@pytest.mark.parametrize("seed", seeds(20, in_check=3))
 def test_a_restarted_cluster_goes_on_with_what_it_answered_from_though_one_lost_its_store(seed: int) -> None:
     chance = random.Random(seed)
     world = rebuilding(seed, lag=False)
@@ -81,7 +81,7 @@ def test_a_restarted_cluster_goes_on_with_what_it_answered_from_though_one_lost_
     assert {member.state().manifest.generation for member in world.members} == {1}
 
 
-@pytest.mark.parametrize("seed", seeds(30, in_check=6))
+@pytest.mark.parametrize("seed", seeds(30, in_check=3))
 @pytest.mark.parametrize("how", ["die", "leave", "drain"])
 def test_newcomers_answer_from_the_new_generation_when_the_others_are_gone(how: str, seed: int) -> None:
     """Though the job never ends the old one."""
