@@ -42,7 +42,7 @@ test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests
 	@$(BIN)/pytest -q -n 2 --dist loadfile -m "jvm and not long" tests
 
-test-long: $(READY) ## the tests of tables again, each with ten times the events (up to an hour)
+test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
 	@$(BIN)/pytest -q -m long tests
 
 proto: $(READY) ## generate Python from proto/ into gateway/

@@ -13,7 +13,7 @@ from gateway.contract.types import Partition, StoreId
 from gateway.internal.v1.store_pb2 import TableState
 from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
 from gateway.query.call import Call, Fields
-from gateway.query.errors import ForeignForward, PartitionUnavailable, QueryError, TableRebuilt
+from gateway.query.errors import ForeignForward, GenerationsMixed, PartitionUnavailable, QueryError, TableRebuilt
 from gateway.query.expiry import UnexpiredReader
 from gateway.query.router import Router, Scope
 from gateway.query.topic_ends import TopicEnds
@@ -219,7 +219,7 @@ class TableAccess:
     def merged_read_info(self, life: Life, positions: Mapping[Partition, Position], infos: Sequence[bytes]) -> bytes:
         """Return the ReadInfo of an answer made from `positions` here, and from answers with `infos` elsewhere.
 
-        Raise `PartitionUnavailable` where they are of several generations of the table.
+        Raise `GenerationsMixed` where they are of several generations of the table.
         """
         generation = life.generation if positions else None
         next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
@@ -231,8 +231,7 @@ class TableAccess:
                     info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table=self.table.name, generation=generation
                 )
             except StaleGeneration:
-                text = "its gateways serve different generations of it for a moment"
-                raise PartitionUnavailable(self.table.name, None, text) from None
+                raise GenerationsMixed(self.table.name) from None
             generation = token.generation
             numbers = token.partitions or range(len(token.next_offsets))
             for partition, next_offset in zip(map(Partition, numbers), token.next_offsets, strict=True):

@@ -173,6 +173,13 @@ class PartitionUnavailable(QueryError):
         self.partition = None if partition is None else Partition(partition)
 
 
+class GenerationsMixed(PartitionUnavailable):
+    """Gateways gave parts of one answer from several generations of the table: try again."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table, None, "its gateways serve different generations of it for a moment")
+
+
 class UntrackedSource(QueryError):
     """The table's writer does not report this source topic or partition: wait by token instead."""
 

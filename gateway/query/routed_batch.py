@@ -13,7 +13,7 @@ from gateway.contract.types import Partition
 from gateway.query.access import Life, TableAccess, several_trailer
 from gateway.query.call import Call
 from gateway.query.elsewhere import Missing, part_here, unless_away
-from gateway.query.errors import PartitionUnavailable
+from gateway.query.errors import GenerationsMixed
 from gateway.query.freshness import Wish
 from gateway.query.router import Router, Scope
 from gateway.query.wire import Heads, fields
@@ -108,13 +108,10 @@ class RoutedBatch:
             return self._merged(life, parts, len(keys), call)
 
         with unless_away(missing):
-            generation = generation_asked(self._query, life, places)
             try:
-                return await merged(generation)
-            except PartitionUnavailable:
-                if generation == life.generation:
-                    raise
-            return await merged(life.generation)  # parts of any generation may be of several, for as long as those are
+                return await merged(generation_asked(self._query, life, places))
+            except GenerationsMixed:  # for hours, perhaps: gateways may stay apart
+                return await merged(life.generation)
 
     def _part(
         self, peer: Peer, places: Sequence[int], response: bytes, positions: Mapping[Partition, Position] | None = None

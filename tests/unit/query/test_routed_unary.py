@@ -230,7 +230,10 @@ def test_a_forwarded_call_is_never_forwarded(doors: ClusterDoors) -> None:
     number = movie_of(doors, 0)
     for method, asked in ("GetRating", {"movie_id": number}), ("BatchGetRatings", {"keys": [{"movie_id": number}]}):
         assert refused(doors, "b", method, **asked)[1] == "PARTITION_UNAVAILABLE"
-        assert sorted(set(doors.calls())) == ["a", "c"]
+        called = doors.calls()
+        times = len(called) // 2  # each time that the call is tried
+        assert sorted(called) == ["a"] * times + ["c"] * times
+        assert 1 <= times <= 2 + patience.HEARD_S / patience.AGAIN_S
     assert refused(doors, "b", "ListRatings")[1] == "PARTITION_UNAVAILABLE"
 
 

@@ -58,6 +58,29 @@ def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_
     world.settle()
 
 
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
+def test_what_is_answered_is_built_too_until_all_have_switched_though_a_newcomer_has_it(seed: int) -> None:
+    """Would only the newcomer have it in the new generation, nobody would answer it between two switches."""
+    world = World(seed, replicas=1, lag=False)
+    old = [world.join() for _ in range(2)]
+    world.settle()
+    world.rebuild()
+    world.run(5.0)
+    new = world.join()
+    world.run(15.0)
+    assert any(new.name in world.wanted(partition) for partition in range(world.partitions))
+    for member in old:
+        assert member.replicator is not None
+        table = member.replicator._tables["ratings"]
+        assert table.serving is not None
+        assert table.building is not None
+        answered = {replica.partition for replica in table.serving.replicas}
+        assert answered == member.live()
+        assert answered <= {replica.partition for replica in table.building.replicas if replica.is_live}
+    world.end_old()
+    world.settle()
+
+
 @pytest.mark.parametrize("seed", seeds(20, in_check=3))
 def test_a_restarted_cluster_goes_on_with_what_it_answered_from_though_one_lost_its_store(seed: int) -> None:
     chance = random.Random(seed)
