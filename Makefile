@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# One distribution for each: what others import never comes from two of them.
+EDITABLE := --editable proto --editable gateway --editable streamjobs --editable clients/python --editable .
+PROTOC := $(BIN)/python -m grpc_tools.protoc -I proto proto/tablegate/v1/*.proto proto/tablegate/internal/v1/*.proto
 # Arguments for `make bench`, for example BENCH="--peer path/to/kafka-streams-iq".
 BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
@@ -19,7 +22,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "setting up $(VENV) (a few minutes the first time: pyspark is 400 MB)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement requirements.lock
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation $(EDITABLE)
 	@touch $@
 
 setup: $(READY) ## make the virtual environment
@@ -45,13 +48,12 @@ test: $(READY) ## every test, with real Kafka, Spark and gateways
 test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
 	@$(BIN)/pytest -q -m long tests
 
-proto: $(READY) ## generate Python from proto/ into gateway/
-	@$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto
+proto: $(READY) ## generate Python from proto/
+	@$(PROTOC) --python_out=proto --pyi_out=proto
 
 proto-check: $(READY)
-	@out=$$(mktemp -d) && trap 'rm -rf $$out' EXIT && \
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$$out --pyi_out=$$out proto/gateway/v1/*.proto proto/gateway/internal/v1/*.proto && \
-	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f $$f || { echo "$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
+	@out=$$(mktemp -d) && trap 'rm -rf $$out' EXIT && $(PROTOC) --python_out=$$out --pyi_out=$$out && \
+	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f proto/$$f || { echo "proto/$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
 
 clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients

@@ -1,4 +1,4 @@
-"""Prints the part of requirements.lock that a service needs to run: `python deploy/runtime_lock.py [--without NAME]…`.
+"""Prints the part of requirements.lock that a service needs: `python deploy/runtime_lock.py tablegate-jobs`.
 
 Runs in an environment where the whole lock is installed: which package needs which is told by their metadata.
 """
@@ -6,30 +6,41 @@ Runs in an environment where the whole lock is installed: which package needs wh
 import argparse
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+OWN = ("proto", "gateway", "streamjobs", "clients/python", ".")
 
-def needed(names: Iterable[str], without: Collection[str]) -> frozenset[str]:
-    """Return the packages that these requirements come to on this platform, by canonical name."""
+
+def own_projects() -> dict[str, dict[str, Any]]:
+    """Return the `project` tables of this repository's distributions, by name."""
+    tables = [tomllib.loads(Path(directory, "pyproject.toml").read_text())["project"] for directory in OWN]
+    return {table["name"]: table for table in tables}
+
+
+def needed(name: str, own: Mapping[str, dict[str, Any]]) -> frozenset[str]:
+    """Return the packages of others that a requirement comes to on this platform, by canonical name."""
     found: set[tuple[str, str]] = set()  # name and extra: a package may be asked for again with another
-    todo = [Requirement(name) for name in names]
+    todo = [Requirement(name)]
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
         for extra in {"", *requirement.extras}:
-            if name in without or (name, extra) in found:
+            if (name, extra) in found:
                 continue
             found.add((name, extra))
-            for text in requires(name) or ():
-                other = Requirement(text)
-                if other.marker is None or other.marker.evaluate({"extra": extra}):
-                    todo.append(other)
-    return frozenset(name for name, _ in found)
+            if name in own:
+                todo += map(Requirement, own[name]["dependencies"])
+                todo += map(Requirement, own[name].get("optional-dependencies", {}).get(extra, ()))
+                continue
+            others = map(Requirement, requires(name) or ())
+            todo += [other for other in others if other.marker is None or other.marker.evaluate({"extra": extra})]
+    return frozenset(name for name, _ in found if name not in own)
 
 
 def sliced(lock: str, names: Collection[str]) -> Iterator[str]:
@@ -45,10 +56,8 @@ def sliced(lock: str, names: Collection[str]) -> Iterator[str]:
 def main() -> None:
     """Print the slice; fail where the lock lacks a package."""
     parser = argparse.ArgumentParser(description="Print the part of requirements.lock that a service needs to run.")
-    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="a package to leave out")
-    without = {canonicalize_name(name) for name in parser.parse_args().without}
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    names = needed(project["dependencies"], without)
+    parser.add_argument("requirement", help="a distribution of this repository, with its extras")
+    names = needed(parser.parse_args().requirement, own_projects())
     lines = list(sliced(Path("requirements.lock").read_text(), names))
     missing = names - {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith(" ")}
     if missing:

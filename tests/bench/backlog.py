@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import (
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import (
     Event,
     balances,
     browsers,
@@ -19,7 +19,8 @@ from streamjobs.local.samples import (
     send,
     stocks,
 )
-from streamjobs.table import Table
+from tablegate.jobs.table import Table
+
 from tests.bench.load import say
 
 MOVIES = 10_000

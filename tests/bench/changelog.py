@@ -7,13 +7,12 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
-
-from gateway.contract.catalogue import Table
-from gateway.contract.keys import encode_key
-from gateway.contract.rows import row_schema
-from gateway.contract.versions import VERSION_HEADER, make_version
-from gateway.v1 import changelog_pb2
-from streamjobs.local.samples import create_topic
+from tablegate.examples.samples import create_topic
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.v1 import changelog_pb2
 
 TOPIC = "ratings-g1-changelog"
 SOURCE_TOPIC = "ratings"

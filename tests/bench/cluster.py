@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamjobs.local.kafka import Broker
+from tablegate.examples.demo.kafka import Broker
+
 from tests.bench.figures import Figures
 from tests.bench.load import CONNECTIONS, Generators, Load, Requests, Target, say
 from tests.support.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from streamjobs.local.samples import create_topic
+from tablegate.examples.samples import create_topic
 
 START_TIMEOUT_S = 90
 

@@ -3,15 +3,16 @@
 import time
 from collections.abc import Callable
 
-from gateway.contract.placement import Candidate, wanted_of_all
-from gateway.contract.types import Offset, Partition
-from gateway.replication.cluster import BEAT_S
-from gateway.replication.gateways_topic import GatewaysTopic
-from gateway.replication.log import Fetched, Record, SystemClock
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
-from gateway.v1.status_pb2 import GetStatusResponse
+from tablegate.gateway.cluster.gateways_topic import GatewaysTopic
+from tablegate.gateway.contract.placement import Candidate, wanted_of_all
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.kafka.log import Fetched, Record, SystemClock
+from tablegate.gateway.replication.cluster import BEAT_S
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
+from tablegate.v1.status_pb2 import GetStatusResponse
+
 from tests.bench.figures import Figures
+from tests.kit.memory_log import MemoryBroker, MemoryLog
 
 CLUSTERS = ((3, 12), (10, 100), (10, 1_000), (30, 1_000), (100, 1_000), (100, 10_000))  # gateways, partitions
 REPLICAS = 2

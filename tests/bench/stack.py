@@ -17,20 +17,20 @@ import grpc
 from confluent_kafka import Producer
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
+from tablegate.examples.tables.ratings import RATING_SCHEMA
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.binder.queries import BATCH_KEYS_MAX
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.v1 import options_pb2, status_pb2
 
-from gateway.contract.binder import bind
-from gateway.contract.binding_queries import BATCH_KEYS_MAX
-from gateway.contract.descriptors import load_descriptors
-from gateway.v1 import options_pb2, status_pb2
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic
-from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.bench.changelog import PARTITIONS, Changelog
 from tests.support.certificates import Authority
 from tests.support.processes import process_tree
 
-CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
-STATUS_PATH = "/gateway.v1.GatewayService/GetStatus"
+CONTRACT = Path("examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto")
+STATUS_PATH = "/tablegate.v1.GatewayService/GetStatus"
 WORKERS = 2
 READY_TIMEOUT_S = 180.0
 _EVENT_SCHEMA = fastavro.parse_schema(json.loads(RATING_SCHEMA))
@@ -182,7 +182,7 @@ class Stack:
     def _child(self, log_path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         with log_path.open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "gateway.cli", *arguments], stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, "-m", "tablegate.gateway.cli", *arguments], stdout=log, stderr=subprocess.STDOUT
             )
         try:
             yield process

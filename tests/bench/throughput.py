@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 
 from confluent_kafka import Message
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
+from tablegate.gateway.contract.versions import VERSION_HEADER, Version, read_version
+from tablegate.jobs.kafka.topics import changelog_name
+from tablegate.jobs.planning.declarations import example_names, load_table
+from tablegate.jobs.table import Mode, Table
 
-from gateway.contract.versions import VERSION_HEADER, Version, read_version
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic
-from streamjobs.runtime.declarations import example_names, load_table
-from streamjobs.runtime.topics import changelog_name
-from streamjobs.table import Mode, Table
 from tests.bench.backlog import Backlog
 from tests.bench.catching_up import Counted, Marked, Output, Pace, follow
 from tests.bench.figures import Figures
@@ -118,7 +118,15 @@ class _Job:
     @contextmanager
     def _process(self, broker: Broker) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         data = broker.data_dir  # removed with the broker's
-        words = [sys.executable, "-m", "streamjobs.runtime", "--table", self._table.name, "--mode", self._mode.value]
+        words = [
+            sys.executable,
+            "-m",
+            "tablegate.jobs.running",
+            "--table",
+            self._table.name,
+            "--mode",
+            self._mode.value,
+        ]
         words += ["--bootstrap", broker.bootstrap, "--checkpoints", str(data / "checkpoints")]
         words += ["--spark-log", str(data / "spark.log")]
         log_path = data / "job.log"

@@ -2,14 +2,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
+from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
-from gateway.contract.types import Partition, StoreId
-from gateway.stores.base import Applied, Change, Position, StoreWriter
-from gateway.stores.environment import FREE_BYTES_MIN
-from gateway.stores.lmdb import LmdbStore
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import RedisStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.redis import RedisServer
 
 HISTORY_CHANGES_MAX = 5

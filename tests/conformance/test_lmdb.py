@@ -13,12 +13,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable
+from tablegate.gateway.stores.lmdb.environment import DATA_FILE, wipe
+from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
+from tablegate.internal.v1.store_pb2 import TableState
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable
-from gateway.stores.environment import DATA_FILE, wipe
-from gateway.stores.lmdb import LmdbReader, LmdbStore
 from tests.support.changes import change, position
 from tests.support.crash_writer import KEYS, batch_of
 

@@ -7,21 +7,21 @@ import threading
 from itertools import count
 
 import pytest
-
-from gateway.contract.types import Offset, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import (
+from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.stores.base import (
     Phase,
     StoreFull,
     StoreUnavailable,
     StoreWentBack,
     StoreWriter,
 )
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
-from gateway.stores.redis_connection import BadRedisUrl, parse_address
-from gateway.stores.redis_layout import Keys, place_of
-from gateway.v1.changelog_pb2 import Manifest
+from tablegate.gateway.stores.redis.connection import BadRedisUrl, parse_address
+from tablegate.gateway.stores.redis.layout import Keys, place_of
+from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import Manifest
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
 from tests.support.changes import change, position
 from tests.support.crash_writer import batch_of

@@ -5,19 +5,19 @@ import threading
 from collections.abc import Callable
 
 import pytest
-
-from gateway.contract.types import Offset
-from gateway.contract.versions import make_version
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import (
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.stores.base import (
     Phase,
     StoredRow,
     StoreUnavailable,
     StoreWriter,
 )
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import RedisReader, RedisStore
-from gateway.v1.changelog_pb2 import Manifest
+from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import Manifest
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
 from tests.support.changes import change, position
 from tests.support.crash_writer import KEYS, batch_of

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.stores.base import Change, Phase, StoreReader, StoreWentBack
+from tablegate.gateway.stores.redis.connection import parse_address
+from tablegate.gateway.stores.redis.layout import Keys
+from tablegate.gateway.stores.redis.removal import GONE_MS
+from tablegate.gateway.stores.redis.store import RedisReader, RedisStore, wipe
+from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from gateway.contract.types import Offset, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Change, Phase, StoreReader, StoreWentBack
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import RedisReader, RedisStore, wipe
-from gateway.stores.redis_connection import parse_address
-from gateway.stores.redis_layout import Keys
-from gateway.stores.redis_removal import GONE_MS
+from tests.kit.memory_store import MemoryStore
 from tests.support.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
 from tests.support.changes import change, position
 from tests.support.crash_writer import batch_of

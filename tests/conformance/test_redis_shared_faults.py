@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import Phase, StoreUnavailable, StoreWentBack
+from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
+from tablegate.gateway.stores.redis.layout import Keys
+from tablegate.gateway.stores.redis.removal import GONE_MS, Removal
+from tablegate.gateway.stores.redis.scripts import BURY
+from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore
+from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Phase, StoreUnavailable, StoreWentBack
-from gateway.stores.redis import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore
-from gateway.stores.redis_connection import Command, RedisConnection, parse_address
-from gateway.stores.redis_layout import Keys
-from gateway.stores.redis_removal import GONE_MS, Removal
-from gateway.stores.redis_scripts import BURY
 from tests.support.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
 from tests.support.changes import change, position
 from tests.support.crash_writer import KEYS, batch_of

@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.stores.redis.connection import CONNECT_TIMEOUT_S
+from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 
-from gateway.stores.base import StoreUnavailable
-from gateway.stores.redis import RedisReader, RedisStore
-from gateway.stores.redis_connection import CONNECT_TIMEOUT_S
 from tests.support.batches import apply_batches, expected_rows, rows_of
 from tests.support.certificates import Authority
 from tests.support.redis import RedisServer, free_port, needs_redis

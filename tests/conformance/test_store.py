@@ -3,11 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.stores.base import (
+    PastChange,
+    Phase,
+    Position,
+    StoredRow,
+    StoreFull,
+    StoreUnavailable,
+    StoreWriter,
+)
+from tablegate.internal.v1.store_pb2 import TableState
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import make_version
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import PastChange, Phase, Position, StoredRow, StoreFull, StoreUnavailable, StoreWriter
 from tests.conformance.conftest import HISTORY_CHANGES_MAX, OpenStore
 from tests.support.changes import change, past, position
 

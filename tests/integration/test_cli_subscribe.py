@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import Result
 from rich.console import Console
+from tablegate.gateway.cli.live_view import HIGHLIGHT_S, LiveView
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.query.errors import ShuttingDown
 from typer.testing import CliRunner
 
-from gateway.cli.live_view import HIGHLIGHT_S, LiveView
-from gateway.cli.main import app
-from gateway.query.errors import ShuttingDown
-from tablegate_client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
+from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
 from tests.support.ratings_door import Fault, RatingsDoor
 from tests.support.tables import ROOT, catalogue_of, rating
 
@@ -37,7 +37,16 @@ class Command:
     """`tablegate subscribe ratings` in a process of its own, its lines read one by one."""
 
     def __init__(self, door: RatingsDoor, *words: str) -> None:
-        command = [sys.executable, "-m", "gateway.cli", "subscribe", "ratings", "--address", door.address, *words]
+        command = [
+            sys.executable,
+            "-m",
+            "tablegate.gateway.cli",
+            "subscribe",
+            "ratings",
+            "--address",
+            door.address,
+            *words,
+        ]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, bufsize=1
         )

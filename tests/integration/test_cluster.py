@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.gateway.kafka.client import KafkaLog
 
-from gateway.replication.kafka import KafkaLog
-from streamjobs.local.kafka import HOST, Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.cluster import Member, Placement, free_port
 from tests.support.gateway import soon

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.query.retry import HEARD_S
 
-from gateway.query.patience import HEARD_S
-from streamjobs.local.kafka import Broker
 from tests.support.cells.changelog import CONTRACT, Cells, filled_cells
 from tests.support.cells.load import Load
 from tests.support.cells.readers import (

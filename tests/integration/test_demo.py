@@ -17,7 +17,7 @@ from tests.support.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-COMMAND = [sys.executable, "-m", "gateway.cli"]
+COMMAND = [sys.executable, "-m", "tablegate.gateway.cli"]
 
 
 def _ask(*words: str, address: str) -> list[dict[str, object]]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tablegate.examples import CONTRACTS
+from tablegate.examples.demo.kafka import Broker
 
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.cluster import free_port
-from tests.support.deployment import ROOT, command_line, compose
+from tests.support.deployment import command_line, compose
 from tests.support.gateway import GatewayProcess, soon
 
 pytestmark = pytest.mark.jvm
@@ -29,14 +30,14 @@ class DeployedGateway(GatewayProcess):
     def __init__(self, name: str, directory: Path, changelog: RatingsChangelog, port: int) -> None:
         super().__init__(directory / name, changelog.bootstrap)
         replacements = {
-            "/opt/proto": str(ROOT / "proto"),
+            "/opt/contracts": str(CONTRACTS),
             "/var/lib/tablegate": str(self.data),
             "/run/secrets": str(directory),
             "0.0.0.0:50051": f"127.0.0.1:{port}",
             f"{name}:50051": f"127.0.0.1:{port}",
         }
         words = command_line(name, replacements)
-        self._command = [sys.executable, "-m", "gateway.cli", *words[1:]]
+        self._command = [sys.executable, "-m", "tablegate.gateway.cli", *words[1:]]
         self._command += ["--bootstrap", changelog.bootstrap, "--tables-topic", changelog.tables_topic]
         self._command += ["--log-file", str(self.log_file), "--workers", "1"]
 
@@ -81,7 +82,7 @@ def test_three_gateways_answer_for_one_table(broker: Broker, tmp_path: Path) -> 
             command = [
                 sys.executable,
                 "-m",
-                "gateway.cli",
+                "tablegate.gateway.cli",
                 *compose()["services"]["gateway-1"]["healthcheck"]["test"][2:],
             ]
             subprocess.run([*command, "--address", str(gateway.address())], check=True, stdout=subprocess.DEVNULL)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from tablegate.examples.demo import tether
+from tablegate.examples.samples import create_topic
+from tablegate.jobs.jars.jars import class_path
+from tablegate.jobs.jars.java import find_java
 
-from streamjobs.local import tether
-from streamjobs.local.jars import class_path
-from streamjobs.local.java import find_java
-from streamjobs.local.samples import create_topic
 from tests.support.cluster import free_port
 from tests.support.deployment import compose
 from tests.support.gateway import soon

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from gateway.contract.binder import bind, merge
-from gateway.contract.catalogue import Table
-from gateway.contract.descriptors import load_descriptors
-from streamjobs.local.samples import (
+from tablegate.examples.samples import (
     Event,
     balances,
     browsers,
@@ -26,7 +22,11 @@ from streamjobs.local.samples import (
     steady_clock,
     stocks,
 )
-from streamjobs.local.samples.event import START_MS
+from tablegate.examples.samples.event import START_MS
+from tablegate.gateway.contract.binder.binder import bind, merge
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.descriptors import load_descriptors
+
 from tests.support import fold_outputs, folds
 from tests.support.folds import Fold
 from tests.support.hard_events import (
@@ -42,7 +42,7 @@ from tests.support.laid_records import Record, lay
 from tests.support.tables import ROOT, catalogue_of
 
 SYSTEMS = (ratings, balances, customers, browsers, invoices, stocks, products)
-EXAMPLES = sorted((ROOT / "proto/examples").glob("*/v1/*.proto"))
+EXAMPLES = sorted((ROOT / "examples/tablegate/examples/contracts/examples").glob("*/v1/*.proto"))
 TOPICS = {topic: count for system in SYSTEMS for topic, count in system.TOPICS.items()}
 FOLDS: dict[str, tuple[Any, Callable[[list[Record]], Fold]]] = {
     "ratings": (ratings, folds.fold_ratings),

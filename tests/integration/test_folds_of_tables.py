@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic, send
+from tablegate.jobs.kafka.topics import changelog_name, dead_letters_name
+from tablegate.jobs.planning.declarations import load_contract
+from tablegate.jobs.table import Mode
 
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic, send
-from streamjobs.runtime.declarations import load_contract
-from streamjobs.runtime.topics import changelog_name, dead_letters_name
-from streamjobs.table import Mode
 from tests.support import fold_outputs
 from tests.support.example_tables import LATE_ACTIONS, TOPICS, examples_of, parts_of
 from tests.support.folds import Fold

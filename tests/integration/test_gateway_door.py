@@ -15,20 +15,20 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.health import Health, live_tables
+from tablegate.gateway.server.services.reflection import REFLECTION_SERVICES, reflection_methods
+from tablegate.gateway.server.services.status import status_methods
+from tablegate.gateway.stores.base import Phase
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.status_pb2 import GetStatusResponse
 
-from gateway.contract.types import Partition
-from gateway.door.door import Door
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
-from gateway.query.plans import query_methods
-from gateway.routing.directory import Directory
-from gateway.server.health import Health, live_tables
-from gateway.server.reflection import REFLECTION_SERVICES, reflection_methods
-from gateway.server.status_service import status_methods
-from gateway.stores.base import Phase
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import ROOT, SIGNER, FilledTable, catalogue_of, rating, ratings_table
 
 SERVICE = "/examples.ratings.v1.RatingsService"
@@ -38,7 +38,7 @@ LOCAL = "127.0.0.1:0"
 class Served:
     """The ratings table behind a door, and a channel to it."""
 
-    def __init__(self, door: Door, table: FilledTable, health: Health, channel: aio.Channel) -> None:
+    def __init__(self, door: HttpServer, table: FilledTable, health: Health, channel: aio.Channel) -> None:
         self.door = door
         self.table = table
         self.health = health
@@ -62,13 +62,13 @@ def _serve(test: Callable[[Served], Awaitable[None]], more: Methods | None = Non
         health = Health(catalogue)
         health.update(live_tables(store, health.tables, Directory()))
         methods = {
-            **query_methods(catalogue, store, SIGNER, Bell()),
+            **query_methods(catalogue, store, SIGNER, Notifier()),
             **health.methods(),
             **status_methods(store),
             **reflection_methods(catalogue),
             **(more or {}),
         }
-        door = Door(methods, LOCAL)
+        door = HttpServer(methods, LOCAL)
         await door.start()
         async with aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
             try:
@@ -250,7 +250,7 @@ def test_a_mistake_of_ours_is_internal_and_its_log_has_no_values(caplog: pytest.
         assert "secret" not in (error.details() or "")
 
     _serve(test, {"/test.Service/Fail": UnaryMethod(fail, 5.0, 5.0)})
-    [record] = [record for record in caplog.records if record.name == "gateway.door"]
+    [record] = [record for record in caplog.records if record.name == "tablegate.gateway.http"]
     assert "secret" not in str(vars(record))
     assert "test_gateway_door.py" in str(vars(record))
 
@@ -325,7 +325,7 @@ def test_draining_ends_streams_and_lets_unary_calls_finish() -> None:
         return b"done"
 
     async def endless(_data: bytes, call: Call) -> AsyncIterator[bytes]:
-        from gateway.query.errors import ShuttingDown
+        from tablegate.gateway.query.errors import ShuttingDown
 
         while not call.draining:
             yield b"x"
@@ -386,9 +386,9 @@ def test_reflection_tells_the_contract_and_what_answers_need(reflection: str) ->
     symbols = (
         "examples.ratings.v1.RatingsService",
         "grpc.health.v1.Health",
-        "gateway.v1.GatewayService",
+        "tablegate.v1.GatewayService",
         "google.rpc.ErrorInfo",
-        "gateway.v1.query",
+        "tablegate.v1.query",
     )
 
     async def test(served: Served) -> None:
@@ -401,7 +401,7 @@ def test_reflection_tells_the_contract_and_what_answers_need(reflection: str) ->
         requests += [reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol) for symbol in symbols]
         listed, *found = [answer async for answer in ask(iter(requests))]
         names = {service.name for service in listed.list_services_response.service}
-        assert {SERVICE[1:], "grpc.health.v1.Health", "gateway.v1.GatewayService", *REFLECTION_SERVICES} == names
+        assert {SERVICE[1:], "grpc.health.v1.Health", "tablegate.v1.GatewayService", *REFLECTION_SERVICES} == names
         assert all(answer.file_descriptor_response.file_descriptor_proto for answer in found)
 
     _serve(test)
@@ -409,7 +409,7 @@ def test_reflection_tells_the_contract_and_what_answers_need(reflection: str) ->
 
 def test_status_is_what_the_replicator_said() -> None:
     async def test(served: Served) -> None:
-        answer = await served.channel.unary_unary("/gateway.v1.GatewayService/GetStatus")(b"")
+        answer = await served.channel.unary_unary("/tablegate.v1.GatewayService/GetStatus")(b"")
         assert GetStatusResponse.FromString(answer).kafka_reachable
 
     _serve(test)
@@ -418,13 +418,17 @@ def test_status_is_what_the_replicator_said() -> None:
 def test_a_second_door_on_the_port_is_refused_unless_it_is_shared() -> None:
     async def test(served: Served) -> None:
         with pytest.raises(OSError, match="in use"):
-            await Door({}, f"127.0.0.1:{served.door.port}").start()
+            await HttpServer({}, f"127.0.0.1:{served.door.port}").start()
 
     _serve(test)
 
 
 def test_the_query_layer_knows_no_grpc() -> None:
     """Handlers take bytes and a call: importing them must not bring grpc in."""
-    code = "import sys, gateway.query.plans; sys.exit('grpc' in sys.modules)"
+    code = "import sys, tablegate.gateway.query.plans; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-    assert not [path for path in Path(ROOT, "gateway/query").glob("*.py") if re.search(r"\bgrpc\b", path.read_text())]
+    assert not [
+        path
+        for path in Path(ROOT, "gateway/tablegate/gateway/query").glob("*.py")
+        if re.search(r"\bgrpc\b", path.read_text())
+    ]

@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.examples.demo.kafka import Broker
 
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.gateway import GatewayProcess
 from tests.support.tables import catalogue_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tablegate.examples.demo.kafka import Broker
 
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.gateway import GatewayProcess, soon
 from tests.support.kafka import delete_topic

@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.server.preflight import reserve_address
+from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.stores.lmdb.store import LmdbReader
 
-from gateway.contract.types import Partition, StoreId
-from gateway.server.preflight import reserve_address
-from gateway.stores.base import StoreUnavailable
-from gateway.stores.lmdb import LmdbReader
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.gateway import SERVICE, GatewayProcess, soon
 from tests.support.tables import catalogue_of

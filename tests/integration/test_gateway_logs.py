@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from gateway.server.logs import JsonFormatter, TerminalFormatter, set_up_logging
+from tablegate.gateway.server.logs import JsonFormatter, TerminalFormatter, set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +24,20 @@ def _root_as_it_was() -> Iterator[None]:
 
 def test_a_line_is_json_with_what_the_record_adds(tmp_path: Path) -> None:
     set_up_logging("worker-1", tmp_path / "log")
-    logging.getLogger("gateway.server").warning("not all is served", extra={"missing": ["ratings"], "path": tmp_path})
+    logging.getLogger("tablegate.gateway.server").warning(
+        "not all is served", extra={"missing": ["ratings"], "path": tmp_path}
+    )
     try:
         raise ValueError("one\ntwo")
     except ValueError:
-        logging.getLogger("gateway.server").exception("failed")
+        logging.getLogger("tablegate.gateway.server").exception("failed")
     first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
     assert first["time"].endswith("Z")
     del first["time"]
     assert first == {
         "level": "warning",
         "process": "worker-1",
-        "logger": "gateway.server",
+        "logger": "tablegate.gateway.server",
         "message": "not all is served",
         "missing": ["ratings"],
         "path": str(tmp_path),

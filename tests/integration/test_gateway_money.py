@@ -14,22 +14,22 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.contract.rows import RowDecoder, row_schema
+from tablegate.gateway.http.protocols import web_protocols
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.reflection import reflection_methods
 from typer.testing import CliRunner
 
-from gateway.cli.main import app
-from gateway.contract.descriptors import shipped_proto_directory
-from gateway.contract.rows import RowDecoder, row_schema
-from gateway.door.door import Door
-from gateway.door.web import web_protocols
-from gateway.query.plans import query_methods
-from gateway.server.reflection import reflection_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
+from tests.kit.memory_store import MemoryStore
 from tests.support.go_tools import go_tool
 from tests.support.tables import SIGNER, FilledTable, catalogue_of
 from tests.support.threaded_door import ThreadedDoor
 
-BALANCES = shipped_proto_directory() / "examples/balances/v1/balances.proto"
+BALANCES = CONTRACTS / "examples/balances/v1/balances.proto"
 SERVICE = "examples.balances.v1.BalancesService"
 AMOUNTS = {
     "c-1": Decimal("14.75"),
@@ -52,13 +52,13 @@ def _row(customer_id: str, balance: Decimal | None) -> Any:
     return table.row_class.FromString(RowDecoder(table, {1: json.dumps(row_schema(table))}).decode(value))
 
 
-def _door() -> Door:
+def _door() -> HttpServer:
     store, catalogue = MemoryStore(), catalogue_of(BALANCES)
     filled = FilledTable(store, catalogue.tables["balances"], partition_count=2)
     filled.publish()
     filled.put(_row(customer_id, balance) for customer_id, balance in AMOUNTS.items())
-    methods = {**query_methods(catalogue, store, SIGNER, Bell()), **reflection_methods(catalogue)}
-    return Door(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=(), describe=True))
+    methods = {**query_methods(catalogue, store, SIGNER, Notifier()), **reflection_methods(catalogue)}
+    return HttpServer(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=(), describe=True))
 
 
 @pytest.fixture(scope="module")

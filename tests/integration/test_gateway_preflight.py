@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gateway.server.app import START_DEATHS_MAX, _Announcer, serve
-from gateway.server.child import FAILED, STORE_OPENED
-from gateway.server.config import ServeConfig, ServeError
-from gateway.server.preflight import (
+from tablegate.gateway.server.app import START_DEATHS_MAX, _Announcer, serve
+from tablegate.gateway.server.child import FAILED, STORE_OPENED
+from tablegate.gateway.server.config import ServeConfig, ServeError
+from tablegate.gateway.server.preflight import (
     Reserved,
     check_origins,
     check_topics,
@@ -25,7 +24,8 @@ from gateway.server.preflight import (
     reserve_address,
     token_keys,
 )
-from gateway.server.supervisor import EXITED
+from tablegate.gateway.server.supervisor import EXITED
+
 from tests.support.tables import RATINGS, ROOT, catalogue_of
 
 
@@ -155,7 +155,7 @@ def test_topics_that_cannot_be_are_refused(tmp_path: Path, topics: dict[str, Any
 
 
 def _refusal(*arguments: str) -> str:
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--contract", str(RATINGS)]
+    command = [sys.executable, "-m", "tablegate.gateway.cli", "serve", "--contract", str(RATINGS)]
     command += ["--bootstrap", "127.0.0.1:1", *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.examples.demo.kafka import Broker
 
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog, many
 from tests.support.cluster import Cluster, Member
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.server import supervisor
-from gateway.server.supervisor import ChildSpec, Supervisor
+from tablegate.gateway.server import supervisor
+from tablegate.gateway.server.supervisor import ChildSpec, Supervisor
 
 TELL = "import json, os, sys, time, signal\nname = sys.stdin.readline().strip()\n"
 TELL += "def tell(event): print(json.dumps({'event': event, 'pid': os.getpid()}), flush=True)\n"

@@ -5,13 +5,13 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from tablegate.examples.demo.kafka import Broker
+from tablegate.jobs.kafka import job_group as presence
+from tablegate.jobs.kafka.job_group import JobGroup, job_group
+from tablegate.jobs.kafka.markers import Markers
+from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
+from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 
-from gateway.v1.changelog_pb2 import Manifest, ProgressMarker
-from streamjobs.local.kafka import Broker
-from streamjobs.runtime import presence
-from streamjobs.runtime.markers import Markers
-from streamjobs.runtime.presence import Presence, job_group
-from streamjobs.runtime.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, Topic, Topics
 from tests.support.kafka import NewRecord, consume, new_topic, nobody, produce
 
 pytestmark = pytest.mark.jvm
@@ -42,9 +42,9 @@ def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(
 ) -> None:
     monkeypatch.setattr(presence, "FORGOTTEN_WITHIN_S", 0.5)
     table = new_topic(broker.bootstrap, prefix="table")
-    cluster = Topics(broker.bootstrap)
+    cluster = KafkaAdmin(broker.bootstrap)
     cluster.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
-    job = Presence.join(broker.bootstrap, table, job_group(table), generation=1)
+    job = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
     assert [member.client_id for member in cluster.members(job_group(table))] == ["tablegate-generation-1"]
     job._consumer.close()  # it revokes what it had, as one does that hears nothing of its group for long
     job._consumer = Consumer(nobody(**{"group.id": "deaf"}))

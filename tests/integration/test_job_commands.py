@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs.kafka.manifests import past_generation, read_manifest, read_manifests
+from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from typer.testing import CliRunner, Result
 
-from gateway.cli.main import app
-from gateway.contract.rows import row_schema
-from gateway.v1.changelog_pb2 import Manifest, ProgressMarker
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic
-from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.manifests import past_generation, read_manifest, read_manifests
 from tests.integration.test_job_run import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import WAIT_S, Changelog, JobProcess, Row, wait_until
@@ -30,7 +30,7 @@ from tests.support.kafka import NewRecord, RawRecord, consume, new_topic, produc
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a test starts Spark up to five times
 
-JOB = (sys.executable, "-m", "gateway.cli", "job")
+JOB = (sys.executable, "-m", "tablegate.gateway.cli", "job")
 LAG_MAX = 1_000  # records that a generation may lack when it is published
 
 

@@ -14,32 +14,32 @@ import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
+from tablegate.examples.tables.ratings import RATING_SCHEMA
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.jars.jars import jars
+from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
+from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.planning.plan import check_rebuild, make_plan
+from tablegate.jobs.running.options import Options
+from tablegate.jobs.table import Table
+from tablegate.v1 import changelog_pb2
 
-from gateway.contract.rows import row_schema
-from gateway.v1 import changelog_pb2
-from streamjobs.local.jars import jars
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic
-from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.manifests import publish_manifest, read_manifest
-from streamjobs.runtime.options import Options
-from streamjobs.runtime.plan import check_rebuild, make_plan
-from streamjobs.table import Table
-from streamjobs.tables.ratings import RATING_SCHEMA
 from tests.support.gateway import GatewayProcess, MonotoneReader, soon
 from tests.support.jobs import Changelog, JobProcess, Row, wait_until
 from tests.support.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
-CONTRACT = Path("proto/examples/ratings/v1/ratings.proto")
+CONTRACT = Path("examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto")
 RATINGS = 20_000
 MOVIES = 500
 PARTITIONS = 2
 _AVRO = fastavro.parse_schema(json.loads(RATING_SCHEMA))
-JOB = """from streamjobs.table import Avro, Source, Table
-from streamjobs.tables import ratings
+JOB = """from tablegate.jobs.table import Avro, Source, Table
+from tablegate.examples.tables import ratings
 
 TABLE = Table(
     name="{name}",
@@ -173,7 +173,7 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
     job = write_job(tmp_path, name, source)
     contract = load_contract(load_table(job))
-    script = Path(sys.modules["streamjobs.runtime"].__path__[0], "__main__.py")
+    script = Path(sys.modules["tablegate.jobs.running"].__path__[0], "__main__.py")
     submit = Path(pyspark.__path__[0], "bin", "spark-submit")
     command = [str(submit), "--master", "local[2]", "--jars", ",".join(map(str, jars("spark")))]
     command += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}", str(script)]
@@ -301,9 +301,9 @@ def test_changelog_of_windows_with_other_settings(
 
 def write_windowed(directory: Path, name: str, topic: str) -> Table:
     """Declare action_counts under another name: windows of 5 s, a retention of a day."""
-    contract = Path("proto/examples/actions/v1/actions.proto").read_text()
+    contract = Path("examples/tablegate/examples/contracts/examples/actions/v1/actions.proto").read_text()
     (directory / "contract.proto").write_text(contract.replace('name: "action_counts"', f'name: "{name}"'))
-    declared = Path("streamjobs/tables/action_counts.py").read_text()
+    declared = Path("examples/tablegate/examples/tables/action_counts.py").read_text()
     for before, after in (
         ('"action_counts"', f'"{name}"'),
         ("examples/actions/v1/actions.proto", "contract.proto"),

@@ -14,26 +14,26 @@ import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from tablegate.examples.tables.ratings import RATING_SCHEMA, TABLE
+from tablegate.gateway.contract.catalogue import Partitioner
+from tablegate.gateway.contract.catalogue import Table as ContractTable
+from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
+from tablegate.gateway.contract.rows import RowDecoder, row_schema
+from tablegate.gateway.contract.versions import make_version
+from tablegate.jobs.dataflow.changelog import changelog_records
+from tablegate.jobs.dataflow.dead_letters import dead_letters
+from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
+from tablegate.jobs.dataflow.rows import group_records, make_rows
+from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA, Records, SourceSchemas, decode_source, with_key
+from tablegate.jobs.errors import JobError, UnknownSchema
+from tablegate.jobs.formats import Avro
+from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.planning.schemas import WriterSchemas
+from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identity
+from tablegate.jobs.running.session import spark_session
+from tablegate.jobs.table import Source, Table
 
-from gateway.contract.catalogue import Partitioner
-from gateway.contract.catalogue import Table as ContractTable
-from gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
-from gateway.contract.rows import RowDecoder, row_schema
-from gateway.contract.versions import make_version
-from streamjobs.formats import Avro
-from streamjobs.runtime.changelog import changelog_records
-from streamjobs.runtime.checkpoint import IDENTITY_FILE, Checkpoint, Identity
-from streamjobs.runtime.dead_letters import dead_letters
-from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.errors import JobError, UnknownSchema
-from streamjobs.runtime.keys import key_bytes_sql, partition_sql, without_ansi
-from streamjobs.runtime.rows import group_records, make_rows
-from streamjobs.runtime.schemas import WriterSchemas
-from streamjobs.runtime.session import spark_session
-from streamjobs.runtime.sources import KAFKA_SCHEMA, Records, SourceSchemas, decode_source, with_key
-from streamjobs.table import Source, Table
-from streamjobs.tables.ratings import RATING_SCHEMA, TABLE
-from tests.unit.streamjobs.test_declarations import COLUMNS, write_job
+from tests.unit.jobs.test_declarations import COLUMNS, write_job
 
 pytestmark = pytest.mark.jvm
 

@@ -9,20 +9,22 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.gateway.kafka import client as kafka
+from tablegate.gateway.kafka import renewal as kafka_renewal
+from tablegate.gateway.kafka.appender import quiet_logger
+from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
+from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
+from tablegate.gateway.stores.base import Phase, StoreUnavailable
+from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import VERSION_HEADER, make_version
-from gateway.replication import kafka, kafka_renewal
-from gateway.replication.kafka import KafkaLog
-from gateway.replication.kafka_appender import quiet_logger
-from gateway.replication.log import Fetched, LogUnavailable, Source
-from gateway.replication.process import ReplicatorConfig, run_replicator
-from gateway.stores.base import Phase, StoreUnavailable
-from gateway.stores.lmdb import LmdbReader, LmdbStore
-from streamjobs.local.kafka import Broker
 from tests.support.changelog import RatingsChangelog
 from tests.support.changes import position
 from tests.support.kafka import NewRecord, closed_port, new_topic, nobody, produce
@@ -69,7 +71,7 @@ def test_clients_that_lost_all_brokers_give_way_to_others(
     monkeypatch.setattr(kafka, "QUIET_S", 0.0)
     monkeypatch.setattr(kafka, "LOOK_TIMEOUT_S", 0.5)
     topic = new_topic(broker.bootstrap)
-    source = Source(topic, Partition(0))
+    source = TopicPartition(topic, Partition(0))
     log.follow(source, Offset(0))
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"1")])
     fetch_until(log, lambda fetched: any(each.records for each in fetched))
@@ -114,7 +116,7 @@ def test_records_come_with_version_and_end(broker: Broker, log: KafkaLog) -> Non
         NewRecord(None, b"3", headers=[("other", b"x")]),
     ]
     produce(broker.bootstrap, topic, records)
-    source = Source(topic, Partition(0))
+    source = TopicPartition(topic, Partition(0))
     log.follow(source, Offset(1))
     log.follow(source, Offset(0))
     fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 3)
@@ -135,9 +137,9 @@ def test_removed_records_are_lost(broker: Broker, log: KafkaLog) -> None:
     topic = new_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, [NewRecord(b"a", b"1")] * 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for answer in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+    for answer in admin.delete_records([KafkaPartition(topic, 0, 5)]).values():
         answer.result(WAIT_S)
-    source = Source(topic, Partition(0))
+    source = TopicPartition(topic, Partition(0))
     for start in (2, 99):
         log.follow(source, Offset(start))
         fetched = fetch_until(log, bool)

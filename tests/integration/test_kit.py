@@ -9,12 +9,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-
-from streamjobs.local.samples import balances, browsers, customers, invoices, products, ratings, stocks
-from streamjobs.local.samples.event import START_MS
-from streamjobs.runtime.declarations import load_table
-from streamjobs.runtime.errors import JobError
-from streamjobs.table import (
+from tablegate.examples.samples import balances, browsers, customers, invoices, products, ratings, stocks
+from tablegate.examples.samples.event import START_MS
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.declarations import load_table
+from tablegate.jobs.table import (
     Global,
     Join,
     Json,
@@ -28,8 +27,9 @@ from streamjobs.table import (
     Text,
     Window,
 )
-from streamjobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
-from streamjobs.testing.events import START_TIME
+from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
+from tablegate.jobs.testing.events import START_TIME
+
 from tests.support import fold_outputs, folds
 from tests.support.folds import Fold
 from tests.support.hard_events import extreme_bookings, hard, late_actions, malformed_like

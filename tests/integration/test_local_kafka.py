@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.jobs.jars import LocalError, jars
+from tablegate.jobs.jars.java import find_java
 
-from streamjobs.local import LocalError, jars
-from streamjobs.local.java import find_java
-from streamjobs.local.kafka import HOST, Broker
 from tests.support.kafka import NewRecord, consume, new_topic, produce
 from tests.support.processes import alive
 
@@ -207,7 +207,7 @@ class TestBroker:
 
     def test_ends_with_its_parent_and_not_by_ctrl_c(self, tmp_path: Path) -> None:
         program = (
-            "import sys, time; from pathlib import Path; from streamjobs.local.kafka import Broker\n"
+            "import sys, time; from pathlib import Path; from tablegate.examples.demo.kafka import Broker\n"
             "with Broker(Path(sys.argv[1])) as broker: print(broker.pid, flush=True); time.sleep(600)"
         )
         command = [sys.executable, "-c", program, str(tmp_path / "kafka")]

@@ -7,8 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tablegate.examples.demo.kafka import Broker
 
-from streamjobs.local.kafka import Broker
 from tests.support.kafka import NewRecord, consume, new_topic, produce
 from tests.support.processes import kill_tree
 

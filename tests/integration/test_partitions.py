@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.keys import KeyColumn, KeyType
+from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
+from tablegate.jobs.jars.jars import class_path
+from tablegate.jobs.jars.java import find_java
+from tablegate.jobs.running.session import spark_session
 
-from gateway.contract.catalogue import Partitioner, Table
-from gateway.contract.keys import KeyColumn, KeyType
-from streamjobs.local.jars import class_path
-from streamjobs.local.java import find_java
-from streamjobs.local.kafka import Broker
-from streamjobs.runtime.keys import key_bytes_sql, partition_sql, without_ansi
-from streamjobs.runtime.session import spark_session
 from tests.support.kafka import CONSUME_TIMEOUT_S, NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm

@@ -15,12 +15,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-
-from streamjobs.processor import Processor
-from streamjobs.runtime.errors import JobError
-from streamjobs.runtime.java import failure_in_python
-from streamjobs.runtime.processors import apply_processor
-from streamjobs.runtime.session import spark_session, table_session
+from tablegate.jobs.dataflow.processors import apply_processor
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.processor import Processor
+from tablegate.jobs.running.java_errors import failure_in_python
+from tablegate.jobs.running.session import spark_session, table_session
 
 pytestmark = pytest.mark.jvm
 
@@ -250,7 +249,7 @@ USER_FILE = """
 from dataclasses import dataclass
 from enum import Enum
 
-from streamjobs.processor import Processor
+from tablegate.jobs.processor import Processor
 
 
 class Level(Enum):
@@ -294,7 +293,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("streamjobs", "gateway", "job_levels", "tests", "pandas", "fastavro"):
+        if name.partition(".")[0] in ("tablegate", "job_levels", "tests", "pandas", "fastavro"):
             raise ImportError(f"{name} is not on this machine")
 
 

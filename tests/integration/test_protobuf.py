@@ -12,12 +12,19 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message_factory import GetMessageClass
+from tablegate.gateway.contract.rows import RowDecoder, row_schema
+from tablegate.jobs.dataflow.sources import (
+    KAFKA_SCHEMA,
+    KEY_COLUMN,
+    SourceSchemas,
+    decode_source,
+    well_formed,
+    with_key,
+)
+from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.testing import Event, run_table, stop_spark
+from tablegate.jobs.testing.session import process_session
 
-from gateway.contract.rows import RowDecoder, row_schema
-from streamjobs.runtime.declarations import load_contract, load_table
-from streamjobs.runtime.sources import KAFKA_SCHEMA, KEY_COLUMN, SourceSchemas, decode_source, well_formed, with_key
-from streamjobs.testing import Event, run_table, stop_spark
-from streamjobs.testing.session import process_session
 from tests.support.jobs import JobProcess, wait_until
 from tests.support.kafka import Broker, NewRecord, consume, new_topic, produce
 from tests.support.orders.declared import LEGACY, LINE, ORDER, TABLE, table_of
@@ -144,7 +151,7 @@ def test_a_record_is_decoded_once() -> None:
     assert plan.count("ArrowEvalPython") == 1
 
 
-JOB = """from streamjobs.table import Mode, Protobuf, Source, Table
+JOB = """from tablegate.jobs.table import Mode, Protobuf, Source, Table
 
 TABLE = Table(
     name="customer_totals",

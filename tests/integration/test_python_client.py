@@ -14,24 +14,16 @@ from typing import Any
 import grpc
 import pytest
 from confluent_kafka import Producer
-
-from gateway.query.errors import (
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.query.errors import (
     Overloaded,
     PartitionUnavailable,
     ShuttingDown,
     SlowSubscription,
     StreamExpired,
 )
-from streamjobs.local.kafka import Broker
-from tablegate_client import (
-    LiveTable,
-    SourceRecord,
-    SubscribeError,
-    aio,
-    at_least_source,
-    open_channel,
-    subscriber,
-)
+
+from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
 from tests.support.changelog import RatingsChangelog
 from tests.support.client_copies import Copy, for_asyncio, for_threads, request, stub_method
 from tests.support.gateway import GatewayProcess, soon

@@ -14,12 +14,13 @@ from typing import Any
 import grpc
 import pytest
 from grpc_tools import protoc
-
-from gateway.query.errors import (
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.query.errors import (
     PartitionUnavailable,
     ShuttingDown,
 )
-from tablegate_client import (
+
+from tablegate.client import (
     CatchingUp,
     Current,
     Delete,
@@ -223,11 +224,11 @@ def test_unary_calls_are_tried_again_and_have_deadlines(door: RatingsDoor) -> No
 
 PROGRAM = """
 import asyncio, sys
-import tablegate_client as tablegate
-from tablegate_client import aio
+import tablegate.client as tablegate
+from tablegate.client import aio
 from examples.ratings.v1 import ratings_pb2, ratings_pb2_grpc
 
-assert not [name for name in sys.modules if name.startswith(("gateway.contract", "gateway.query", "google.rpc"))]
+assert not [name for name in sys.modules if name.startswith(("tablegate.gateway", "google.rpc"))]
 address = sys.argv[1]
 with tablegate.open_channel(address) as channel:
     stub = ratings_pb2_grpc.RatingsServiceStub(channel)
@@ -249,7 +250,7 @@ asyncio.run(ask())
 
 def test_a_program_with_generated_code(door: RatingsDoor, tmp_path: Path) -> None:
     door.put(range(10))
-    includes = [f"-I{ROOT / 'proto'}", f"-I{Path(protoc.__file__).parent / '_proto'}"]
+    includes = [f"-I{ROOT / 'proto'}", f"-I{CONTRACTS}", f"-I{Path(protoc.__file__).parent / '_proto'}"]
     words = ["protoc", *includes, f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}", str(RATINGS)]
     assert protoc.main(words) == 0
     (tmp_path / "program.py").write_text(PROGRAM)

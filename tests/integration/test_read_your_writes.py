@@ -7,9 +7,9 @@ import itertools
 from pathlib import Path
 
 import pytest
+from tablegate.examples.samples import ratings, stocks
+from tablegate.jobs.table import Mode
 
-from streamjobs.local.samples import ratings, stocks
-from streamjobs.table import Mode
 from tests.support.own_writes import GET_TICK, OwnWrites, ticks
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(1_200)]

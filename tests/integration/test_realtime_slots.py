@@ -8,10 +8,10 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
+from tablegate.examples.demo.kafka import Broker
+from tablegate.jobs.dataflow.sources import KafkaReader
+from tablegate.jobs.running.session import spark_session
 
-from streamjobs.local.kafka import Broker
-from streamjobs.runtime.session import spark_session
-from streamjobs.runtime.sources import KafkaReader
 from tests.support.jobs import wait_until
 from tests.support.kafka import NewRecord, consume, new_topic, produce
 

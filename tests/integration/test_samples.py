@@ -5,11 +5,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 
 import pytest
-
-from gateway.contract.partitioner import murmur2_partition
-from streamjobs.local import LocalError
-from streamjobs.local.kafka import HOST, Broker
-from streamjobs.local.samples import (
+from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.examples.samples import (
     Event,
     EventProducer,
     balances,
@@ -25,6 +22,9 @@ from streamjobs.local.samples import (
     stocks,
     topics,
 )
+from tablegate.gateway.contract.partitioner import murmur2_partition
+from tablegate.jobs.jars import LocalError
+
 from tests.support import folds
 from tests.support.folds import Fold
 from tests.support.hard_events import extreme_bookings, hard, odd_ticks, odd_views

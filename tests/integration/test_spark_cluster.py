@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs.jars.jars import cache_directory, jars
+from tablegate.jobs.planning.declarations import load_contract, load_table
 
-from gateway.contract.rows import row_schema
-from streamjobs.local.jars import cache_directory, jars
-from streamjobs.local.kafka import Broker
-from streamjobs.runtime.declarations import load_contract, load_table
 from tests.integration.test_job_run import PARTITIONS, fold_source, some_ratings, write_job
 from tests.support.deployment import ROOT, command_line
 from tests.support.jobs import Changelog, JobProcess, wait_until

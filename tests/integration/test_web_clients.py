@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
+from tablegate.examples import CONTRACTS
 
 from tests.support.chromium import PROGRAM, Chromium
 from tests.support.tables import RATINGS, ROOT
@@ -67,7 +68,7 @@ def _generate(build: Path, tools: Path) -> None:
     """Generate clients of the contract, and of the details of errors, as its users do: with buf and its plugin."""
     descriptors = build / "contract.binpb"
     site_packages = Path(error_details_pb2.__file__).parents[2]
-    includes = (ROOT / "proto", site_packages, Path(protoc.__file__).parent / "_proto")
+    includes = (ROOT / "proto", CONTRACTS, site_packages, Path(protoc.__file__).parent / "_proto")
     words = ["protoc", *(f"-I{directory}" for directory in includes), "--include_imports", "--include_source_info"]
     words += [f"--descriptor_set_out={descriptors}", str(RATINGS), "google/rpc/error_details.proto"]
     assert protoc.main(words) == 0

@@ -17,12 +17,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredRow, StoreWriter
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.redis.store import RedisStore
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.stores.base import Change, PastChange, Phase, Position, StoredRow, StoreWriter
-from gateway.stores.lmdb import LmdbStore
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import RedisStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.changes import change, past, position
 from tests.support.redis import RedisServer
 

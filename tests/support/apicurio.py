@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-
-from streamjobs.local import tether
-from streamjobs.local.jars import cache_directory
-from streamjobs.local.java import find_java
+from tablegate.examples.demo import tether
+from tablegate.jobs.jars.jars import cache_directory
+from tablegate.jobs.jars.java import find_java
 
 VERSION = "2.6.13.Final"  # the newest that runs on Java 17; 3.x wants 21
 ARCHIVE = (

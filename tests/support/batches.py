@@ -1,8 +1,9 @@
 """A changelog of numbered batches, in stores."""
 
-from gateway.contract.types import Partition, StoreId
-from gateway.stores.base import Position, StoreReader, StoreWriter
-from gateway.stores.memory import MemoryStore
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.stores.base import Position, StoreReader, StoreWriter
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.changes import change, position
 from tests.support.crash_writer import KEYS, batch_of
 

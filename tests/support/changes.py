@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from gateway.contract.types import Offset
-from gateway.contract.versions import make_version
-from gateway.stores.base import Change, PastChange, Phase, Position
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position
 
 
 def change(

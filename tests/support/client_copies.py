@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
-import tablegate_client
-from tablegate_client import aio
+import tablegate.client
+from tablegate.client import aio
 from tests.support.ratings_door import SERVICE
 from tests.support.tables import catalogue_of
 
@@ -46,8 +46,8 @@ def stub_method(channel: Any, method: str = "SubscribeRatings") -> Any:
 def for_threads(address: str, asked: Any, on_change: Any = None) -> Iterator[Copy]:
     """Give the live table for threads."""
     with (
-        tablegate_client.open_channel(address) as channel,
-        tablegate_client.LiveTable(stub_method(channel), asked, on_change=on_change) as table,
+        tablegate.client.open_channel(address) as channel,
+        tablegate.client.LiveTable(stub_method(channel), asked, on_change=on_change) as table,
     ):
         yield Copy(table, table.wait_current)
 

@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from gateway.contract.placement import Candidate, wanted_of_all
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE
-from streamjobs.local.kafka import HOST, PORTS
+from tablegate.examples.demo.kafka import HOST, PORTS
+from tablegate.gateway.contract.placement import Candidate, wanted_of_all
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE
+
 from tests.support.gateway import GatewayProcess, soon
 from tests.support.processes import alive
 

@@ -15,26 +15,26 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.protobuf.message import Message
+from tablegate.gateway.cluster.credentials import Credentials
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
+from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.query.call import Call, Methods, UnaryMethod
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods, wall_clock_ms
+from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.server.services.health import Health
+from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.stores.base import Phase, StoreUnavailable
+from tablegate.v1.status_pb2 import GetStatusResponse
 from typing_extensions import override
 
-from gateway.contract.tokens import TokenSigner
-from gateway.contract.types import Partition
-from gateway.door.door import Door
-from gateway.door.tls import TlsFiles
-from gateway.query.call import Call, Methods, UnaryMethod
-from gateway.query.plans import query_methods, wall_clock_ms
-from gateway.query.router import Router
-from gateway.query.topic_ends import TopicEnds
-from gateway.routing.channels import GrpcForwarder
-from gateway.routing.credentials import Credentials
-from gateway.routing.directory import Directory
-from gateway.routing.marks import Marks
-from gateway.server.health import Health
-from gateway.server.metadata_service import metadata_methods
-from gateway.stores.base import Phase, StoreUnavailable
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_store import MemoryStore
 from tests.support.breaking_store import BreakingStore
 from tests.support.tables import RATINGS, SIGNER, FilledTable, catalogue_of, rating
 
@@ -99,8 +99,8 @@ class ClusterGateway:
         self._signer = signer
         self._tls = tls
         self._loop = loop
-        self._bell = Bell()
-        self._door: Door | None = None
+        self._bell = Notifier()
+        self._door: HttpServer | None = None
 
     @property
     def is_up(self) -> bool:
@@ -158,11 +158,11 @@ class ClusterGateway:
 
         self.do(move)
 
-    def _made(self) -> Door:
+    def _made(self) -> HttpServer:
         credentials = None
         if self._tls is not None:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
-        forwarder = GrpcForwarder(Marks(self._signer, wall_clock_ms).sign, credentials)
+        forwarder = GrpcForwarder(ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials)
         self.router = Router(Directory(), forwarder)
         parts = self.catalogue, self.store, self._signer, self._bell
         methods = {
@@ -170,7 +170,7 @@ class ClusterGateway:
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
         }
-        return Door(self._watched(methods), f"127.0.0.1:{self.port}", tls=self._tls)
+        return HttpServer(self._watched(methods), f"127.0.0.1:{self.port}", tls=self._tls)
 
     def _watched(self, methods: Methods) -> Methods:
         def watched(path: str, method: UnaryMethod) -> UnaryMethod:

@@ -17,19 +17,18 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import code_pb2, status_pb2
-
-from gateway.door import connect, grpc
-from gateway.door.calls import Calls, ServedCall
-from gateway.door.connect import ConnectProtocol
-from gateway.door.cors import CrossOriginExchange
-from gateway.door.door import Door, WebProtocol
-from gateway.door.grpc_web import GrpcWebProtocol
-from gateway.door.json_codec import JsonCodec
-from gateway.door.tls import TlsFiles
-from gateway.query import errors
-from gateway.query.call import Call, Fields, Methods, StreamMethod, UnaryMethod
-from gateway.query.errors import QueryError
-from gateway.v1 import errors_pb2
+from tablegate.gateway.http.cors import CrossOriginExchange
+from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.rpc import connect, grpc
+from tablegate.gateway.http.rpc.calls import Calls, ServedCall
+from tablegate.gateway.http.rpc.connect import ConnectProtocol
+from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.query import errors
+from tablegate.gateway.query.call import Call, Fields, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import QueryError
+from tablegate.v1 import errors_pb2
 
 PACKAGE = "connectrpc.conformance.v1"
 SERVICE = f"/{PACKAGE}.ConformanceService"
@@ -169,7 +168,7 @@ async def _serve(service: ConformanceService, pool: DescriptorPool, request: Any
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     tls = _tls_files(request, directory) if request.use_tls else None
-    door = Door(service.methods(), "127.0.0.1:0", web=web, tls=tls)
+    door = HttpServer(service.methods(), "127.0.0.1:0", web=web, tls=tls)
     await door.start()
     response = service.message_class("ServerCompatResponse")(host="127.0.0.1", port=door.port)
     if request.use_tls:

@@ -5,9 +5,10 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from gateway.contract.types import Partition, StoreId
-from gateway.stores.base import Change, Position
-from gateway.stores.lmdb import LmdbStore
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.stores.base import Change, Position
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+
 from tests.support.changes import change, position
 
 KEYS = 500

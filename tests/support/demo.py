@@ -9,7 +9,7 @@ from pathlib import Path
 def start_demo(data: Path, *words: str) -> subprocess.Popen[str]:
     """Start `tablegate demo`, wide enough for its tables."""
     return subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", "demo", "--data", str(data), *words],
+        [sys.executable, "-m", "tablegate.gateway.cli", "demo", "--data", str(data), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

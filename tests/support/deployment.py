@@ -6,10 +6,9 @@ from typing import Any
 
 import typer
 import yaml
+from tablegate.gateway.cli.main import app as tablegate
+from tablegate.jobs.running.__main__ import main as run_job
 from typer.main import get_command
-
-from gateway.cli.main import app as tablegate
-from streamjobs.runtime.__main__ import main as run_job
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

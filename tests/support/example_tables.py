@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from streamjobs.local.samples import (
+from tablegate.examples.samples import (
     Event,
     balances,
     browsers,
@@ -17,9 +17,10 @@ from streamjobs.local.samples import (
     steady_clock,
     stocks,
 )
-from streamjobs.local.samples.event import START_MS
-from streamjobs.runtime.declarations import load_table
-from streamjobs.table import Mode, Table
+from tablegate.examples.samples.event import START_MS
+from tablegate.jobs.planning.declarations import load_table
+from tablegate.jobs.table import Mode, Table
+
 from tests.support import folds
 from tests.support.folds import Fold
 from tests.support.hard_events import extreme_bookings, hard, late_actions, malformed_like, odd_ticks, odd_views

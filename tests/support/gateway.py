@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+from tablegate.v1.status_pb2 import GetStatusResponse
 
-from gateway.v1.status_pb2 import GetStatusResponse
 from tests.support.processes import alive
 from tests.support.tables import RATINGS, ROOT, catalogue_of
 
@@ -53,7 +53,7 @@ class GatewayProcess:
         self.data = data
         self.lines: list[str] = []
         self.log_file = data.parent / f"{data.name}.log"
-        self._command = [sys.executable, "-m", "gateway.cli", "serve", "--contract", str(contract)]
+        self._command = [sys.executable, "-m", "tablegate.gateway.cli", "serve", "--contract", str(contract)]
         self._command += [
             "--bootstrap",
             bootstrap,
@@ -194,7 +194,7 @@ class GatewayProcess:
     def status(self) -> GetStatusResponse:
         """Return what the gateway says of itself."""
         assert self.channel is not None
-        call = self.channel.unary_unary("/gateway.v1.GatewayService/GetStatus")
+        call = self.channel.unary_unary("/tablegate.v1.GatewayService/GetStatus")
         return GetStatusResponse.FromString(call(b"", timeout=5))
 
 

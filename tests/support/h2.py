@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from gateway.door import frames
-from gateway.door.exchange import Exchange
-from gateway.door.frames import END_HEADERS, END_STREAM, frame
-from gateway.door.heads import Head, Trailer
-from gateway.door.hpack import HpackDecoder
-from gateway.door.http2 import Http2Connection, Http2Limits
-from gateway.query.call import Fields
+from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.h2 import frames
+from tablegate.gateway.http.h2.connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
+from tablegate.gateway.http.h2.hpack import HpackDecoder
+from tablegate.gateway.http.headers import Head, Trailer
+from tablegate.gateway.query.call import Fields
 
 WAIT_S = 20.0  # longer than anything takes
 SOCKET_BYTES = 64 * 1024  # that the kernel keeps each way: small, so that a client that reads nothing is felt soon

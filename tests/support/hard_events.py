@@ -4,11 +4,11 @@ import random
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
-from streamjobs.local.samples import Event
-from streamjobs.local.samples.balances import Bookings
-from streamjobs.local.samples.browsers import action
-from streamjobs.local.samples.products import view
-from streamjobs.local.samples.stocks import tick
+from tablegate.examples.samples import Event
+from tablegate.examples.samples.balances import Bookings
+from tablegate.examples.samples.browsers import action
+from tablegate.examples.samples.products import view
+from tablegate.examples.samples.stocks import tick
 
 ODD_NAMES = ("a\0b", "\0", "ü", "😀", "a b/c?d=%20", 'say "so"\\', "x" * 200, "name", "name\0")
 """Key texts that escapes, byte orders and addresses get wrong."""

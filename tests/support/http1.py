@@ -6,9 +6,9 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from gateway.door.exchange import Exchange
-from gateway.door.heads import Head, Trailer
-from gateway.door.http1 import Http1Connection, Http1Limits
+from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.headers import Head, Trailer
 
 OK = Head(200, ((b"content-type", b"text/plain"),))
 TOO_LARGE = Head(413, ((b"content-type", b"text/plain"),))

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-from gateway.contract.catalogue import Table
-from gateway.contract.rows import RowDecoder
-from gateway.contract.versions import VERSION_HEADER
-from gateway.v1 import changelog_pb2
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.rows import RowDecoder
+from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.v1 import changelog_pb2
 
 WAIT_S = 180.0  # many times what it takes: these machines are shared
 
@@ -35,7 +34,7 @@ class JobProcess:
         self,
         directory: Path,
         *arguments: str,
-        command: Sequence[str] = (sys.executable, "-m", "streamjobs.runtime"),
+        command: Sequence[str] = (sys.executable, "-m", "tablegate.jobs.running"),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import create_topic
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
 
 CONSUME_TIMEOUT_S = 20.0
 

@@ -9,10 +9,10 @@ from io import BytesIO
 from typing import Any, NamedTuple, TypeVar
 
 import fastavro
+from tablegate.examples.samples import Event
+from tablegate.examples.samples.event import START_MS
+from tablegate.gateway.contract.partitioner import murmur2_partition
 
-from gateway.contract.partitioner import murmur2_partition
-from streamjobs.local.samples import Event
-from streamjobs.local.samples.event import START_MS
 from tests.support.kafka import RawRecord
 
 FRAME_BYTES = 5  # 00 and the schema id

@@ -6,8 +6,9 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 
-from gateway.door.listener import Limits, Listener
-from gateway.door.tls import TlsFiles
+from tablegate.gateway.http.listener import Limits, Listener
+from tablegate.gateway.http.tls import TlsFiles
+
 from tests.support.http1 import Client, SmallApp, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: a\r\n\r\n"

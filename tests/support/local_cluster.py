@@ -12,21 +12,21 @@ from typing import Any
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
+from tablegate.gateway.cluster.directory import Directory, Peer
+from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
+from tablegate.gateway.cluster.forwarding import Forwarder, PeerFailed
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.router import Router
+from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.status_pb2 import GetStatusResponse
 from typing_extensions import override
 
-from gateway.contract.types import Offset, Partition
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.query.call import StreamMethod
-from gateway.query.errors import QueryError, ShuttingDown, status_of
-from gateway.query.plans import query_methods
-from gateway.query.router import Router
-from gateway.routing.directory import Directory, Peer
-from gateway.routing.forwarding import Forwarder, PeerFailed
-from gateway.routing.marks import ForwardMark, Marks
-from gateway.stores.base import Change, Phase, Position, StoreUnavailable
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_store import MemoryStore
 from tests.support.breaking_store import GONE, UNREADABLE, BreakingStore
 from tests.support.tables import RATINGS, SIGNER, FilledTable, LocalCall, catalogue_of, now_ms
 
@@ -48,14 +48,14 @@ async def next_of(messages: Any) -> bytes | None:
 class Local(Forwarder):
     """Asks gateways of this process, each message by itself: nothing is read ahead."""
 
-    def __init__(self, marks: Marks, gateways: Mapping[str, "LocalGateway"]) -> None:
+    def __init__(self, marks: ForwardTokenSigner, gateways: Mapping[str, "LocalGateway"]) -> None:
         super().__init__(marks.sign)
         self._marks = marks
         self._gateways = gateways
 
     @override
     async def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardMark, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         gateway = self._gateways[peer.gateway_id]
         if gateway.is_down:
@@ -80,7 +80,7 @@ class LocalGateway:
 
     def __init__(self, gateway_id: str, cluster: "LocalCluster", life_id: int) -> None:
         self.gateway_id = gateway_id
-        self.bell = Bell()
+        self.bell = Notifier()
         self.directory = Directory()
         self.is_down = False
         self.hangs = False
@@ -98,7 +98,7 @@ class LocalGateway:
         """Begin with an empty store."""
         self.store = MemoryStore(history_changes_max=self._cluster.history_changes_max)
         self._publish(life_id)
-        marks = Marks(SIGNER, self._cluster.now_ms)
+        marks = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
         self.answered = BreakingStore(self.store)
         self.router = Router(self.directory, Local(marks, self._cluster.gateways))
         self.methods = query_methods(

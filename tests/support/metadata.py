@@ -7,14 +7,14 @@ from typing import Any, Self
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from tablegate.gateway.contract.placement import Candidate, ranked
+from tablegate.gateway.contract.types import Partition
+from tablegate.v1 import status_pb2 as own
+from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, TableMetadata
 
-from gateway.contract.placement import Candidate, ranked
-from gateway.contract.types import Partition
-from gateway.v1 import status_pb2 as own
-from gateway.v1.status_pb2 import ExplainRequest, ExplainResponse, TableMetadata
 from tests.support.cluster_doors import ALONE, ClusterDoors
 
-SERVICE = "/gateway.v1.GatewayService"
+SERVICE = "/tablegate.v1.GatewayService"
 RATINGS_SERVICE = "examples.ratings.v1.RatingsService"
 TIMEOUT_S = 20
 

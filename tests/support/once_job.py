@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from streamjobs.processor import Processor
-from streamjobs.runtime.checkpoint import Checkpoint
-from streamjobs.runtime.once import write_once
-from streamjobs.runtime.processors import apply_processor
-from streamjobs.runtime.session import spark_session, table_session
+from tablegate.jobs.dataflow.idempotent_sink import write_once
+from tablegate.jobs.dataflow.processors import apply_processor
+from tablegate.jobs.processor import Processor
+from tablegate.jobs.running.checkpoint import Checkpoint
+from tablegate.jobs.running.session import spark_session, table_session
 
 
 class Count(Processor):

@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import grpc
 from confluent_kafka import KafkaError, Message, Producer
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import Event, create_topic
+from tablegate.jobs.kafka.topics import changelog_name
+from tablegate.jobs.planning.declarations import load_table
+from tablegate.jobs.table import Mode
+from tablegate.v1.changelog_pb2 import ProgressMarker
 
-from gateway.v1.changelog_pb2 import ProgressMarker
-from streamjobs.local.kafka import Broker
-from streamjobs.local.samples import Event, create_topic
-from streamjobs.runtime.declarations import load_table
-from streamjobs.runtime.topics import changelog_name
-from streamjobs.table import Mode
-from tablegate_client import at_least_source
-from tablegate_client.failures import failure_of
+from tablegate.client import at_least_source
+from tablegate.client.failures import failure_of
 from tests.support.gateway import GatewayProcess
 from tests.support.jobs import JobProcess
 from tests.support.kafka import consume

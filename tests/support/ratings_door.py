@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from gateway.door.door import Door
-from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
-from gateway.query.errors import QueryError
-from gateway.query.plans import query_methods
-from gateway.server.reflection import reflection_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import QueryError
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.reflection import reflection_methods
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
 
@@ -119,11 +120,11 @@ class RatingsDoor:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _made(self) -> Door:
-        self._loop, self._bell = asyncio.get_running_loop(), Bell()
+    def _made(self) -> HttpServer:
+        self._loop, self._bell = asyncio.get_running_loop(), Notifier()
         catalogue = catalogue_of()
         methods = {**query_methods(catalogue, self._store, SIGNER, self._bell), **reflection_methods(catalogue)}
-        self._door = Door({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        self._door = HttpServer({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
         return self._door
 
     def _faulty(self, methods: Methods) -> Methods:

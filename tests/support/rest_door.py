@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf import descriptor_pool
+from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.rest.pages import Pages
+from tablegate.gateway.http.rest.protocol import RestProtocol
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.connect import ConnectProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
 
-from gateway.door.calls import Calls
-from gateway.door.connect import ConnectProtocol
-from gateway.door.door import Door, WebProtocol
-from gateway.door.json_codec import JsonCodec
-from gateway.door.pages import Pages
-from gateway.door.rest import RestProtocol
-from gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
-from gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
-from gateway.query.plans import query_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.things import SERVICE, thing_routes
 from tests.support.threaded_door import ThreadedDoor
@@ -34,7 +34,7 @@ class RestDoor(ThreadedDoor):
         self.ended = 0
         self._rules = rules
 
-    def _made(self) -> Door:
+    def _made(self) -> HttpServer:
         store, catalogue = MemoryStore(), catalogue_of()
         ratings_table(store).put(rating(number) for number in range(100))
         things, problems = thing_routes(**self._rules)
@@ -46,8 +46,8 @@ class RestDoor(ThreadedDoor):
             rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
             return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
 
-        methods = {**query_methods(catalogue, store, SIGNER, Bell()), **self._thing_methods()}
-        return Door(methods, "127.0.0.1:0", web=web)
+        methods = {**query_methods(catalogue, store, SIGNER, Notifier()), **self._thing_methods()}
+        return HttpServer(methods, "127.0.0.1:0", web=web)
 
     def _thing_methods(self) -> Methods:
         async def watch(data: bytes, _call: Call) -> AsyncIterator[bytes]:

@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable, StoreWentBack
+from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
+from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import Manifest
 from typing_extensions import override
 
-from gateway.contract.types import Partition, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import Change, Phase, Position, StoreUnavailable, StoreWentBack
-from gateway.stores.redis import RedisReader, RedisStore
-from gateway.stores.redis_connection import Command, RedisConnection, parse_address
-from gateway.v1.changelog_pb2 import Manifest
 from tests.support.changes import change, position
 
 P0 = Partition(0)

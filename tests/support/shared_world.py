@@ -8,12 +8,13 @@ import random
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from gateway.contract.types import Offset, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
-from gateway.stores.redis_connection import parse_address
-from gateway.stores.redis_layout import Keys
-from gateway.stores.redis_removal import GONE_MS
+from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
+from tablegate.gateway.stores.redis.connection import parse_address
+from tablegate.gateway.stores.redis.layout import Keys
+from tablegate.gateway.stores.redis.removal import GONE_MS
+from tablegate.internal.v1.store_pb2 import TableState
+
 from tests.support.redis import RedisServer
 from tests.support.shared_gateways import ALL, EXPIRING, KEYS, P0, RECORDS_MAX, TABLES, Gateway, Killed, Log
 

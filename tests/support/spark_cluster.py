@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Self
 from urllib.request import urlopen
 
-from streamjobs.local import tether
+from tablegate.examples.demo import tether
+
 from tests.support.deployment import DEPLOY, command_line
 from tests.support.processes import kill_tree
 

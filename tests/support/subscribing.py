@@ -8,14 +8,15 @@ from contextlib import aclosing, asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
-from gateway.contract.types import Partition
-from gateway.internal.v1.tokens_pb2 import Token
-from gateway.query.call import StreamMethod
-from gateway.v1.query_pb2 import (
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.call import StreamMethod
+from tablegate.internal.v1.tokens_pb2 import Token
+from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
 )
+
 from tests.support.tables import FilledTable, LocalCall, rating
 from tests.unit.query.conftest import Asker, Ratings
 

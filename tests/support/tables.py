@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
-
-from gateway.contract.binder import bind
-from gateway.contract.catalogue import Catalogue, Table
-from gateway.contract.descriptors import load_descriptors
-from gateway.contract.keys import encode_key
-from gateway.contract.tokens import TokenSigner
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import make_version
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.query.call import Call, Fields
-from gateway.stores.base import Change, Phase, Position, StoreWriter
-from gateway.v1.changelog_pb2 import SourceTopic
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue, Table
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.stores.base import Change, Phase, Position, StoreWriter
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import SourceTopic
 
 ROOT = Path(__file__).parents[2]
-RATINGS = ROOT / "proto/examples/ratings/v1/ratings.proto"
-ACTIONS = ROOT / "proto/examples/actions/v1/actions.proto"
+RATINGS = ROOT / "examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto"
+ACTIONS = ROOT / "examples/tablegate/examples/contracts/examples/actions/v1/actions.proto"
 SIGNER = TokenSigner([b"k" * 32])
 SOURCES = (("ratings", 2),)
 

@@ -11,10 +11,9 @@ from google.protobuf import text_format
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
-
-from gateway.contract.descriptors import load_descriptors
-from gateway.contract.http_rules import HttpRoute, http_routes
-from gateway.contract.problems import Problems
+from tablegate.gateway.contract.binder.problems import Problems
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.http_rules import HttpRoute, http_routes
 
 SERVICE = "/test.things.v1.ThingService"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self
 
-from gateway.door.door import Door
+from tablegate.gateway.http.server import HttpServer
 
 START_TIMEOUT_S = 30
 
@@ -14,7 +14,7 @@ START_TIMEOUT_S = 30
 class ThreadedDoor:
     """The door that `make` makes, in its thread's event loop."""
 
-    def __init__(self, make: Callable[[], Door]) -> None:
+    def __init__(self, make: Callable[[], HttpServer]) -> None:
         self.port = 0
         self._make = make
         self._started: Future[int] = Future()

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
+from tablegate.gateway.contract.keys import decode_key
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_PHASE_RESET
 
-from gateway.contract.keys import decode_key
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_PHASE_RESET
 from tests.support.changelog import RatingsChangelog
 from tests.support.gateway import SERVICE
 from tests.support.kafka import consume

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pool
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.http.protocols import web_protocols
+from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.health import Health, live_tables
 
-from gateway.door.door import Door
-from gateway.door.json_codec import JsonCodec
-from gateway.door.web import web_protocols
-from gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
-from gateway.query.errors import NotCaughtUp, Overloaded
-from gateway.query.plans import query_methods
-from gateway.routing.directory import Directory
-from gateway.server.health import Health, live_tables
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
 
@@ -45,18 +45,18 @@ class WebDoor(ThreadedDoor):
         self._origins = origins
         self.ended: list[str] = []
 
-    def _made(self) -> Door:
+    def _made(self) -> HttpServer:
         store, catalogue = MemoryStore(), catalogue_of()
         ratings_table(store).put(rating(number) for number in range(100))
         health = Health(catalogue)
         health.update(live_tables(store, health.tables, Directory()))
         methods = {
-            **query_methods(catalogue, store, SIGNER, Bell()),
+            **query_methods(catalogue, store, SIGNER, Notifier()),
             **health.methods(),
             **self._odd_methods(),
             **self._more,
         }
-        return Door(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=self._origins))
+        return HttpServer(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=self._origins))
 
     def _odd_methods(self) -> Methods:
         """Return methods that no contract has: their messages are any bytes."""

@@ -4,8 +4,8 @@ import threading
 from collections import Counter
 from typing import Any, Self
 
-import tablegate_client
-from tablegate_client import Current, Delete, Disconnected, Reset, SubscribeError, Upsert
+import tablegate.client
+from tablegate.client import Current, Delete, Disconnected, Reset, SubscribeError, Upsert
 from tests.support.cells.changelog import CellKey, Cells
 from tests.support.cells.readers import OWN_CONNECTION, request_of, stub_of
 
@@ -28,10 +28,10 @@ class CellsCopy:
         self._cells = cells
         self._shelf = shelf
         self._seen: dict[CellKey, int] = {}
-        self._channel = tablegate_client.open_channel(target, options=OWN_CONNECTION)
+        self._channel = tablegate.client.open_channel(target, options=OWN_CONNECTION)
         fields: dict[str, Any] = {} if shelf is None else {"shelf": shelf}
         request = request_of("SubscribeCells", subscribe_options={"progress_interval": {"seconds": 1}}, **fields)
-        self._events = tablegate_client.subscribe(stub_of(self._channel, "SubscribeCells"), request)
+        self._events = tablegate.client.subscribe(stub_of(self._channel, "SubscribeCells"), request)
         self._thread = threading.Thread(target=self._run, name="CellsCopy")
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class CellsCopy:
         except Exception as error:  # noqa: BLE001 (a copy that died would find nothing)
             self.violations.append(repr(error))
 
-    def _take(self, event: tablegate_client.Event) -> None:
+    def _take(self, event: tablegate.client.Event) -> None:
         match event:
             case Reset():
                 self.resets += 1

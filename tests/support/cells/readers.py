@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 
-import tablegate_client
-from tablegate_client.channels import Options
-from tablegate_client.failures import failure_of
+import tablegate.client
+from tablegate.client.channels import Options
+from tablegate.client.failures import failure_of
 from tests.support.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition
 from tests.support.cluster import Cluster
 from tests.support.gateway import soon
@@ -72,7 +72,7 @@ class Reader:
         self._pause_s = pause_s
         self._choice = random.Random(seed)
         self._pasts: dict[Hashable, Past] = {}
-        self._channel = tablegate_client.open_channel(target, options=(*OWN_CONNECTION, *options))
+        self._channel = tablegate.client.open_channel(target, options=(*OWN_CONNECTION, *options))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
 

@@ -1,6 +1,6 @@
 """A table of protobuf records."""
 
-from streamjobs.table import Mode, Protobuf, Source, Table
+from tablegate.jobs.table import Mode, Protobuf, Source, Table
 
 ORDER = Protobuf("tests.orders.Order", file="orders.proto")
 LINE = Protobuf("tests.orders.Order.Line", file="orders.proto")

@@ -1,6 +1,6 @@
 """Declarations of two example tables with one thing otherwise: windows of Kafka's own time, and captchas of users."""
 
-from streamjobs.table import Global, Join, Json, Mode, Source, Table, Text, Window
+from tablegate.jobs.table import Global, Join, Json, Mode, Source, Table, Text, Window
 
 CONTRACT = "variants.proto"
 ACTIONS = Source("browser_actions", Json("browser STRING, action STRING, time TIMESTAMP"))

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.query.call import Methods
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.reflection import reflection_methods
+from tablegate.gateway.server.services.status import status_methods
+from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from typer.testing import CliRunner
 
-from gateway.cli.main import app
-from gateway.door.door import Door
-from gateway.door.tls import TlsFiles
-from gateway.query.call import Methods
-from gateway.query.plans import query_methods
-from gateway.server.reflection import reflection_methods
-from gateway.server.status_service import status_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tests.kit.memory_store import MemoryStore
 from tests.support.certificates import Authority
 from tests.support.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
@@ -35,7 +35,7 @@ def _status() -> GetStatusResponse:
 
 @contextmanager
 def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
-    with ThreadedDoor(lambda: Door(methods, "127.0.0.1:0", tls=tls)) as door:
+    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
         yield f"127.0.0.1:{door.port}"
 
 
@@ -50,7 +50,11 @@ def _methods() -> Methods:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put(rating(number) for number in range(ROWS))
     store.set_status(_status().SerializeToString())
-    return {**query_methods(catalogue, store, SIGNER, Bell()), **status_methods(store), **reflection_methods(catalogue)}
+    return {
+        **query_methods(catalogue, store, SIGNER, Notifier()),
+        **status_methods(store),
+        **reflection_methods(catalogue),
+    }
 
 
 def _run(*words: str) -> Result:

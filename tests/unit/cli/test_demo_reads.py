@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.examples.demo.gateways import start_redis
+from tablegate.examples.demo.reads import Reads
+from tablegate.gateway.contract.catalogue import GetQuery
 
-from gateway.cli.demo_gateways import start_redis
-from gateway.cli.demo_reads import Reads
-from gateway.contract.catalogue import GetQuery
 from tests.support.tables import catalogue_of
 
 MOVIE = 1

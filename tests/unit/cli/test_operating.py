@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, UnaryMethod
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
+from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.server.services.status import status_methods
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
+from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner
 
-from gateway.cli.main import app
-from gateway.door.door import Door
-from gateway.query.call import Call, UnaryMethod
-from gateway.server.metadata_service import metadata_methods
-from gateway.server.preflight import Holder, holder_of, lock_data
-from gateway.server.status_service import status_methods
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
 
@@ -68,7 +68,7 @@ class _Gateway:
         """Have it drain."""
         self.is_told = True
 
-    def door(self) -> Door:
+    def door(self) -> HttpServer:
         """Return its door."""
         [(path, method)] = status_methods(self._store).items()
         assert isinstance(method, UnaryMethod)
@@ -79,7 +79,7 @@ class _Gateway:
                 self._store.set_status(self.steps.popleft())
             return answer(data, call)
 
-        return Door({path: UnaryMethod(get_status, 5, 5)}, "127.0.0.1:0")
+        return HttpServer({path: UnaryMethod(get_status, 5, 5)}, "127.0.0.1:0")
 
 
 @contextmanager
@@ -184,7 +184,9 @@ def test_status_tells_a_partition_that_nobody_has() -> None:
 def test_explain_shows_who_answers_and_why() -> None:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put([rating(362)])
-    with ThreadedDoor(lambda: Door(metadata_methods(catalogue, store, SIGNER, Bell()), "127.0.0.1:0")) as door:
+    with ThreadedDoor(
+        lambda: HttpServer(metadata_methods(catalogue, store, SIGNER, Notifier()), "127.0.0.1:0")
+    ) as door:
         at = ("--address", f"127.0.0.1:{door.port}")
         method = "examples.ratings.v1.RatingsService/GetRating"
         shown = _run("explain", method, '{"movieId": 362}', *at).stdout

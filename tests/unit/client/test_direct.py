@@ -9,8 +9,8 @@ import grpc
 import pytest
 from grpc import aio as grpc_aio
 
-from tablegate_client import aio, open_direct_channel
-from tablegate_client.direct import DirectChannel
+from tablegate.client import aio, open_direct_channel
+from tablegate.client.direct import DirectChannel
 from tests.support.cluster_doors import EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.gateway import soon
 from tests.support.ratings_door import GET, RatingsDoor

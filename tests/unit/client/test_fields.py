@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tablegate_client import ContractMismatch, SourceRecord, Upsert, at_least_source
-from tablegate_client.fields import response_fields
-from tablegate_client.subscriber import Subscriber
+from tablegate.client import ContractMismatch, SourceRecord, Upsert, at_least_source
+from tablegate.client.fields import response_fields
+from tablegate.client.subscriber import Subscriber
 from tests.support.tables import catalogue_of
 
 SHIFTS = Path(__file__).parent / "contracts/shifts.proto"
@@ -67,7 +67,9 @@ def test_without_annotations_the_row_is_what_has_more_columns() -> None:
 def test_messages_of_other_queries_are_refused() -> None:
     get = catalogue_of().queries[f"{RATINGS_SERVICE}/GetRating"]
     scan = catalogue_of().queries[f"{RATINGS_SERVICE}/ScanRatings"]
-    with pytest.raises(ContractMismatch, match=r"GetRatingRequest has no field of type gateway\.v1\.SubscribeOptions"):
+    with pytest.raises(
+        ContractMismatch, match=r"GetRatingRequest has no field of type tablegate\.v1\.SubscribeOptions"
+    ):
         Subscriber(get.request_class())
     with pytest.raises(ContractMismatch, match="SubscribeProgress"):
         response_fields(scan.response_class.DESCRIPTOR)

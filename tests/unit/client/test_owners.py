@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.partitioner import crc32_partition
+from tablegate.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
+from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
 
-from gateway.contract.catalogue import Catalogue
-from gateway.contract.keys import encode_key
-from gateway.contract.partitioner import crc32_partition
-from gateway.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
-from gateway.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
-from tablegate_client.failures import Failure
-from tablegate_client.owners import ENDPOINTS_MAX, PROOF_PAUSE_S, REFUSED_S, Owners, watch_request
-from tablegate_client.routes import route_of
+from tablegate.client.failures import Failure
+from tablegate.client.owners import ENDPOINTS_MAX, PROOF_PAUSE_S, REFUSED_S, Owners, watch_request
+from tablegate.client.routes import route_of
 from tests.support.tables import ACTIONS, RATINGS, catalogue_of
 
 PARTITIONS = 6

@@ -11,12 +11,11 @@ import grpc
 import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
+from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.errors import InvalidResumeToken, QueryError
+from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SUBSCRIBE_START_SNAPSHOT
 
-from gateway.query.call import StreamMethod
-from gateway.query.errors import InvalidResumeToken, QueryError
-from gateway.stores.memory import MemoryStore
-from gateway.v1.query_pb2 import SUBSCRIBE_START_LIVE, SUBSCRIBE_START_SNAPSHOT
-from tablegate_client import (
+from tablegate.client import (
     CatchingUp,
     Current,
     Delete,
@@ -27,9 +26,10 @@ from tablegate_client import (
     TokenFile,
     Upsert,
 )
-from tablegate_client.failures import Failure, failure_of
-from tablegate_client.rows import Rows
-from tablegate_client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
+from tablegate.client.failures import Failure, failure_of
+from tablegate.client.rows import Rows
+from tablegate.client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import LocalCall, rating
 from tests.unit.query.conftest import Ratings, make_ratings
 

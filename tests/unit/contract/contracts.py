@@ -4,33 +4,33 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
-
-from gateway.contract.binder import bind, merge
-from gateway.contract.catalogue import Catalogue
-from gateway.contract.descriptors import load_descriptors, shipped_proto_directory
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.contract.binder.binder import bind, merge
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.descriptors import load_descriptors, proto_directory
 
 INSTALLED = [Path(protoc.__file__).parents[1], Path(protoc.__file__).parent / "_proto"]  # what contracts import
 
-RATINGS = (shipped_proto_directory() / "examples/ratings/v1/ratings.proto").read_text("utf-8")
+RATINGS = (CONTRACTS / "examples/ratings/v1/ratings.proto").read_text("utf-8")
 
 # Two key columns, one of them a timestamp, of which the first chooses the partition.
 VISITS = """
 syntax = "proto3";
 package shop.visits.v1;
-import "gateway/v1/options.proto";
-import "gateway/v1/query.proto";
+import "tablegate/v1/options.proto";
+import "tablegate/v1/query.proto";
 import "google/api/field_behavior.proto";
 import "google/protobuf/timestamp.proto";
 
 service VisitsService {
   rpc GetVisit(GetVisitRequest) returns (GetVisitResponse) {
-    option (gateway.v1.query) = { get: {on_missing: ON_MISSING_EMPTY} };
+    option (tablegate.v1.query) = { get: {on_missing: ON_MISSING_EMPTY} };
   }
   rpc ListVisits(ListVisitsRequest) returns (ListVisitsResponse) {
-    option (gateway.v1.query) = { range: {max_page_size: 20} };
+    option (tablegate.v1.query) = { range: {max_page_size: 20} };
   }
   rpc SubscribeVisits(SubscribeVisitsRequest) returns (stream SubscribeVisitsResponse) {
-    option (gateway.v1.query) = { subscribe: {} };
+    option (tablegate.v1.query) = { subscribe: {} };
   }
   rpc ForgetVisits(GetVisitRequest) returns (GetVisitResponse);
 }
@@ -41,7 +41,7 @@ enum Place {
 }
 
 message Visit {
-  option (gateway.v1.table) = {
+  option (tablegate.v1.table) = {
     name: "visits"
     key: "shop_name"
     key: "start_time"
@@ -69,7 +69,7 @@ message GetVisitResponse {
 
 message ListVisitsRequest {
   string shop_name = 1;
-  google.protobuf.Timestamp start_time_from = 2 [(gateway.v1.param) = {column: "start_time" op: OP_GTE}];
+  google.protobuf.Timestamp start_time_from = 2 [(tablegate.v1.param) = {column: "start_time" op: OP_GTE}];
   int32 page_size = 4;
   string page_token = 5;
 }
@@ -82,12 +82,12 @@ message ListVisitsResponse {
 message SubscribeVisitsRequest {
   string shop_name = 1;
   optional Place place = 2;
-  gateway.v1.SubscribeOptions subscribe_options = 3;
+  tablegate.v1.SubscribeOptions subscribe_options = 3;
 }
 
 message SubscribeVisitsResponse {
   repeated VisitChange changes = 1;
-  gateway.v1.SubscribeProgress progress = 2;
+  tablegate.v1.SubscribeProgress progress = 2;
 }
 
 message VisitChange {
@@ -113,7 +113,7 @@ def bind_sources(directory: Path, **sources: str) -> Catalogue:
 def _compile(path: Path, root: Path) -> FileDescriptorSet:
     """Return what `load_descriptors` does, without a process for each of hundreds; it compiles what this cannot."""
     out = path.with_suffix(".binpb")
-    includes = [root, shipped_proto_directory(), *INSTALLED]
+    includes = [root, proto_directory(), *INSTALLED]
     options = ["--include_imports", "--include_source_info", f"--descriptor_set_out={out}"]
     if protoc.main(["protoc", *options, *(f"-I{include}" for include in includes), str(path)]) != 0:
         return load_descriptors(path)

@@ -3,9 +3,9 @@ import random
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
-from gateway.contract.binder import ContractError, bind, merge
-from gateway.contract.catalogue import (
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
+from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     GetQuery,
     Op,
@@ -14,8 +14,9 @@ from gateway.contract.catalogue import (
     ScanQuery,
     SubscribeQuery,
 )
-from gateway.contract.descriptors import DescriptorError, load_descriptors, shipped_proto_directory
-from gateway.contract.keys import KeyColumn, KeyType
+from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
+from tablegate.gateway.contract.keys import KeyColumn, KeyType
+
 from tests.unit.contract.contracts import RATINGS, VISITS, bind_ratings, bind_sources, bind_visits
 from tests.unit.contract.wrong_contracts import (
     NEWER_OPTIONS,
@@ -63,7 +64,7 @@ def test_wrong_visits_is_refused(wrong, tmp_path):
 
 @pytest.mark.parametrize("wrong", WRONG_OPTIONS, ids=names(WRONG_OPTIONS))
 def test_what_this_version_does_not_know_is_refused(wrong, tmp_path):
-    for name, text in (("gateway/v1/options.proto", NEWER_OPTIONS), ("buf/validate/validate.proto", RULES)):
+    for name, text in (("tablegate/v1/options.proto", NEWER_OPTIONS), ("buf/validate/validate.proto", RULES)):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -79,17 +80,19 @@ def test_the_corpus_is_as_large_as_promised():
 
 
 def test_newer_read_options_are_refused(tmp_path):
-    query = (shipped_proto_directory() / "gateway/v1/query.proto").read_text()
-    path = tmp_path / "gateway/v1/query.proto"
+    query = (proto_directory() / "tablegate/v1/query.proto").read_text()
+    path = tmp_path / "tablegate/v1/query.proto"
     path.parent.mkdir(parents=True)
     path.write_text(query.replace("message ReadOptions {\n", "message ReadOptions {\n  bool sloppy = 30;\n"))
-    with pytest.raises(ContractError, match=r'gateway/v1/query\.proto: message ReadOptions, field "sloppy": .*version'):
+    with pytest.raises(
+        ContractError, match=r'tablegate/v1/query\.proto: message ReadOptions, field "sloppy": .*version'
+    ):
         bind_ratings(tmp_path)
 
 
 def test_an_older_query_proto_is_fine(tmp_path):
-    query = (shipped_proto_directory() / "gateway/v1/query.proto").read_text()
-    path = tmp_path / "gateway/v1/query.proto"
+    query = (proto_directory() / "tablegate/v1/query.proto").read_text()
+    path = tmp_path / "tablegate/v1/query.proto"
     path.parent.mkdir(parents=True)
     path.write_text(query.replace("  bool latest = 5;\n", ""))
     assert bind_ratings(tmp_path).queries
@@ -178,10 +181,10 @@ def test_a_required_timestamp_is_part_of_the_prefix(tmp_path):
     text = VISITS.replace('key: "shop_name"\n    key: "start_time"', 'key: "start_time"\n    key: "shop_name"')
     text = text.replace('partition_by: "shop_name"', "").replace("subscribe: {}", "subscribe: {scatter: true}")
     text = text.replace(
-        "  string shop_name = 1;\n  google.protobuf.Timestamp start_time_from = 2 [(gateway.v1.param) = {"
+        "  string shop_name = 1;\n  google.protobuf.Timestamp start_time_from = 2 [(tablegate.v1.param) = {"
         'column: "start_time" op: OP_GTE}];',
         "  google.protobuf.Timestamp start_time = 1 [(google.api.field_behavior) = REQUIRED];\n"
-        '  optional string shop = 2 [(gateway.v1.param) = {column: "shop_name" op: OP_PREFIX}];',
+        '  optional string shop = 2 [(tablegate.v1.param) = {column: "shop_name" op: OP_PREFIX}];',
     )
     text = text.replace("range: {max_page_size: 20}", "range: {max_page_size: 20 scatter: true}")
     text = text.replace("  string shop_name = 1;\n  optional Place place", "  optional Place place")
@@ -205,7 +208,7 @@ def test_key_types(column_type, tmp_path):
     if column_type == "bool":
         text = text.replace("op: OP_GTE\n  }];\n  // Only ids before", "op: OP_EQ\n  }];\n  // Only ids before")
         text = text.replace(
-            """  optional bool movie_id_before = 2 [(gateway.v1.param) = {
+            """  optional bool movie_id_before = 2 [(tablegate.v1.param) = {
     column: "movie_id"
     op: OP_LT
   }];
@@ -257,7 +260,7 @@ def test_two_files_of_one_name_are_refused(tmp_path):
 )
 def test_a_contract_without_tables_or_queries_is_refused(text, said, tmp_path):
     if "enum Place" in text:
-        text = text.replace('[(gateway.v1.param) = {column: "start_time" op: OP_GTE}]', "")
+        text = text.replace('[(tablegate.v1.param) = {column: "start_time" op: OP_GTE}]', "")
     with pytest.raises(ContractError) as raised:
         bind_visits(tmp_path, text)
     assert [problem.text[: len(words)] for problem, words in zip(raised.value.problems, said, strict=True)] == said
@@ -269,21 +272,23 @@ def test_an_empty_set_is_refused():
 
 
 def test_the_set_may_come_in_any_order(tmp_path):
-    path = shipped_proto_directory() / "examples/ratings/v1/ratings.proto"
+    path = CONTRACTS / "examples/ratings/v1/ratings.proto"
     files = load_descriptors(path)
     turned = FileDescriptorSet(file=reversed(files.file))
     assert set(bind(turned).queries) == set(bind(files).queries)
 
 
 def test_a_set_without_its_imports_is_refused(tmp_path):
-    files = load_descriptors(shipped_proto_directory() / "examples/ratings/v1/ratings.proto")
+    files = load_descriptors(CONTRACTS / "examples/ratings/v1/ratings.proto")
     alone = FileDescriptorSet(file=[file for file in files.file if file.name.startswith("examples/")])
-    with pytest.raises(ContractError, match=r'ratings\.proto: imports "gateway/v1/options\.proto".*--include_imports'):
+    with pytest.raises(
+        ContractError, match=r'ratings\.proto: imports "tablegate/v1/options\.proto".*--include_imports'
+    ):
         bind(alone)
 
 
 def test_a_set_that_contradicts_itself_is_refused():
-    files = load_descriptors(shipped_proto_directory() / "examples/ratings/v1/ratings.proto")
+    files = load_descriptors(CONTRACTS / "examples/ratings/v1/ratings.proto")
     files.file[-1].message_type[0].field[0].type_name = ".nowhere.Row"
     files.file[-1].message_type[0].field[0].type = 11
     with pytest.raises(ContractError, match=r"ratings\.proto: protobuf refuses it: .*; compile the contract again"):
@@ -299,7 +304,7 @@ def test_fingerprint_is_of_key_and_partitioning(tmp_path):
 
 
 def test_damaged_descriptor_sets_are_refused_in_words(tmp_path):
-    raw = load_descriptors(shipped_proto_directory() / "examples/ratings/v1/ratings.proto").SerializeToString()
+    raw = load_descriptors(CONTRACTS / "examples/ratings/v1/ratings.proto").SerializeToString()
     own = raw.index(b"examples/ratings/v1/ratings.proto")
     random_ = random.Random(7)
     path = tmp_path / "contract.binpb"

@@ -3,9 +3,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
 
-from gateway.contract.binder import bind
-from gateway.contract.descriptors import DescriptorError, load_descriptors, shipped_proto_directory
 from tests.unit.contract.contracts import RATINGS, VISITS
 
 
@@ -19,7 +20,7 @@ def place(directory, name, text):
 @pytest.mark.parametrize(
     "name",
     [
-        "proto/examples/ratings/v1/ratings.proto",  # where its package says
+        "examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto",  # where its package says
         "ratings.proto",  # alone in a directory
         "deep/elsewhere/ratings.proto",  # in one that its package does not name
         "a directory/a file.proto",
@@ -41,8 +42,8 @@ def test_own_imports_are_found_beside_and_above(tmp_path):
     place(tmp_path, "shared/kind.proto", f"{head}package shared;\nenum Kind {{\n  KIND_UNSPECIFIED = 0;\n}}\n")
     place(tmp_path, "contracts/types/currency.proto", f"{head}package types;\nmessage Currency {{}}\n")
     text = VISITS.replace(
-        'import "gateway/v1/query.proto";',
-        'import "gateway/v1/query.proto";\nimport "common/place.proto";\nimport "types/currency.proto";\n'
+        'import "tablegate/v1/query.proto";',
+        'import "tablegate/v1/query.proto";\nimport "common/place.proto";\nimport "types/currency.proto";\n'
         '// import "nowhere/at_all.proto";\n/* import "nor/this.proto"; */',
     )
     path = place(tmp_path, "contracts/shop/visits/v1/visits.proto", text)
@@ -52,7 +53,7 @@ def test_own_imports_are_found_beside_and_above(tmp_path):
 
 
 def test_a_descriptor_set_is_read(tmp_path):
-    contract = shipped_proto_directory() / "examples/ratings/v1/ratings.proto"
+    contract = CONTRACTS / "examples/ratings/v1/ratings.proto"
     path = tmp_path / "contract.binpb"
     path.write_bytes(load_descriptors(contract).SerializeToString())
     assert load_descriptors(path) == load_descriptors(contract)
@@ -62,9 +63,9 @@ def test_options_are_read_where_nothing_else_was_imported(tmp_path):
     path = place(tmp_path, "ratings.proto", RATINGS)
     script = (
         "from pathlib import Path\n"
-        "from gateway.contract.descriptors import load_descriptors\n"
+        "from tablegate.gateway.contract.descriptors import load_descriptors\n"
         f"files = load_descriptors(Path({str(path)!r}))\n"
-        "from gateway.contract.binder import bind\n"
+        "from tablegate.gateway.contract.binder.binder import bind\n"
         "print(*bind(files).tables)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -81,8 +82,8 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('key: "shop_name"\n', 'keys: "shop_name"\n', r'"gateway\.v1\.TableOptions" has no field named "keys"'),
-        ("(gateway.v1.param)", "(gateway.v1.parameter)", r'Option "\(gateway\.v1\.parameter\)" unknown'),
+        ('key: "shop_name"\n', 'keys: "shop_name"\n', r'"tablegate\.v1\.TableOptions" has no field named "keys"'),
+        ("(tablegate.v1.param)", "(tablegate.v1.parameter)", r'Option "\(tablegate\.v1\.parameter\)" unknown'),
         (
             'import "google/api/field_behavior.proto";',
             'import "nowhere/at_all.proto";',
@@ -115,4 +116,4 @@ def test_a_missing_file_is_told(tmp_path):
 
 
 def test_the_shipped_protos_are_there():
-    assert (shipped_proto_directory() / "gateway/v1/options.proto").is_file()
+    assert (proto_directory() / "tablegate/v1/options.proto").is_file()

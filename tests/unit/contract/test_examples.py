@@ -1,10 +1,11 @@
 """The contracts of the example tables: one gateway can serve all of them."""
 
-from gateway.contract.binder import bind, merge
-from gateway.contract.catalogue import BatchGetQuery, GetQuery, Op, RangeQuery, ScanQuery, SubscribeQuery
-from gateway.contract.descriptors import load_descriptors, shipped_proto_directory
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.contract.binder.binder import bind, merge
+from tablegate.gateway.contract.catalogue import BatchGetQuery, GetQuery, Op, RangeQuery, ScanQuery, SubscribeQuery
+from tablegate.gateway.contract.descriptors import load_descriptors
 
-EXAMPLES = sorted((shipped_proto_directory() / "examples").glob("*/v1/*.proto"))
+EXAMPLES = sorted((CONTRACTS / "examples").glob("*/v1/*.proto"))
 QUERIES = {
     "ratings": {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery},
     "customers": {GetQuery, BatchGetQuery, RangeQuery, ScanQuery, SubscribeQuery},

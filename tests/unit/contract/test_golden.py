@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-
-from gateway.contract.keys import KeyColumn, KeyType, decode_key, encode_key, key_prefix
-from gateway.contract.partitioner import crc32_partition, murmur2, murmur2_partition
-from gateway.contract.tokens import TokenSigner
-from gateway.contract.types import Partition
-from gateway.contract.versions import Version, make_version, read_version
-from gateway.internal.v1.tokens_pb2 import Token
+from tablegate.gateway.contract.keys import KeyColumn, KeyType, decode_key, encode_key, key_prefix
+from tablegate.gateway.contract.partitioner import crc32_partition, murmur2, murmur2_partition
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.versions import Version, make_version, read_version
+from tablegate.internal.v1.tokens_pb2 import Token
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

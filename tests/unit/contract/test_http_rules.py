@@ -1,7 +1,7 @@
 import pytest
+from tablegate.gateway.contract.binder.binder import ContractError
+from tablegate.gateway.contract.http_rules import FieldPath, parameter_fields
 
-from gateway.contract.binder import ContractError
-from gateway.contract.http_rules import FieldPath, parameter_fields
 from tests.support.things import thing_routes
 from tests.unit.contract.contracts import RATINGS, bind_ratings
 

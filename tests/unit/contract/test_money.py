@@ -12,15 +12,15 @@ import pytest
 from google.type.money_pb2 import Money
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.contract.binder.binder import ContractError
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
 
-from gateway.contract.binder import ContractError
-from gateway.contract.catalogue import Table
-from gateway.contract.descriptors import shipped_proto_directory
-from gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
 from tests.support.tables import catalogue_of
 from tests.unit.contract.contracts import bind_sources
 
-BALANCES = shipped_proto_directory() / "examples/balances/v1/balances.proto"
+BALANCES = CONTRACTS / "examples/balances/v1/balances.proto"
 UNITS_MAX = 2**63 - 1
 DECIMAL_TYPE = {"type": "bytes", "logicalType": "decimal", "precision": 28, "scale": 9}
 
@@ -195,8 +195,8 @@ FILTER = "optional int64 min_booking_count = 1"
             ),
         ),
         (
-            FILTER + ' [(gateway.v1.param) = {\n    column: "booking_count"',
-            'optional google.type.Money min_balance = 1 [(gateway.v1.param) = {\n    column: "balance"',
+            FILTER + ' [(tablegate.v1.param) = {\n    column: "booking_count"',
+            'optional google.type.Money min_balance = 1 [(tablegate.v1.param) = {\n    column: "balance"',
             (
                 f"{SCAN}, message ScanBalancesRequest, "
                 'field "min_balance": constrains column "balance", and no operator compares a google.type.Money; '
@@ -204,8 +204,8 @@ FILTER = "optional int64 min_booking_count = 1"
             ),
         ),
         (
-            FILTER + ' [(gateway.v1.param) = {\n    column: "booking_count"',
-            'optional double balance = 1 [(gateway.v1.param) = {\n    column: "balance"',
+            FILTER + ' [(tablegate.v1.param) = {\n    column: "booking_count"',
+            'optional double balance = 1 [(tablegate.v1.param) = {\n    column: "balance"',
             (
                 f"{SCAN}, message ScanBalancesRequest, "
                 'field "balance": constrains column "balance", and no operator compares a google.type.Money; '

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from gateway.contract.placement import Candidate, ranked, takes_part, wanted, wanted_of_all
-from gateway.contract.types import Partition
+from tablegate.gateway.contract.placement import Candidate, ranked, takes_part, wanted, wanted_of_all
+from tablegate.gateway.contract.types import Partition
 
 GOLDEN = Path(__file__).parents[2] / "golden/placements.json"
 

@@ -15,9 +15,9 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, UnsupportedColumn, row_schema
 
-from gateway.contract.catalogue import Table
-from gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, UnsupportedColumn, row_schema
 from tests.unit.contract.contracts import bind_ratings, bind_sources
 
 COLUMNS = {
@@ -47,16 +47,16 @@ FIELDS = "\n".join(f"  {kind} {name} = {number * 7 + 2};" for number, (name, (ki
 CONTRACT = """
 syntax = "proto3";
 package test.everything.v1;
-import "gateway/v1/options.proto";
+import "tablegate/v1/options.proto";
 import "google/protobuf/timestamp.proto";
 service EverythingService {
   rpc GetEverything(GetEverythingRequest) returns (GetEverythingResponse) {
-    option (gateway.v1.query) = { get: {} };
+    option (tablegate.v1.query) = { get: {} };
   }
 }
 enum Place { PLACE_UNSPECIFIED = 0; }
 message Everything {
-  option (gateway.v1.table) = { name: "everything" key: "id" };
+  option (tablegate.v1.table) = { name: "everything" key: "id" };
   int64 id = 1;
 FIELDS
 }

@@ -4,9 +4,8 @@ import string
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
-
-from gateway.contract.catalogue import Catalogue
-from gateway.contract.tokens import (
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.tokens import (
     TOKEN_CHARS_MAX,
     InvalidToken,
     StaleGeneration,
@@ -14,12 +13,13 @@ from gateway.contract.tokens import (
     TokenSigner,
     request_hasher,
 )
-from gateway.internal.v1.tokens_pb2 import (
+from tablegate.internal.v1.tokens_pb2 import (
     TOKEN_KIND_CONSISTENCY,
     TOKEN_KIND_PAGE,
     TOKEN_KIND_SCAN,
     Token,
 )
+
 from tests.unit.contract.contracts import bind_ratings
 
 KEY = bytes(range(32))

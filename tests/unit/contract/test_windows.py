@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from gateway.contract.binder import ContractError
-from gateway.contract.catalogue import Catalogue, GetQuery, RangeQuery, ScanQuery, SubscribeQuery, Table
-from gateway.contract.keys import (
+from tablegate.gateway.contract.binder.binder import ContractError
+from tablegate.gateway.contract.catalogue import Catalogue, GetQuery, RangeQuery, ScanQuery, SubscribeQuery, Table
+from tablegate.gateway.contract.keys import (
     InvalidKey,
     KeyColumn,
     KeyType,
@@ -17,7 +16,8 @@ from gateway.contract.keys import (
     decode_key,
     encode_key,
 )
-from gateway.contract.windows import Expiry, Window
+from tablegate.gateway.contract.windows import Expiry, Window
+
 from tests.support.tables import ACTIONS as ACTIONS_PATH
 from tests.support.tables import catalogue_of
 from tests.unit.contract.contracts import RATINGS, bind_ratings, bind_sources

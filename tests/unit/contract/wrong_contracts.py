@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from gateway.contract.descriptors import shipped_proto_directory
+from tablegate.gateway.contract.descriptors import proto_directory
 
 
 class Edit(NamedTuple):
@@ -30,12 +30,12 @@ _GET_REQUEST = """message GetRatingRequest {
   // Movie.
   int64 movie_id = 1 [(google.api.field_behavior) = REQUIRED];
 """
-_LIST_FROM = """  optional int64 movie_id_from = 1 [(gateway.v1.param) = {
+_LIST_FROM = """  optional int64 movie_id_from = 1 [(tablegate.v1.param) = {
     column: "movie_id"
     op: OP_GTE
   }];
 """
-_SCAN_MIN = """  optional double min_average_rating = 1 [(gateway.v1.param) = {
+_SCAN_MIN = """  optional double min_average_rating = 1 [(tablegate.v1.param) = {
     column: "average_rating"
     op: OP_GTE
   }];
@@ -49,14 +49,14 @@ _RESULT = """  oneof result {
 """
 _OTHER_TABLE = """
 message Film {
-  option (gateway.v1.table) = {name: "films" key: "film_id"};
+  option (tablegate.v1.table) = {name: "films" key: "film_id"};
   int64 film_id = 1;
 }
 """
 
 # A later version's options.proto: what it adds must be refused here, not left out.
 NEWER_OPTIONS = (
-    (shipped_proto_directory() / "gateway/v1/options.proto")
+    (proto_directory() / "tablegate/v1/options.proto")
     .read_text("utf-8")
     .replace(
         "  Partitioner partitioner = 4;\n",
@@ -83,24 +83,24 @@ WRONG_OPTIONS = [
         _TABLE,
         f"{_TABLE}    shelf_life: {{seconds: 5}}\n",
         "message Rating",
-        "(gateway.v1.table)",
+        "(tablegate.v1.table)",
         "number 9",
     ),
     edit("newer operator", "op: OP_LT\n", "op: OP_IN\n", 'field "movie_id_before"', '"op"', "7"),
     edit("newer kind of query", "get: {}", "count: {}", "method RatingsService.GetRating", "number 6"),
     edit("newer field inside of a kind", "get: {}", "get: {sloppy: true}", "RatingsService.GetRating", "number 15"),
-    edit("option on a file", "// Average rating per movie.", 'option (gateway.v1.owner) = "us";', "50731"),
+    edit("option on a file", "// Average rating per movie.", 'option (tablegate.v1.owner) = "us";', "50731"),
     edit(
         "option on a oneof",
         "oneof result {",
-        "oneof result {\n    option (gateway.v1.any) = true;",
+        "oneof result {\n    option (tablegate.v1.any) = true;",
         '"result"',
         "50731",
     ),
     edit(
         "option on an enum",
         "// Key of a Rating.",
-        "enum Sort {\n  option (gateway.v1.open) = true;\n  SORT_UNSPECIFIED = 0;\n}",
+        "enum Sort {\n  option (tablegate.v1.open) = true;\n  SORT_UNSPECIFIED = 0;\n}",
         "Sort",
         "50731",
     ),
@@ -108,8 +108,8 @@ WRONG_OPTIONS = [
         "rules of buf.validate",
         (
             (
-                'import "gateway/v1/options.proto";',
-                'import "gateway/v1/options.proto";\nimport "buf/validate/validate.proto";',
+                'import "tablegate/v1/options.proto";',
+                'import "tablegate/v1/options.proto";\nimport "buf/validate/validate.proto";',
             ),
             ("  int32 page_size = 4;", "  int32 page_size = 4 [(buf.validate.field).gte = 1];"),
         ),
@@ -128,9 +128,9 @@ WRONG_RATINGS = [
     edit(
         "message key",
         _TABLE + "  };",
-        '    name: "ratings"\n    key: "info"\n  };\n  gateway.v1.ReadInfo info = 9;',
+        '    name: "ratings"\n    key: "info"\n  };\n  tablegate.v1.ReadInfo info = 9;',
         'field "info"',
-        "gateway.v1.ReadInfo",
+        "tablegate.v1.ReadInfo",
     ),
     edit(
         "partition_by is no prefix",
@@ -160,14 +160,14 @@ WRONG_RATINGS = [
     edit(
         "message column",
         "  google.protobuf.Timestamp update_time = 4;",
-        "  gateway.v1.ReadInfo update_time = 4;",
+        "  tablegate.v1.ReadInfo update_time = 4;",
         'field "update_time"',
-        "gateway.v1.ReadInfo",
+        "tablegate.v1.ReadInfo",
     ),
     edit(
         "table twice",
         "// Key of a Rating.",
-        'message Film {\n  option (gateway.v1.table) = {name: "ratings" key: "id"};\n  int64 id = 1;\n}\n',
+        'message Film {\n  option (tablegate.v1.table) = {name: "ratings" key: "id"};\n  int64 id = 1;\n}\n',
         "message Film",
         '"ratings"',
         "another name",
@@ -180,7 +180,7 @@ WRONG_RATINGS = [
     edit(
         "param nobody reads",
         "message RatingKey {\n  // Movie.\n  int64 movie_id = 1 [",
-        "message RatingKey {\n  // Movie.\n  int64 movie_id = 1 [(gateway.v1.param).op = OP_EQ, ",
+        "message RatingKey {\n  // Movie.\n  int64 movie_id = 1 [(tablegate.v1.param).op = OP_EQ, ",
         "message RatingKey",
         'field "movie_id"',
         "no query",
@@ -208,35 +208,37 @@ WRONG_RATINGS = [
     edit(
         "Get of another column",
         _GET_REQUEST,
-        f"{_GET_REQUEST}  int64 rating_count = 9 [(gateway.v1.param).op = OP_EQ];\n",
+        f"{_GET_REQUEST}  int64 rating_count = 9 [(tablegate.v1.param).op = OP_EQ];\n",
         'field "rating_count"',
     ),
     edit(
         "Get with a bound",
         _GET_REQUEST,
-        f'{_GET_REQUEST}  optional int64 above = 9 [(gateway.v1.param) = {{column: "movie_id" op: OP_GT}}];\n',
+        f'{_GET_REQUEST}  optional int64 above = 9 [(tablegate.v1.param) = {{column: "movie_id" op: OP_GT}}];\n',
         'field "above"',
         "OP_EQ",
     ),
-    edit("Get with an order", _GET_REQUEST, f"{_GET_REQUEST}  gateway.v1.Order order = 9;\n", 'field "order"', "a Get"),
+    edit(
+        "Get with an order", _GET_REQUEST, f"{_GET_REQUEST}  tablegate.v1.Order order = 9;\n", 'field "order"', "a Get"
+    ),
     edit(
         "two read options",
         _GET_REQUEST,
-        f"{_GET_REQUEST}  gateway.v1.ReadOptions more = 9;\n",
+        f"{_GET_REQUEST}  tablegate.v1.ReadOptions more = 9;\n",
         'field "read_options"',
         "second",
     ),
     edit(
         "repeated read options",
-        "  gateway.v1.ReadOptions read_options = 6;",
-        "  repeated gateway.v1.ReadOptions read_options = 6;",
+        "  tablegate.v1.ReadOptions read_options = 6;",
+        "  repeated tablegate.v1.ReadOptions read_options = 6;",
         "ListRatingsRequest",
         'field "read_options"',
     ),
     edit(
         "param option on keys",
         "repeated RatingKey keys = 1 [",
-        "repeated RatingKey keys = 1 [(gateway.v1.param).op = OP_EQ, ",
+        "repeated RatingKey keys = 1 [(tablegate.v1.param).op = OP_EQ, ",
         'field "keys"',
         "BatchGet",
     ),
@@ -303,12 +305,12 @@ WRONG_RATINGS = [
     edit("Scan with a given key", _SCAN_MIN, "  int64 movie_id = 1;\n", "ScanRatingsRequest", '"movie_id"', "optional"),
     edit(
         "resume without progress",
-        "  gateway.v1.ScanProgress progress = 2;\n",
+        "  tablegate.v1.ScanProgress progress = 2;\n",
         "",
         "ScanRatingsResponse",
         "ScanProgress",
     ),
-    edit("no subscribe options", "  gateway.v1.SubscribeOptions subscribe_options = 2;\n", "", "SubscribeOptions"),
+    edit("no subscribe options", "  tablegate.v1.SubscribeOptions subscribe_options = 2;\n", "", "SubscribeOptions"),
     # Responses.
     edit(
         "two tables in a response",
@@ -341,7 +343,7 @@ WRONG_RATINGS = [
     edit(
         "read info of a Scan",
         "message ScanRatingsResponse {\n",
-        "message ScanRatingsResponse {\n  gateway.v1.ReadInfo info = 9;\n",
+        "message ScanRatingsResponse {\n  tablegate.v1.ReadInfo info = 9;\n",
         '"info"',
     ),
     edit(
@@ -370,7 +372,7 @@ WRONG_RATINGS = [
     ),
     Edit(
         "service without queries",
-        (("// Average rating per movie.", "service Other {\n  option (gateway.v1.serving) = {};\n}"),),
+        (("// Average rating per movie.", "service Other {\n  option (tablegate.v1.serving) = {};\n}"),),
         ("service Other", "no method"),
     ),
 ]
@@ -394,7 +396,7 @@ WRONG_VISITS = [
     edit(
         "bound of an enum",
         "optional Place place = 2;",
-        "optional Place place = 2 [(gateway.v1.param).op = OP_GT];",
+        "optional Place place = 2 [(tablegate.v1.param).op = OP_GT];",
         '"place"',
         "OP_GT",
     ),
@@ -418,7 +420,7 @@ WRONG_VISITS = [
     edit(
         "given second column alone",
         "message ListVisitsRequest {\n  string shop_name = 1;\n  google.protobuf.Timestamp start_time_from = 2 "
-        '[(gateway.v1.param) = {column: "start_time" op: OP_GTE}];',
+        '[(tablegate.v1.param) = {column: "start_time" op: OP_GTE}];',
         "message ListVisitsRequest {\n"
         "  google.protobuf.Timestamp start_time = 2 [(google.api.field_behavior) = REQUIRED];",
         '"start_time"',
@@ -427,8 +429,8 @@ WRONG_VISITS = [
     edit(
         "key type of another enum",
         "optional Place place = 2;",
-        "optional gateway.v1.Order place = 2 [(gateway.v1.param).op = OP_EQ];",
+        "optional tablegate.v1.Order place = 2 [(tablegate.v1.param).op = OP_EQ];",
         '"place"',
-        "gateway.v1.Order",
+        "tablegate.v1.Order",
     ),
 ]

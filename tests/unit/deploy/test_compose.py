@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.server.config import ServeConfig
+from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
 from typer.main import get_command
 
-from gateway.cli.main import app
-from gateway.server.config import ServeConfig
-from gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
 from tests.support.deployment import DEPLOY, ROOT, compose, job_arguments, serve_arguments
 
 FILE = compose()
@@ -136,7 +136,7 @@ def test_spark_cluster_has_room_for_the_job() -> None:
 
 def test_job() -> None:
     command = SERVICES["ratings"]["command"]
-    (script,) = (number for number, word in enumerate(command) if word.endswith("streamjobs/runtime/__main__.py"))
+    (script,) = (number for number, word in enumerate(command) if word.endswith("tablegate/jobs/running/__main__.py"))
     arguments = job_arguments(command[script + 1 :])
     assert arguments["table"] == ["ratings"]
     assert any(volume.endswith(f":{arguments['checkpoints']}") for volume in SERVICES["ratings"]["volumes"])

@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.query.call import StreamMethod, UnaryMethod
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.gateway.query.subscribe import routed as routed_subscribe
+from tablegate.gateway.query.subscribe import sources as givers
+from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
+from tablegate.gateway.stores.base import StoreReader
 
-from gateway.contract.catalogue import Catalogue
-from gateway.query import givers, routed_subscribe, subscribe
-from gateway.query.call import StreamMethod, UnaryMethod
-from gateway.query.plans import query_methods
-from gateway.query.topic_ends import EndsUnknown, TopicEnds
-from gateway.stores.base import StoreReader
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 
 SHOP = Path(__file__).parent / "contracts" / "shop.proto"
@@ -40,7 +42,7 @@ class Asker:
         self, catalogue: Catalogue, store: StoreReader, service: str, now_ms: Callable[[], int] | None
     ) -> None:
         more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
-        self.bell = Bell()
+        self.bell = Notifier()
         self.ends = KnownEnds()
         self.methods = query_methods(catalogue, store, SIGNER, self.bell, ends=self.ends, **more)
         self.catalogue = catalogue

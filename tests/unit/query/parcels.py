@@ -6,7 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from gateway.stores.memory import MemoryStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.subscribing import Copy
 from tests.support.tables import FilledTable, catalogue_of
 from tests.unit.query.conftest import Asker

@@ -1,9 +1,8 @@
 from google.protobuf.any_pb2 import Any
 from google.rpc import code_pb2, error_details_pb2
-
-from gateway.query import errors
-from gateway.query.errors import STATUS_OF_REASON, QueryError, code_of, reason_of, status_of
-from gateway.v1 import errors_pb2
+from tablegate.gateway.query import errors
+from tablegate.gateway.query.errors import STATUS_OF_REASON, QueryError, code_of, reason_of, status_of
+from tablegate.v1 import errors_pb2
 
 
 def _classes(of: type[QueryError] = QueryError) -> set[type[QueryError]]:
@@ -28,7 +27,7 @@ def test_the_comments_of_the_reasons_name_the_statuses_of_the_table() -> None:
     """The proto is what users read: each reason's comment begins with its status."""
     from pathlib import Path
 
-    text = Path(__file__).parents[3].joinpath("proto/gateway/v1/errors.proto").read_text()
+    text = Path(__file__).parents[3].joinpath("proto/tablegate/v1/errors.proto").read_text()
     for reason, code in STATUS_OF_REASON.items():
         name = errors_pb2.ErrorReason.Name(reason)  # type: ignore[arg-type]
         comment = text[: text.index(f"{name} =")].rpartition(";\n")[2]

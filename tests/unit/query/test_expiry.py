@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.stores.base import StoreWriter
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.v1.query_pb2 import ORDER_DESCENDING
 
-from gateway.query.access import TableAccess
-from gateway.stores.base import StoreWriter
-from gateway.stores.lmdb import LmdbStore
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.query_pb2 import ORDER_DESCENDING
+from tests.kit.memory_store import MemoryStore
 from tests.support.changes import change, position
 from tests.support.tables import ACTIONS, SIGNER, FilledTable, catalogue_of, ratings_table
 from tests.unit.query.conftest import Asker
@@ -157,9 +157,9 @@ def test_one_answer_is_of_one_moment(actions: Windows) -> None:
 def test_a_table_without_retention_reads_the_store_itself() -> None:
     store = MemoryStore()
     plain = ratings_table(store).table
-    assert TableAccess(plain, store, SIGNER, Bell(), lambda: 0).store is store
+    assert TableAccess(plain, store, SIGNER, Notifier(), lambda: 0).store is store
     [windowed] = catalogue_of(ACTIONS).tables.values()
-    assert TableAccess(windowed, store, SIGNER, Bell(), lambda: 0).store is not store
+    assert TableAccess(windowed, store, SIGNER, Notifier(), lambda: 0).store is not store
 
 
 GATES = ["", "a", "a\x00", "b", "é"]
@@ -209,7 +209,7 @@ def test_every_read_shows_what_is_not_expired(
 
 def test_what_is_no_key_hides_no_rows(actions: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a foreign writer, of which nobody knows how old it is."""
-    monkeypatch.setattr("gateway.query.scan.FIRST_READ_ROWS", 1)
+    monkeypatch.setattr("tablegate.gateway.query.scan.FIRST_READ_ROWS", 1)
     expiry = actions.table.expiry
     assert expiry is not None
     actions.filled.put([count_of(actions, "ab", NOW_US)])

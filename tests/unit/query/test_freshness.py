@@ -3,9 +3,8 @@ import time
 from typing import Any
 
 import pytest
-
-from gateway.contract.types import Partition
-from gateway.query.errors import (
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.errors import (
     DeadlineExceeded,
     FutureOffset,
     InvalidConsistencyToken,
@@ -15,6 +14,7 @@ from gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
+
 from tests.support.tables import LocalCall, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 

@@ -2,11 +2,8 @@ import asyncio
 from contextlib import AbstractContextManager
 
 import pytest
-from typing_extensions import override
-
-from gateway.contract.types import Partition
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.query.errors import (
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.errors import (
     InvalidField,
     NotServed,
     PartitionUnavailable,
@@ -14,8 +11,11 @@ from gateway.query.errors import (
     StoreAway,
     TooManyKeys,
 )
-from gateway.stores.base import Phase, Snapshot
-from gateway.stores.memory import MemoryStore
+from tablegate.gateway.stores.base import Phase, Snapshot
+from tablegate.internal.v1.store_pb2 import TableState
+from typing_extensions import override
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import LocalCall, catalogue_of, rating, ratings_table
 from tests.unit.query.conftest import Asker, Ratings, Shop
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.gateway.cluster import directory
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.query import retry as patience
+from tablegate.gateway.query.call import Call, close_unawaited
+from tablegate.gateway.query.errors import PartitionUnavailable
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.query.retry import patient
+from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1.status_pb2 import GetStatusResponse
 
-from gateway.query import patience
-from gateway.query.access import TableAccess
-from gateway.query.call import Call, close_unawaited
-from gateway.query.errors import PartitionUnavailable
-from gateway.query.patience import patient
-from gateway.query.plans import wall_clock_ms
-from gateway.query.router import Router
-from gateway.routing import directory
-from gateway.routing.channels import GrpcForwarder
-from gateway.routing.directory import Directory
-from gateway.stores.base import Phase
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_store import MemoryStore
 from tests.support.cluster_doors import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
 from tests.support.tables import SIGNER, LocalCall, catalogue_of, rating
 from tests.unit.query.test_routed_unary import ROWS, failure
@@ -122,7 +122,7 @@ def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
     known.update(GetStatusResponse(gateway_id="a").SerializeToString())
     store, table = MemoryStore(), catalogue_of().tables["ratings"]
     router = Router(known, GrpcForwarder(lambda _: ""))
-    access = TableAccess(table, store, SIGNER, Bell(), wall_clock_ms, router=router)
+    access = TableAccess(table, store, SIGNER, Notifier(), wall_clock_ms, router=router)
     times = 0
 
     async def answer() -> bytes:

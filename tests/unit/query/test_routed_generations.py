@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
-from gateway.contract.types import Partition
-from gateway.stores.base import Phase
-from gateway.v1.query_pb2 import SUBSCRIBE_START_LIVE
 from tests.support.cluster_doors import EACH_ON_ONE, ClusterDoors, movie_of
 from tests.support.subscribing import Copy
 from tests.support.tables import rating

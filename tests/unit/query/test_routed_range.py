@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tablegate.gateway.query import ranges
+from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 
-from gateway.query import ranges
-from gateway.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 from tests.support.cluster_doors import ALONE, ClusterDoors, Held
 from tests.support.tables import rating
 

@@ -6,12 +6,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import routed_scan
+from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
+from tablegate.gateway.stores.base import Phase
+from tablegate.internal.v1.tokens_pb2 import Token
 
-from gateway.contract.types import Partition
-from gateway.internal.v1.tokens_pb2 import Token
-from gateway.query import routed_scan
-from gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
-from gateway.stores.base import Phase
 from tests.support.local_cluster import SAFE, Held, LocalCluster
 from tests.support.subscribing import token_of
 from tests.support.tables import SIGNER, LocalCall, rating

@@ -6,10 +6,10 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from gateway.contract.types import Partition
-from gateway.query import subscribe
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.support.local_cluster import LocalCluster
 from tests.support.subscribing import TIMEOUT_S, Copy, options
 from tests.support.tables import rating

@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
 from tests.support.subscribing import Copy, options
 from tests.support.tables import rating

@@ -7,13 +7,16 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import live_table
+from tablegate.gateway.query.errors import ShuttingDown
+from tablegate.gateway.query.subscribe import broadcaster as feed
+from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.gateway.query.subscribe import routed as routed_subscribe
+from tablegate.gateway.query.subscribe import sources as givers
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 
-from gateway.contract.types import Partition
-from gateway.query import givers, live_table, routed_subscribe, subscribe
-from gateway.query.errors import ShuttingDown
-from gateway.stores.base import Phase
-from gateway.subscription import feed
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 from tests.support.local_cluster import SAFE, Held, LocalCluster
 from tests.support.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
 from tests.support.tables import LocalCall

@@ -8,14 +8,14 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from tablegate.gateway.cluster.forward_token import MARK_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import retry as patience
+from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.stores.base import Phase
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
-from gateway.contract.tokens import TokenSigner
-from gateway.contract.types import Partition
-from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
-from gateway.query import patience
-from gateway.query.plans import wall_clock_ms
-from gateway.routing.marks import MARK_AGE_MAX_MS, ForwardMark, Marks
-from gateway.stores.base import Phase
 from tests.support.cluster_doors import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.tables import SIGNER, rating
 from tests.unit.query.conftest import SHOP
@@ -244,10 +244,10 @@ def test_a_mark_that_is_not_ours_is_refused(method: str, doors: ClusterDoors) ->
     marks = [
         "nonsense",
         token,
-        Marks(foreign, wall_clock_ms).sign(ForwardMark("ratings")),
-        Marks(SIGNER, wall_clock_ms).sign(ForwardMark("orders")),
-        Marks(SIGNER, lambda: wall_clock_ms() - MARK_AGE_MAX_MS - 1_000).sign(ForwardMark("ratings")),
-        Marks(SIGNER, lambda: wall_clock_ms() + MARK_AGE_MAX_MS + 60_000).sign(ForwardMark("ratings")),
+        ForwardTokenSigner(foreign, wall_clock_ms).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, wall_clock_ms).sign(ForwardToken("orders")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() - MARK_AGE_MAX_MS - 1_000).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() + MARK_AGE_MAX_MS + 60_000).sign(ForwardToken("ratings")),
     ]
     for mark in marks:
         for gateway_id in ("a", ALONE):
@@ -330,7 +330,7 @@ def test_the_newest_is_asked_for_where_the_partition_is(lone: ClusterDoors) -> N
 
 def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> None:
     number = movie_of(doors, 0)
-    marks = Marks(SIGNER, wall_clock_ms)
+    marks = ForwardTokenSigner(SIGNER, wall_clock_ms)
     asked: dict[str, dict[str, Any]] = {
         "GetRating": {"movie_id": number},
         "BatchGetRatings": {"keys": [{"movie_id": number}]},
@@ -338,13 +338,13 @@ def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> N
     }
     for method, fields in asked.items():
         right, wrong = (
-            ((MARK, marks.sign(ForwardMark("ratings", generation, (0, 1) if method == "ListRatings" else ()))),)
+            ((MARK, marks.sign(ForwardToken("ratings", generation, (0, 1) if method == "ListRatings" else ()))),)
             for generation in (1, 2)
         )
         doors.ask("a", method, metadata=right, **fields)
         answer = refused(doors, "a", method, metadata=wrong, **fields)
         assert answer[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
-    only = (MARK, marks.sign(ForwardMark("ratings", 1, (0,))))
+    only = (MARK, marks.sign(ForwardToken("ratings", 1, (0,))))
     here = doors.ask("a", "ListRatings", metadata=(only,), page_size=1_000)
     assert {doors.whole.table.partition_of(row) for row in here.ratings} == {0}
 

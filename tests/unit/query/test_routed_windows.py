@@ -7,10 +7,11 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import scan
+from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from gateway.contract.types import Partition
-from gateway.query import scan, subscribe
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 from tests.support.local_cluster import Held, LocalCluster
 from tests.support.seeds import seeds
 from tests.support.subscribing import TIMEOUT_S, Copy, options, token_of

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from gateway.contract.types import Partition
-from gateway.query import scan
-from gateway.query.errors import (
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import scan
+from tablegate.gateway.query.errors import (
     CorruptRow,
     DeadlineExceeded,
     InvalidField,
@@ -18,7 +17,8 @@ from gateway.query.errors import (
     ShuttingDown,
     TableRebuilt,
 )
-from gateway.stores.base import Change, Phase
+from tablegate.gateway.stores.base import Change, Phase
+
 from tests.support.subscribing import token_of
 from tests.support.tables import FilledTable, LocalCall, catalogue_of, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
@@ -213,8 +213,8 @@ def test_a_scan_is_as_old_as_its_first_rows_and_its_token_as_new_as_its_last() -
 def test_a_damaged_row_is_told(ratings: Ratings) -> None:
     key = ratings.table.key_of(rating(1))
     partition = catalogue_of().tables["ratings"].partition_of(key, 3)
-    from gateway.contract.types import Offset
-    from gateway.contract.versions import make_version
+    from tablegate.gateway.contract.types import Offset
+    from tablegate.gateway.contract.versions import make_version
 
     ratings.table.move(partition, changes=[Change(Offset(0), key, make_version(1, 1), b"\xff\xff", now_ms())])
     with pytest.raises(CorruptRow):

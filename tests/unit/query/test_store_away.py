@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
+from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.stores.base import Phase, StoreCorrupt
 
-from gateway.query.plans import wall_clock_ms
-from gateway.routing.marks import ForwardMark, Marks
-from gateway.stores.base import Phase, StoreCorrupt
 from tests.support.breaking_store import GONE, UNREADABLE, At
 from tests.support.cluster_doors import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.subscribing import Copy
@@ -116,7 +116,7 @@ def test_a_read_that_waits_when_the_store_goes_is_asked_elsewhere(doors: Cluster
 def test_who_is_asked_by_another_says_so_and_the_next_is_asked(doors: ClusterDoors) -> None:
     for gateway_id in ("a", "b"):
         doors[gateway_id].store.breaks()
-    mark = (MARK, Marks(SIGNER, wall_clock_ms).sign(ForwardMark("ratings")))
+    mark = (MARK, ForwardTokenSigner(SIGNER, wall_clock_ms).sign(ForwardToken("ratings")))
     for method, fields in asked_of(doors).items():
         assert refused(doors, "a", method, metadata=(mark,), **fields)[:2] == UNAVAILABLE
     doors.calls()

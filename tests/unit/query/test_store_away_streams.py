@@ -6,10 +6,11 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from tablegate.gateway.query import routed_scan
+from tablegate.gateway.query.errors import StoreAway
+from tablegate.gateway.query.subscribe import routed as routed_subscribe
+from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
-from gateway.query import routed_scan, routed_subscribe
-from gateway.query.errors import StoreAway
-from gateway.v1.query_pb2 import SUBSCRIBE_START_LIVE
 from tests.support.breaking_store import GONE, UNREADABLE, At
 from tests.support.local_cluster import SAFE, LocalCluster
 from tests.support.subscribing import Copy

@@ -3,18 +3,24 @@
 import asyncio
 
 import pytest
-
-from gateway.contract.types import Partition
-from gateway.query import live_table
-from gateway.query.errors import InvalidField, InvalidResumeToken, PartitionUnavailable, ShuttingDown, TooManyKeys
-from gateway.stores.base import Phase
-from gateway.stores.memory import MemoryStore
-from gateway.v1.query_pb2 import (
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import live_table
+from tablegate.gateway.query.errors import (
+    InvalidField,
+    InvalidResumeToken,
+    PartitionUnavailable,
+    ShuttingDown,
+    TooManyKeys,
+)
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
     SUBSCRIBE_START_LIVE,
 )
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
 from tests.unit.query.conftest import Ratings, make_ratings
 

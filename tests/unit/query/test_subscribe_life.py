@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
+from tablegate.gateway.query.live_table import FLUSH_S
+from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.gateway.server.watched_store import WatchedStore
+from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.query import subscribe
-from gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
-from gateway.query.live_table import FLUSH_S
-from gateway.server.watched_store import WatchedStore
-from gateway.stores.base import PastChange, Phase, StoreUnavailable
-from gateway.stores.memory import MemorySnapshot, MemoryStore
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
+from tests.kit.memory_store import MemorySnapshot, MemoryStore
 from tests.support.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
 from tests.support.tables import FilledTable, catalogue_of, rating
 from tests.unit.query.conftest import Asker, Ratings, make_ratings

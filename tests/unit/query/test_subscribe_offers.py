@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
+from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.live_table import FLUSH_S
+from tablegate.gateway.query.subscribe import broadcaster as feed
+from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from gateway.query.call import StreamMethod
-from gateway.query.live_table import FLUSH_S
-from gateway.stores.base import StoreUnavailable
-from gateway.subscription import feed
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.support.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
 from tests.support.tables import LocalCall
 from tests.unit.query.conftest import Ratings, make_ratings

@@ -6,9 +6,9 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
+from tablegate.gateway.query import live_table
 
-from gateway.query import live_table
-from gateway.stores.memory import MemoryStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.subscribing import OFTEN, Copy, opened, options, token_of
 from tests.support.tables import ACTIONS, FilledTable, catalogue_of
 from tests.unit.query.conftest import Asker

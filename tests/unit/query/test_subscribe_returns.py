@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.stores.base import StoreWriter
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from gateway.contract.types import COMPACTION_LAG_MS
-from gateway.replication.memory_log import MemoryBroker
-from gateway.replication.replicator import Replicator
-from gateway.stores.base import StoreWriter
-from gateway.stores.lmdb import LmdbStore
-from gateway.stores.memory import MemoryStore
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
+from tests.kit.memory_log import MemoryBroker
+from tests.kit.memory_store import MemoryStore
 from tests.support.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
 from tests.support.tables import ACTIONS, catalogue_of
 from tests.unit.query.conftest import Asker

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tablegate.gateway.query import live_table
+from tablegate.gateway.query.errors import SlowSubscription
 
-from gateway.query import live_table
-from gateway.query.errors import SlowSubscription
 from tests.support.subscribing import OFTEN, Stream, opened, options
 from tests.unit.query.parcels import Parcels, copy
 

@@ -4,21 +4,21 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tablegate.gateway.cluster.membership import Membership
+from tablegate.gateway.contract.catalogue import Catalogue, Partitioner, Table
+from tablegate.gateway.contract.placement import Candidate, wanted
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.kafka.log import Fetched, TopicPartition
+from tablegate.gateway.replication.manifests import problem_of
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.stores.base import Phase, Position, StoreWriter
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import Manifest
+from tablegate.v1.status_pb2 import GetStatusResponse
 from typing_extensions import override
 
-from gateway.contract.catalogue import Catalogue, Partitioner, Table
-from gateway.contract.placement import Candidate, wanted
-from gateway.contract.types import Partition, StoreId
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.log import Fetched, Source
-from gateway.replication.manifests import problem_of
-from gateway.replication.membership import Membership
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.replication.replicator import Replicator
-from gateway.stores.base import Phase, Position, StoreWriter
-from gateway.stores.memory import MemoryStore
-from gateway.v1.changelog_pb2 import Manifest
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import catalogue_of
 from tests.unit.replication.conftest import FakeClock, Job
 
@@ -253,7 +253,7 @@ class World:
             held = {member.name for member in self.running if partition in member.held()}
             if wanted and (live != wanted or held != wanted):
                 return f"partition {partition} is on {held}, live on {live}, wanted on {wanted}"
-            source = Source(self.job.topic, Partition(partition))
+            source = TopicPartition(self.job.topic, Partition(partition))
             keys = self.keys(source)
             for member in self.running:
                 rows = set(member.rows(partition))
@@ -261,7 +261,7 @@ class World:
                     return f"{member.name} has other rows of partition {partition}"
         return None
 
-    def keys(self, source: Source, end: int = 10**9) -> set[bytes | None]:
+    def keys(self, source: TopicPartition, end: int = 10**9) -> set[bytes | None]:
         """Return the keys that a changelog has rows of, as of an offset."""
         facts = self.broker.facts(source.topic)
         assert facts is not None
@@ -303,4 +303,4 @@ def another_contract() -> Catalogue:
     return replace(catalogue, tables={"ratings": replace(table, partitioner=other)})
 
 
-_NONE = Fetched(Source("", Partition(0)), [], 0)  # type: ignore[arg-type]
+_NONE = Fetched(TopicPartition("", Partition(0)), [], 0)  # type: ignore[arg-type]

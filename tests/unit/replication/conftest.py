@@ -9,20 +9,20 @@ from typing import Any
 
 import fastavro
 import pytest
+from tablegate.gateway.contract.catalogue import Catalogue, Table
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.kafka.log import Clock, TopicPartition
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.stores.base import Position
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
+from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
-from gateway.contract.catalogue import Catalogue, Table
-from gateway.contract.keys import encode_key
-from gateway.contract.rows import row_schema
-from gateway.contract.types import Partition, StoreId
-from gateway.contract.versions import make_version
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.log import Clock, Source
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.replication.replicator import Replicator
-from gateway.stores.base import Position
-from gateway.stores.memory import MemoryStore
-from gateway.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
-from gateway.v1.status_pb2 import GetStatusResponse, TableStatus
+from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import catalogue_of
 
 PARTITIONS = 2
@@ -74,8 +74,8 @@ class Job:
     def topic(self) -> str:
         return f"ratings-g{self.generation}-changelog"
 
-    def source(self, partition: int) -> Source:
-        return Source(self.topic, Partition(partition))
+    def source(self, partition: int) -> TopicPartition:
+        return TopicPartition(self.topic, Partition(partition))
 
     def create(self, partitions: int | None = None) -> "Job":
         self.topic_id = self.broker.create(self.topic, partitions or self.partitions)
@@ -100,7 +100,7 @@ class Job:
 
     def publish(self, manifest: Manifest | None = None) -> "Job":
         value = (manifest or self.manifest()).SerializeToString()
-        self.broker.append(Source("tables", Partition(0)), b"ratings", value)
+        self.broker.append(TopicPartition("tables", Partition(0)), b"ratings", value)
         return self
 
     def put(self, movie_ids: Iterable[int], *, count: int | None = None, delete: bool = False) -> None:

@@ -1,10 +1,11 @@
 """A gateway that comes back with another contract, over what it stored by the one before."""
 
-from gateway.contract.binder import bind
-from gateway.contract.catalogue import Catalogue
-from gateway.contract.descriptors import load_descriptors
-from gateway.replication.memory_log import MemoryBroker
-from gateway.stores.redis import RedisStore
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.stores.redis.store import RedisStore
+
+from tests.kit.memory_log import MemoryBroker
 from tests.support.redis import RedisServer, needs_redis
 from tests.support.tables import RATINGS, catalogue_of
 from tests.unit.replication.conftest import FakeClock, Gateway, Job

@@ -3,26 +3,26 @@
 import logging
 
 import pytest
-
-from gateway.contract.types import Partition
-from gateway.replication.gateways_topic import ALIVE_MS, FORGOTTEN_MS, GONE_MS, GatewaysTopic, NameTaken
-from gateway.replication.log import Source
-from gateway.replication.membership import Membership
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.replication.replicator import Replicator
-from gateway.stores.memory import MemoryStore
-from gateway.v1.cluster_pb2 import (
+from tablegate.gateway.cluster.gateways_topic import ALIVE_MS, FORGOTTEN_MS, GONE_MS, GatewaysTopic, NameTaken
+from tablegate.gateway.cluster.membership import Membership
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.v1.cluster_pb2 import (
     REPLICA_PHASE_CATCHING_UP,
     REPLICA_PHASE_LIVE,
     GatewayRecord,
     HeldGeneration,
     HeldTable,
 )
-from gateway.v1.status_pb2 import GatewayStatus
+from tablegate.v1.status_pb2 import GatewayStatus
+
+from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import catalogue_of
 from tests.unit.replication.conftest import FakeClock
 
-SOURCE = Source("gateways", Partition(0))
+SOURCE = TopicPartition("gateways", Partition(0))
 
 
 @pytest.fixture

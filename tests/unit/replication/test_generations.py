@@ -5,11 +5,11 @@ import random
 from collections import Counter
 
 import pytest
+from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.v1.changelog_pb2 import SourceTopic
 
-from gateway.contract.types import Offset, StoreId
-from gateway.replication.log import Source
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.v1.changelog_pb2 import SourceTopic
+from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.support.seeds import seeds
 from tests.unit.replication.conftest import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 
@@ -242,7 +242,7 @@ def test_without_last_markers_a_broken_generation_is_served_until_the_next_is_re
     lines: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 1)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
     assert callable(damage)
     newer.put(range(50, 200))
     job.mark(0, {0: 11, 1: 10}, final=True)
@@ -271,7 +271,7 @@ def test_what_cannot_be_followed_on_is_fetched_no_more(
     served: Gateway, job: Job, newer: Job, monkeypatch: pytest.MonkeyPatch, lines: pytest.LogCaptureFixture
 ) -> None:
     """A topic that was made anew has records at the old offsets in time."""
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 1)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
     newer.put(range(50, 400))
     newer.publish()
     served.steps(3)
@@ -303,7 +303,7 @@ def test_a_topic_whose_last_markers_were_applied_is_fetched_no_more(served: Gate
     assert served.state().store_id == store_id
 
 
-def _followed(gateway: Gateway) -> set[Source]:
+def _followed(gateway: Gateway) -> set[TopicPartition]:
     log = gateway.replicator._log
     assert isinstance(log, MemoryLog)
     return set(log._positions)
@@ -333,7 +333,7 @@ def test_a_generation_that_breaks_before_it_is_live_again_is_given_up(
     job.put(range(20, 300))
     served.restart()
     newer.publish()
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 1)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
     served.steps(20)
     assert served.state().manifest.generation == 1
     delete_topic(job)
@@ -387,7 +387,7 @@ def test_a_gateway_without_rows_restores_the_newest_alone(gateway: Gateway, job:
 def test_a_generation_that_nobody_was_answered_from_is_not_waited_for(
     gateway: Gateway, job: Job, newer: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 5)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
     job.publish().put(range(2_000))
     gateway.steps(10)
     assert gateway.state().manifest.generation == 1

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.kafka.log import Fetched
 
-from gateway.contract.types import Offset
-from gateway.contract.versions import VERSION_HEADER
-from gateway.replication.kafka import KafkaLog
-from gateway.replication.log import Fetched
-from gateway.replication.memory_log import source
+from tests.kit.memory_log import source
 
 RECORDS = 3
 SOURCE = source("changelog", 0)

@@ -3,10 +3,10 @@
 import random
 
 import pytest
+from tablegate.gateway.kafka.log import Fetched
 from typing_extensions import override
 
-from gateway.replication.log import Fetched
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.support.seeds import seeds
 from tests.unit.replication.cluster_world import World
 

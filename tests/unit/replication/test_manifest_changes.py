@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
+from tablegate.gateway.replication.manifests import ManifestSequence
+from tablegate.v1 import options_pb2
+from tablegate.v1.changelog_pb2 import Manifest
 
-from gateway.contract.types import StoreId
-from gateway.query.errors import PartitionUnavailable, RowNotFound
-from gateway.replication.manifests import Succession
-from gateway.replication.memory_log import MemoryBroker, source
-from gateway.v1 import options_pb2
-from gateway.v1.changelog_pb2 import Manifest
+from tests.kit.memory_log import MemoryBroker, source
 from tests.unit.query.conftest import Asker
 from tests.unit.replication.conftest import PARTITIONS, Gateway, Job
 
@@ -80,7 +80,7 @@ def asker(gateway: Gateway) -> Asker:
 @changed
 def test_what_places_rows_stays_within_a_generation(job: Job, change: Change, words: str) -> None:
     good, wrong = job.manifest(), changed_manifest(job, change)
-    succession = Succession(None)
+    succession = ManifestSequence(None)
     assert succession.breach_of(good) is None
     succession.take(good)
     told = succession.breach_of(wrong)
@@ -97,17 +97,17 @@ def test_schemas_sources_and_mode_may_change(job: Job) -> None:
     later = job.manifest(mode=1, declared_generation=1)
     later.value_schemas[2] = "{}"
     later.sources.add(topic="more", partition_count=1)
-    assert Succession(job.manifest()).breach_of(later) is None
+    assert ManifestSequence(job.manifest()).breach_of(later) is None
 
 
 def test_one_topic_id_in_two_spellings_is_no_change(job: Job) -> None:
     java, librdkafka = (job.manifest(changelog_topic_id=spelled) for spelled in ("a+b/", "a-b_"))
-    assert Succession(java).breach_of(librdkafka) is None
+    assert ManifestSequence(java).breach_of(librdkafka) is None
 
 
 @changed
 def test_after_a_removal_anything_may_follow(job: Job, change: Change, words: str) -> None:
-    succession = Succession(job.manifest())
+    succession = ManifestSequence(job.manifest())
     again = changed_manifest(job, change)
     succession.end()
     assert succession.breach_of(again) is None
@@ -117,7 +117,7 @@ def test_after_a_removal_anything_may_follow(job: Job, change: Change, words: st
 
 def test_an_older_manifest_says_nothing_of_the_newest_generation(job: Job) -> None:
     newest = job.manifest(generation=2)
-    succession = Succession(newest)
+    succession = ManifestSequence(newest)
     older = job.manifest(changelog_topic_id="old")
     assert succession.breach_of(older) is None
     succession.take(older)

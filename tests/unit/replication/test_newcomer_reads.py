@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
+from tablegate.v1.status_pb2 import PARTITION_ROUTE_FORWARDED
 
-from gateway.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-from gateway.v1.status_pb2 import PARTITION_ROUTE_FORWARDED
 from tests.support.cluster_doors import ALONE, ClusterDoors
 from tests.support.metadata import at
 from tests.support.tables import rating

@@ -3,13 +3,13 @@
 import random
 
 import pytest
+from tablegate.gateway.cli.served import directory_of, served_tables
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.stored_table import StoredTable, next_name
+from tablegate.gateway.replication.table_log import TableLog
+from tablegate.v1.cluster_pb2 import GatewayRecord
 
-from gateway.cli.served import directory_of, served_tables
-from gateway.contract.types import Partition
-from gateway.replication.log import Source
-from gateway.replication.stored_table import StoredTable, next_name
-from gateway.replication.table_log import TableLog
-from gateway.v1.cluster_pb2 import GatewayRecord
 from tests.support.seeds import seeds
 from tests.unit.replication.cluster_world import Member, SlowLog, World
 
@@ -202,6 +202,6 @@ def test_gateways_of_a_version_that_does_not_tell_their_partitions_are_not_waite
     record.tables.add(table="ratings", replicas=2).serving.generation = 1
     new = world.join()
     for _ in range(100):
-        world.broker.append(Source("gateways", Partition(0)), b"before", record.SerializeToString())
+        world.broker.append(TopicPartition("gateways", Partition(0)), b"before", record.SerializeToString())
         world.run(0.2)
     assert new.state().manifest.generation == 2

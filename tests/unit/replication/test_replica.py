@@ -4,18 +4,18 @@ import json
 import logging
 
 import pytest
+from tablegate.gateway.contract.rows import RowDecoder, row_schema
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.kafka.log import Fetched, Record, TopicPartition
+from tablegate.gateway.replication.partition import PartitionReplica, SkippedRecords
+from tablegate.gateway.stores.base import Phase, Position, StoreFull
+from tablegate.v1.changelog_pb2 import ProgressMarker
 
-from gateway.contract.rows import RowDecoder, row_schema
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import make_version
-from gateway.replication.log import Fetched, Record, Source
-from gateway.replication.replica import Replica, SkippedRecords
-from gateway.stores.base import Phase, Position, StoreFull
-from gateway.stores.memory import MemoryStore
-from gateway.v1.changelog_pb2 import ProgressMarker
+from tests.kit.memory_store import MemoryStore
 from tests.unit.replication.conftest import key_of, ratings, value_of
 
-SOURCE = Source("ratings-g1-changelog", Partition(0))
+SOURCE = TopicPartition("ratings-g1-changelog", Partition(0))
 ID = StoreId(1)
 
 
@@ -26,7 +26,7 @@ class Setup:
         self.store = MemoryStore(free_bytes=self._free_bytes)
         self.skipped = SkippedRecords("ratings")
         start = Offset(next_offset)
-        self.replica = Replica(
+        self.replica = PartitionReplica(
             store=self.store,
             store_id=ID,
             source=SOURCE,

@@ -4,12 +4,12 @@ import logging
 from concurrent.futures import Future
 
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.kafka.log import Fetched, TopicFacts
+from tablegate.gateway.stores.base import Phase
 from typing_extensions import override
 
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.replication.log import Fetched, TopicFacts
-from gateway.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
-from gateway.stores.base import Phase
+from tests.kit.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
 from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job, key_of, value_of
 
 
@@ -52,7 +52,7 @@ def test_a_table_is_restored_then_followed(gateway: Gateway, job: Job) -> None:
 def test_nothing_is_served_before_every_partition_passed_its_barrier(
     gateway: Gateway, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 10)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 10)
     job.publish().put(range(100))
     while not gateway.state().HasField("manifest"):
         gateway.steps(1)
@@ -175,7 +175,7 @@ def test_new_schemas_of_a_manifest_are_taken(gateway: Gateway, job: Job) -> None
 def test_a_new_generation_is_built_beside_and_switched_to(
     gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 5)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
     job.publish().put(range(20))
     gateway.steps(20)
     old_id = gateway.state().store_id
@@ -210,7 +210,7 @@ def test_an_older_generation_is_ignored(gateway: Gateway, job: Job, broker: Memo
 
 def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Serve generation 1, and begin to build generation 2 beside it; return the job of the latter."""
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 5)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
     job.publish().put(range(20))
     gateway.steps(20)
     newer = Job(broker, generation=2, sequence=1000).create()
@@ -527,7 +527,7 @@ def test_restore_progress_is_in_status_and_log(
     gateway: Gateway, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 10)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 10)
     job.publish().put(range(400))
     gateway.steps(8, pass_s=1)
     status = gateway.table_status()

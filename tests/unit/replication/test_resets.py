@@ -1,19 +1,19 @@
 """A table that was reset, and is built again as its next generation."""
 
 import pytest
+from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.query.errors import TableRebuilt
+from tablegate.v1.changelog_pb2 import Manifest
 
-from gateway.contract.types import StoreId
-from gateway.query.errors import TableRebuilt
-from gateway.replication.log import Source
-from gateway.replication.memory_log import MemoryBroker, source
-from gateway.v1.changelog_pb2 import Manifest
+from tests.kit.memory_log import MemoryBroker, source
 from tests.unit.query.conftest import Asker
 from tests.unit.replication.conftest import Gateway, Job
 
 
 def reset(broker: MemoryBroker, job: Job) -> Job:
     """Do what `tablegate job reset` does; return the job that builds the table again."""
-    tables: Source = source("tables", 0)
+    tables: TopicPartition = source("tables", 0)
     past = Manifest(table="ratings/past", generation=job.generation)
     broker.append(tables, b"ratings/past", past.SerializeToString())
     broker.append(tables, b"ratings", None)

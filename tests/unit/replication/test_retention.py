@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.stores.lmdb.store import LmdbStore
 
-from gateway.contract.types import Offset, Partition
-from gateway.contract.versions import make_version
-from gateway.replication.log import Source
-from gateway.stores.lmdb import LmdbStore
-from gateway.stores.memory import MemoryStore
+from tests.kit.memory_store import MemoryStore
 from tests.unit.replication.conftest import START_MS
 from tests.unit.replication.windowed import (
     DAY_S,
@@ -91,7 +91,7 @@ def test_a_replay_brings_nothing_back(setup: Setup, restarted: bool) -> None:
 
 
 def test_a_sweep_goes_in_steps_and_records_are_applied_between(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.replication.sweep.SWEEP_MAX", 10)
+    monkeypatch.setattr("tablegate.gateway.replication.sweep.SWEEP_MAX", 10)
     setup.put((browser, aged(-30 - number)) for number in range(100) for browser in "abc")
     setup.steps()
     setup.seconds(12)
@@ -124,7 +124,7 @@ def test_a_sweep_removes_all_that_is_expired_and_nothing_else(
     setup = Setup()
     ages = {(browser, aged(-20 - age)) for browser, age in windows}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.replication.sweep.SWEEP_MAX", step)
+        patch.setattr("tablegate.gateway.replication.sweep.SWEEP_MAX", step)
         setup.put(sorted(ages))
         dead = [window for place, window in enumerate(sorted(ages)) if place in deleted]
         setup.put(dead, delete=True)
@@ -142,7 +142,7 @@ def test_a_sweep_removes_all_that_is_expired_and_nothing_else(
 
 def test_the_history_holds_all_that_expired_at_its_offset(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nobody could read on from the offset that is next, until a record comes."""
-    monkeypatch.setattr("gateway.replication.sweep.SWEPT_AT_OFFSET_MAX", 20)
+    monkeypatch.setattr("tablegate.gateway.replication.sweep.SWEPT_AT_OFFSET_MAX", 20)
     setup.put(("a", aged(-30 - number)) for number in range(50))
     setup.steps()
     setup.clock.passed_s += 500
@@ -207,7 +207,7 @@ def test_a_longer_retention_is_remembered_over_a_refusal(setup: Setup) -> None:
     setup.put([("a", aged(-5))])
     setup.steps()
     setup.seconds(30)
-    setup.broker.append(Source("tables", Partition(0)), NAME.encode(), None)
+    setup.broker.append(TopicPartition("tables", Partition(0)), NAME.encode(), None)
     setup.seconds(3)
     assert setup.state().problem
     assert setup.state().retention_us == DAY_S * 1_000_000
@@ -247,7 +247,9 @@ def test_a_clock_that_is_put_right_by_little_restores_nothing(setup: Setup) -> N
 
 
 def test_a_key_without_a_start_is_poison(setup: Setup) -> None:
-    setup.broker.append(Source(TOPIC, Partition(0)), b"a\x00\x00", value_of(("a", 0), 1), version=make_version(1, 1))
+    setup.broker.append(
+        TopicPartition(TOPIC, Partition(0)), b"a\x00\x00", value_of(("a", 0), 1), version=make_version(1, 1)
+    )
     setup.put([("a", 0)])
     setup.seconds(2)
     assert setup.is_served()
@@ -261,7 +263,7 @@ def test_what_is_no_key_neither_stops_a_sweep_nor_is_swept(setup: Setup) -> None
     partition = setup.source(kept).partition
     setup.put([kept, gone])
     foreign = b"a" + (2**63 + START_MS * 1_000).to_bytes(8, "big")
-    setup.broker.append(Source(TOPIC, partition), foreign, value_of(kept, 1), version=make_version(1, 1))
+    setup.broker.append(TopicPartition(TOPIC, partition), foreign, value_of(kept, 1), version=make_version(1, 1))
     setup.steps()
     setup.clock.passed_s += 60
     setup.seconds(12)
@@ -279,7 +281,7 @@ def truncate(setup: Setup, offset: int | None = None) -> None:
     assert facts is not None
     for partition, end in enumerate(facts.end_offsets):
         start = end if offset is None else Offset(offset)
-        setup.broker.truncate_before(Source(TOPIC, Partition(partition)), start)
+        setup.broker.truncate_before(TopicPartition(TOPIC, Partition(partition)), start)
 
 
 def test_a_changelog_that_begins_late_is_restored(setup: Setup) -> None:
@@ -310,7 +312,7 @@ def test_a_store_that_is_up_to_date_stays_when_the_changelog_is_cut(
 
 
 def test_a_changelog_that_is_cut_while_it_is_restored(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.stores.base.OwnStore.changes_max", 2)
+    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 2)
     setup.put((browser, -number) for number in range(20) for browser in "abcd")
     while not setup.state().HasField("manifest") or not setup.windows():
         setup.steps(1)

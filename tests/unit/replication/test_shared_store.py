@@ -5,15 +5,15 @@ import random
 from concurrent.futures import Future
 
 import pytest
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.kafka.log import Fetched, TopicFacts, TopicPartition
+from tablegate.gateway.stores.base import StoreWentBack
+from tablegate.gateway.stores.redis.connection import parse_address
+from tablegate.gateway.stores.redis.layout import Keys
+from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
-from gateway.contract.types import Offset, Partition
-from gateway.replication.log import Fetched, Source, TopicFacts
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.stores.base import StoreWentBack
-from gateway.stores.redis import RedisStore
-from gateway.stores.redis_connection import parse_address
-from gateway.stores.redis_layout import Keys
+from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.support.redis import RedisServer, needs_redis
 from tests.support.seeds import seeds
 from tests.unit.replication.cluster_world import Member, World
@@ -65,7 +65,7 @@ class SharedWorld(World):
         topic = member.state().manifest.changelog_topic
         for number in member.live():
             position = member.positions()[number]
-            source = Source(topic, Partition(number))
+            source = TopicPartition(topic, Partition(number))
             assert set(member.rows(number)) == self.keys(source, position.next_offset), (member.name, number)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def test_who_comes_later_or_again_restores_nothing(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture, log: type[MemoryLog], seed: int
 ) -> None:
     """Though the others write on all the time, and so are further than its looks say."""
-    caplog.set_level(logging.INFO, "gateway.replication")
+    caplog.set_level(logging.INFO, "tablegate.gateway.replication")
     world = SharedWorld(redis_server, seed, replicas=0, lag=False)
     world.log = log
     world.join()
@@ -133,7 +133,7 @@ def test_who_comes_later_or_again_restores_nothing(
 def test_a_changelog_that_lost_records_is_restored_into_another_copy_once(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture, running: bool
 ) -> None:
-    caplog.set_level(logging.INFO, "gateway.replication")
+    caplog.set_level(logging.INFO, "tablegate.gateway.replication")
     world = SharedWorld(redis_server, 1, replicas=0, lag=False)
     for _ in range(2):
         world.join()

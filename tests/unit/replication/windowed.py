@@ -7,23 +7,23 @@ from typing import Any
 
 import fastavro
 from google.protobuf.duration_pb2 import Duration
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue, Table
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.keys import decode_key, encode_key
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.stores.base import PastChange, Position, StoreWriter
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1 import options_pb2
+from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
+from tablegate.v1.status_pb2 import GetStatusResponse
 
-from gateway.contract.binder import bind
-from gateway.contract.catalogue import Catalogue, Table
-from gateway.contract.descriptors import load_descriptors
-from gateway.contract.keys import decode_key, encode_key
-from gateway.contract.rows import row_schema
-from gateway.contract.types import Offset, Partition, StoreId
-from gateway.contract.versions import make_version
-from gateway.internal.v1.store_pb2 import TableState
-from gateway.replication.log import Source
-from gateway.replication.memory_log import MemoryBroker, MemoryLog
-from gateway.replication.replicator import Replicator
-from gateway.stores.base import PastChange, Position, StoreWriter
-from gateway.stores.memory import MemoryStore
-from gateway.v1 import options_pb2
-from gateway.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
-from gateway.v1.status_pb2 import GetStatusResponse
+from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import ACTIONS, catalogue_of
 from tests.unit.replication.conftest import START_MS, FakeClock
 
@@ -85,7 +85,7 @@ class Setup:
             partition_by_count=1,
             value_schemas={1: json.dumps(row_schema(table()))},
         )
-        self.broker.append(Source("tables", Partition(0)), NAME.encode(), manifest.SerializeToString())
+        self.broker.append(TopicPartition("tables", Partition(0)), NAME.encode(), manifest.SerializeToString())
         self.restart()
 
     def restart(self, catalogue: Catalogue | None = None) -> None:
@@ -93,8 +93,8 @@ class Setup:
         log = MemoryLog(self.broker)
         self.replicator = Replicator(catalogue, log=log, store=self.store, clock=self.clock)
 
-    def source(self, window: Window) -> Source:
-        return Source(TOPIC, table().partition_of(key_of(window), PARTITIONS))
+    def source(self, window: Window) -> TopicPartition:
+        return TopicPartition(TOPIC, table().partition_of(key_of(window), PARTITIONS))
 
     def put(self, windows: Iterable[Window], *, delete: bool = False) -> None:
         for window in windows:
@@ -106,7 +106,7 @@ class Setup:
     def mark(self) -> None:
         for partition in range(PARTITIONS):
             value = ProgressMarker(generation=1).SerializeToString()
-            self.broker.append(Source(TOPIC, Partition(partition)), b"", value)
+            self.broker.append(TopicPartition(TOPIC, Partition(partition)), b"", value)
 
     def steps(self, count: int = 8, *, pass_s: float = 0.01) -> None:
         for _ in range(count):

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import typer
+from tablegate.gateway.cli.main import _replicas
+from tablegate.gateway.cluster.membership import REPLICAS, Membership
+from tablegate.gateway.server.child import ChildConfig
+from tablegate.gateway.server.cluster import check_cluster, membership_of
+from tablegate.gateway.server.config import ServeConfig, ServeError
 
-from gateway.cli.main import _replicas
-from gateway.replication.membership import REPLICAS, Membership
-from gateway.server.child import ChildConfig
-from gateway.server.cluster import check_cluster, membership_of
-from gateway.server.config import ServeConfig, ServeError
 from tests.support.tables import RATINGS, catalogue_of
 
 

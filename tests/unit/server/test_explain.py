@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
+from tablegate.v1 import cluster_pb2
+from tablegate.v1 import status_pb2 as own
+from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
 
-from gateway.contract.tokens import request_hasher
-from gateway.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
-from gateway.v1 import cluster_pb2
-from gateway.v1 import status_pb2 as own
-from gateway.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
 from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.support.gateway import soon
 from tests.support.metadata import RATINGS_SERVICE, at, ranked_ids, refused

@@ -3,15 +3,15 @@
 from collections.abc import Collection
 
 import pytest
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.server.services.health import live_tables
+from tablegate.gateway.stores.base import Phase
 
-from gateway.contract.types import Partition
-from gateway.routing.directory import Directory
-from gateway.server.health import live_tables
-from gateway.stores.base import Phase
-from gateway.stores.memory import MemoryStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.tables import FilledTable, ratings_table
-from tests.unit.routing.test_directory import live, told
-from tests.unit.routing.test_directory import status as status_of
+from tests.unit.cluster.test_directory import live, told
+from tests.unit.cluster.test_directory import status as status_of
 
 NAMES = frozenset({"ratings"})
 

@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Callable
 
-from gateway.contract.keys import KeyType
-from gateway.door.door import Door
-from gateway.query.plans import query_methods
-from gateway.server.metadata_service import metadata_methods
-from gateway.stores.base import Phase
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1 import cluster_pb2, options_pb2
-from gateway.v1 import status_pb2 as own
-from gateway.v1.status_pb2 import GetStatusResponse, TableMetadata
+from tablegate.gateway.contract.keys import KeyType
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1 import cluster_pb2, options_pb2
+from tablegate.v1 import status_pb2 as own
+from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
+
+from tests.kit.memory_store import MemoryStore
 from tests.support.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
 from tests.support.metadata import Asked, at, ranked_ids, refused
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
@@ -174,10 +175,10 @@ class _LoneDoor(ThreadedDoor):
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
-    def _make_it(self) -> Door:
-        self._loop, self.bell, catalogue = asyncio.get_running_loop(), Bell(), catalogue_of()
+    def _make_it(self) -> HttpServer:
+        self._loop, self.bell, catalogue = asyncio.get_running_loop(), Notifier(), catalogue_of()
         parts = catalogue, self.store, SIGNER, self.bell
-        self.door = Door({**query_methods(*parts), **metadata_methods(*parts)}, "127.0.0.1:0")
+        self.door = HttpServer({**query_methods(*parts), **metadata_methods(*parts)}, "127.0.0.1:0")
         return self.door
 
 

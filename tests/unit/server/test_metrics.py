@@ -9,15 +9,15 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.metrics import Metrics
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
+from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 
-from gateway.door.calls import Calls
-from gateway.door.door import Door
-from gateway.query.plans import query_methods
-from gateway.server.metrics import Metrics
-from gateway.stores.memory import MemoryStore
-from gateway.subscription.bell import Bell
-from gateway.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-from gateway.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tests.kit.memory_store import MemoryStore
 from tests.support.gateway import soon
 from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.support.threaded_door import ThreadedDoor
@@ -40,12 +40,12 @@ def port(tmp_path: Path) -> Iterator[int]:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put([rating(362)])
     store.set_status(_status().SerializeToString())
-    methods = query_methods(catalogue, store, SIGNER, Bell())
+    methods = query_methods(catalogue, store, SIGNER, Notifier())
 
     def web(_methods: object, calls: Calls) -> list[Metrics]:
         return [Metrics(calls, store, tmp_path, name="worker-0", parent=PARENT)]
 
-    with ThreadedDoor(lambda: Door(methods, "127.0.0.1:0", web=web)) as door:
+    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
 
 

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tablegate.gateway.server import watched_store
+from tablegate.gateway.server.watched_store import WatchedStore
+from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 
-from gateway.server import watched_store
-from gateway.server.watched_store import WatchedStore
-from gateway.stores.base import StoreReader, StoreUnavailable
-from gateway.stores.memory import MemoryStore
+from tests.kit.memory_store import MemoryStore
 from tests.support.breaking_store import BreakingStore
 from tests.support.gateway import soon
 

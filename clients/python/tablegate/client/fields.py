@@ -1,0 +1,106 @@
+"""Finds the fields of a contract's messages by their types: a contract names them as it likes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from operator import attrgetter
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tablegate.client.events import Key
+
+SUBSCRIBE_OPTIONS = "tablegate.v1.SubscribeOptions"
+SUBSCRIBE_PROGRESS = "tablegate.v1.SubscribeProgress"
+READ_OPTIONS = "tablegate.v1.ReadOptions"
+ANNOTATION = 50731  # (tablegate.v1.table) of messages, (tablegate.v1.query) of methods, (tablegate.v1.param) of fields
+TABLE_KEY = 2  # TableOptions.key
+
+
+class ContractMismatch(TypeError):
+    """A message is not one of a contract's query; the text says what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFields:
+    """Names of the fields of a Subscribe's response, and the function from a row or key message to the key."""
+
+    progress: str
+    changes: str
+    upsert: str
+    delete: str
+    key_of: Callable[[Message], Key]
+
+
+def field_of_type(message: Any, type_name: str) -> str:
+    """Return the name of the one field of this type; raise `ContractMismatch`."""
+    for field in message.fields:
+        if field.message_type is not None and field.message_type.full_name == type_name:
+            return str(field.name)
+    raise ContractMismatch(f"{message.full_name} has no field of type {type_name}: it is no message of that query")
+
+
+def response_fields(response: Any) -> ResponseFields:
+    """Return what there is in a Subscribe's response; raise `ContractMismatch`."""
+    progress = field_of_type(response, SUBSCRIBE_PROGRESS)
+    for field in response.fields:
+        change = field.message_type
+        if field.name != progress and field.is_repeated and change is not None and len(change.fields) == 2:
+            return _with_change(progress, str(field.name), change)
+    raise ContractMismatch(f"{response.full_name} repeats no message with a row and a key: it is no Subscribe's")
+
+
+def _with_change(progress: str, changes: str, change: Any) -> ResponseFields:
+    row, key = change.fields
+    if _key_columns(key.message_type) or _more_fields(key, row):
+        row, key = key, row
+    columns = _key_columns(row.message_type)
+    if not columns:  # generated without the annotations
+        if not _more_fields(row, key):
+            raise ContractMismatch(
+                f"{change.full_name} does not tell its row from its key: "
+                "generate code from the contract with its annotations"
+            )
+        columns = [str(field.name) for field in key.message_type.fields]
+    return ResponseFields(progress, changes, str(row.name), str(key.name), _key_reader(row.message_type, columns))
+
+
+def _more_fields(one: FieldDescriptor, other: FieldDescriptor) -> bool:
+    counts = [len(field.message_type.fields) if field.message_type is not None else 0 for field in (one, other)]
+    return counts[0] > counts[1]
+
+
+def _key_columns(message: Descriptor | None) -> Sequence[str]:
+    """Return the key columns that the annotation of a row names; none where there is no annotation.
+
+    It is read by its number: so this needs no generated code of the annotations, and finds them in every pool.
+    """
+    if message is None:
+        return ()
+    tables = numbered(message.GetOptions().SerializeToString(), ANNOTATION)
+    return [name.decode() for table in tables for name in numbered(table, TABLE_KEY)]
+
+
+def numbered(data: bytes, number: int) -> list[Any]:
+    """Return the values of a field of a message's bytes, in order: bytes of texts and messages, and numbers."""
+    fields: Any = UnknownFieldSet(Empty.FromString(data))
+    return [field.data for field in fields if field.field_number == number]
+
+
+def _key_reader(row: Descriptor, columns: Sequence[str]) -> Callable[[Message], Key]:
+    read: Callable[[Message], Any] = attrgetter(*columns)
+    times = [row.fields_by_name[name].message_type is not None for name in columns]
+    if not any(times):
+        return read
+
+    def read_times(message: Message) -> Key:
+        values = [getattr(message, name) for name in columns]
+        plain = tuple(
+            value.ToDatetime(tzinfo=UTC) if is_time else value for value, is_time in zip(values, times, strict=True)
+        )
+        return plain if len(plain) > 1 else plain[0]
+
+    return read_times

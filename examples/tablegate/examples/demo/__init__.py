@@ -1,0 +1,1 @@
+"""`tablegate demo`: everything on one machine."""

@@ -1,0 +1,46 @@
+"""Avro in the Confluent wire format, by Confluent's own serializer."""
+
+import json
+from collections.abc import Mapping
+
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaRegistryClient,
+    topic_record_subject_name_strategy,
+    topic_subject_name_strategy,
+)
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from tablegate.jobs.jars import LocalError
+
+
+class AvroValues:
+    """Values of a topic; raises `LocalError` where the registry does not take their schemas. For one thread.
+
+    The schema of a topic with one type of record has the subject `<topic>-value`. Several types have
+    `<topic>-<full record name>` each, and are registered in their order. Without the URL of a schema registry, a
+    registry in this process counts schema ids from 1.
+    """
+
+    def __init__(self, topic: str, *schemas: str, registry_url: str | None) -> None:
+        self._context = SerializationContext(topic, MessageField.VALUE)
+        subject_of = topic_subject_name_strategy if len(schemas) == 1 else topic_record_subject_name_strategy
+        registry = SchemaRegistryClient.new_client({"url": registry_url or "mock://samples"})
+        try:
+            for schema in schemas:
+                record = json.loads(schema)
+                subject = subject_of(self._context, f"{record['namespace']}.{record['name']}")
+                registry.register_schema(subject or "", Schema(schema, "AVRO"))
+        except Exception as error:  # noqa: BLE001  the registry's client lets faults of its HTTP library through
+            raise LocalError(
+                f'schema registry "{registry_url}" did not take the schema of topic "{topic}" ({error}): '
+                "check the address, and that the topic has no other schema there"
+            ) from None
+        options = {"subject.name.strategy": subject_of}
+        self._serializers = {schema: AvroSerializer(registry, schema, conf=options) for schema in schemas}
+
+    def frame(self, schema: str, record: Mapping[str, object]) -> bytes:
+        """Return 00, the schema's id and the Avro of `record`."""
+        framed: bytes | None = self._serializers[schema](dict(record), self._context)
+        assert framed is not None, "only None is serialized to None"
+        return framed

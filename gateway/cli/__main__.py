@@ -1,5 +1,0 @@
-"""`python -m gateway.cli`: the same as `tablegate`."""
-
-from gateway.cli import main
-
-main()

@@ -1,0 +1,5 @@
+"""`python -m tablegate.gateway.cli`: the same as `tablegate`."""
+
+from tablegate.gateway.cli import main
+
+main()

@@ -1,0 +1,331 @@
+"""`tablegate job …`: the commands that run the PySpark jobs of tables, and look after them."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from tablegate.gateway.cli import show_jobs
+from tablegate.gateway.cli.failing import complain, fail
+from tablegate.jobs.arguments import (
+    CHECKPOINTS,
+    KEEP_OLD_S,
+    Bootstrap,
+    Checkpoints,
+    KeepOld,
+    Master,
+    OtherMode,
+    Partitions,
+    RegistryUrl,
+    SparkLog,
+)
+from tablegate.jobs.table import Table
+
+if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
+    from tablegate.jobs.running.options import Options, Start
+
+jobs = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them.")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Example tables (ratings), or .py files that define TABLE or TABLES; shop.py:orders is one of several.",
+        metavar="NAME|FILE...",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="An example table (ratings), or a .py file that defines TABLE; shop.py:orders is one of several tables.",
+        metavar="NAME|FILE",
+    ),
+]
+Every = Annotated[bool, typer.Option("--all", help="All example tables.")]
+
+
+def _named(names: list[str] | None, *, every: bool) -> list[str]:
+    from tablegate.jobs.planning.declarations import example_names
+
+    if every and names:
+        fail("tables are named beside --all: give names, or --all")
+    if not every and not names:
+        fail("no table is named: give a name like ratings, or a .py file that defines TABLE, or --all")
+    return example_names() if every else names or []
+
+
+@contextmanager
+def _job_errors() -> Iterator[None]:
+    from tablegate.jobs.errors import JobError
+
+    try:
+        yield
+    except JobError as error:
+        fail(error)
+
+
+@jobs.command("run")
+def run(
+    bootstrap: Bootstrap,
+    names: Names = None,
+    every: Every = False,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    master: Master = None,
+    mode: OtherMode = None,
+    partitions: Partitions = None,
+    schema_registry: RegistryUrl = None,
+    spark_log: SparkLog = None,
+) -> None:
+    """Keep tables, in one Spark application: [bold]tablegate job run ratings --bootstrap 127.0.0.1:9092[/bold].
+
+    It goes on from its checkpoints, ends cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
+    """
+    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.running.runner import run_declared
+
+    options = Options(
+        bootstrap=bootstrap,
+        checkpoints=checkpoints,
+        master=master,
+        mode=mode,
+        partition_count=partitions,
+        schema_registry_url=schema_registry,
+        spark_log=spark_log,
+    )
+    with _job_errors():
+        run_declared(_named(names, every=every), options)
+
+
+@jobs.command()
+def check(names: Names = None, every: Every = False, spark_log: SparkLog = None) -> None:
+    """Check declarations against their contracts and Spark, without Kafka: [bold]tablegate job check shop.py[/bold].
+
+    A line for each table; exit code 1 if one is wrong. What records hold, and what topics exist, only a run can tell.
+    """
+    from tablegate.jobs.errors import JobError
+    from tablegate.jobs.planning.checks import check_session, check_table
+    from tablegate.jobs.planning.declarations import load_all, load_contract
+
+    wrong = 0
+    tables: list[Table] = []
+    for name in _named(names, every=every):
+        try:
+            tables += load_all([name])
+        except JobError as error:
+            complain(error)
+            wrong += 1
+    sound: list[Table] = []
+    for table in tables:
+        try:
+            load_contract(table)
+            sound.append(table)
+        except JobError as error:
+            complain(error)
+            wrong += 1
+    if sound:  # starting Spark takes seconds
+        waiting = Console(stderr=True).status("starting Spark")
+        with _job_errors(), waiting, check_session(sound, spark_log or Path(os.devnull)) as spark:
+            for table in sound:
+                waiting.update(f"checking {table.name}")
+                try:
+                    check_table(spark, table)
+                    print(f"ok {show_jobs.described(table)}", flush=True)
+                except JobError as error:
+                    complain(error)
+                    wrong += 1
+    raise typer.Exit(1 if wrong else 0)
+
+
+@jobs.command("list")
+def list_(
+    bootstrap: Bootstrap,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")] = False,
+) -> None:
+    """Show the tables of a Kafka cluster and the example tables: whether a job keeps them, and how far behind it is.
+
+    [bold]tablegate job list --bootstrap 127.0.0.1:9092[/bold]
+    """
+    from tablegate.jobs.planning.declarations import example_names, load_all
+    from tablegate.jobs.running.operations import list_tables
+
+    with _job_errors():
+        states = list_tables(bootstrap, load_all(example_names()))
+    if as_json:
+        for state in states:
+            print(json.dumps(show_jobs.state_to_dict(state)))
+    else:
+        show_jobs.states(states)
+
+
+@jobs.command()
+def rebuild(
+    name: Name,
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    master: Master = None,
+    mode: OtherMode = None,
+    partitions: Partitions = None,
+    schema_registry: RegistryUrl = None,
+    keep_old: KeepOld = KEEP_OLD_S,
+    spark_log: SparkLog = None,
+) -> None:
+    """Build a table anew from its sources, beside the one that is served: [bold]tablegate job rebuild ratings[/bold].
+
+    For when its columns, its key or the partitions of its changelog changed.
+
+    Gateways serve the old generation until the new one has all that it has.
+
+    A job that runs goes on with the new one by itself.
+
+    Broken off, the same command goes on from there.
+    """
+    from tablegate.jobs.running.options import Options
+
+    options = Options(
+        bootstrap=bootstrap,
+        checkpoints=checkpoints,
+        master=master,
+        mode=mode,
+        partition_count=partitions,
+        schema_registry_url=schema_registry,
+        spark_log=spark_log,
+        old_changelog_kept_s=keep_old,
+    )
+    with _job_errors():
+        _rebuild(name, options, lambda _: None, again=f"go on from here with tablegate job rebuild {name}")
+
+
+@jobs.command()
+def seek(
+    name: Name,
+    bootstrap: Bootstrap,
+    time: Annotated[
+        str | None,
+        typer.Option(help="Records of this time and later, for example 2026-11-21T10:00:00Z.", metavar="TIME"),
+    ] = None,
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="First record to read. Repeatable; other partitions are read from their first record.",
+            metavar="TOPIC:PARTITION:OFFSET",
+        ),
+    ] = None,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    master: Master = None,
+    mode: OtherMode = None,
+    partitions: Partitions = None,
+    schema_registry: RegistryUrl = None,
+    keep_old: KeepOld = KEEP_OLD_S,
+    spark_log: SparkLog = None,
+) -> None:
+    """Build a table anew from a part of its sources, and switch to it.
+
+    [bold]tablegate job seek ratings --time 2026-11-21T10:00:00Z[/bold]
+
+    [bold]tablegate job seek ratings --offset ratings:0:1200 --offset ratings:1:900[/bold]
+
+    It is a rebuild: the table forgets what came before.
+
+    From the very first record again: --time 1970-01-01T00:00:00Z
+    """
+    from tablegate.jobs.running.operations import start_at_offsets, start_at_time
+    from tablegate.jobs.running.options import Options
+
+    if (time is None) == (not offset):
+        fail("give either --time or --offset: where the table is to begin")
+    options = Options(
+        bootstrap=bootstrap,
+        checkpoints=checkpoints,
+        master=master,
+        mode=mode,
+        partition_count=partitions,
+        schema_registry_url=schema_registry,
+        spark_log=spark_log,
+        old_changelog_kept_s=keep_old,
+    )
+    again = "begin again with the same command"
+    with _job_errors():
+        if time is not None:
+            start = start_at_time(_moment(time))
+            _rebuild(name, options, lambda _: start, again=again)
+        else:
+            offsets = _offsets(offset or [])
+            _rebuild(name, options, lambda table: start_at_offsets(table, bootstrap, offsets), again=again)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        fail(f'time "{text}" is no time: write it like 2026-11-21T10:00:00Z')
+
+
+def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for word in words:
+        topic, partition, offset = [*word.rsplit(":", 2), "", ""][:3]
+        if not (topic and partition.isdecimal() and offset.isdecimal()):
+            fail(f'offset "{word}" is none: write it like ratings:0:1200, for topic, partition and offset')
+        if int(partition) in found.setdefault(topic, {}):
+            fail(f'offset of topic "{topic}" partition {partition} is given twice: keep one')
+        found[topic][int(partition)] = int(offset)
+    return found
+
+
+def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, again: str) -> None:
+    from tablegate.jobs.planning.declarations import load_table
+    from tablegate.jobs.running.handover import HandoverPhase
+    from tablegate.jobs.running.runner import rebuild_job
+
+    table = load_table(name)
+    start = start_of(table)
+    with show_jobs.RebuildBar(table.name) as bar:
+        phase = rebuild_job(table, options, start, on_progress=bar.show)
+    err = Console(stderr=True, soft_wrap=True, highlight=False)
+    if phase is HandoverPhase.IN_PLACE:
+        err.print(f"[green]in place:[/green] table {table.name} is built anew; a job that keeps it goes on with it")
+        return
+    if phase in (HandoverPhase.BUILDING, HandoverPhase.CAUGHT_UP):
+        go_on = again
+    else:
+        go_on = f"the new generation is published; the job that keeps the table does the rest: tablegate job run {name}"
+    err.print(f"[yellow]stopped:[/yellow] {go_on}")
+    raise typer.Exit(1)
+
+
+@jobs.command()
+def reset(
+    name: Annotated[
+        str, typer.Argument(help="Name of the table, or the .py file that defines it.", metavar="TABLE|FILE")
+    ],
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete everything that is kept of a table, after asking: [bold]tablegate job reset ratings[/bold].
+
+    Gateways stop serving it until a job builds its next generation, from the first record of its sources.
+    """
+    from tablegate.jobs.planning.declarations import load_table
+    from tablegate.jobs.running.operations import delete, remains_of
+
+    with _job_errors():
+        table = load_table(name).name if ".py" in name else name  # it need not be declared any more
+        remains = remains_of(table, bootstrap, checkpoints)
+        if remains.is_empty:
+            fail(
+                f'nothing is kept of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name, or these'
+            )
+        for line in show_jobs.remains(remains):
+            typer.echo(line)
+        if not yes:
+            typer.confirm(f"Delete all this of table {table}?", abort=True)
+        delete(remains, bootstrap)
+    typer.echo("deleted; the next tablegate job run builds its next generation, from the first record")
+    if remains.remote is not None:
+        typer.echo(f"before that, delete {remains.remote}: what is not on this machine is left alone", err=True)

@@ -1,0 +1,137 @@
+"""Jobs on a terminal."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Shown
+from tablegate.jobs.table import Mode, Table
+
+if TYPE_CHECKING:  # they import Spark
+    from tablegate.jobs.running.operations import StoredArtifacts, TableState
+    from tablegate.jobs.running.runner import RebuildProgress
+
+LOG_EVERY_S = 5.0
+MODES = {Mode.REALTIME: "Real-time Mode", Mode.MICROBATCH: "micro-batches"}
+
+
+def described(table: Table) -> str:
+    """Return a declaration in one line."""
+    parts = [f"key {', '.join(table.key)}", _counted(len(table.columns), "column"), MODES[table.mode]]
+    parts += [f"output {output.topic}" for output in table.outputs]
+    return f"{table.name}: {', '.join(parts)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def state_to_dict(state: "TableState") -> dict[str, Any]:
+    """Return the state of a table's job as JSON has it."""
+    return {
+        "table": state.name,
+        "declared": state.is_declared,
+        "generation": state.generation,
+        "mode": state.mode.value if state.mode is not None else None,
+        "partitions": state.partition_count,
+        "sources": list(state.sources),
+        "running": state.is_running,
+        "rebuilding": state.rebuilding,
+        "records_behind": state.records_behind,
+        "marker_age_s": _age_s(state.marker_time),
+    }
+
+
+def states(found: "Sequence[TableState]") -> None:
+    """Print the states of tables' jobs as a table: `behind` in records, `marker` the age of the newest one."""
+    shown = Shown(box=None, pad_edge=False, header_style="bold")
+    for name in ("table", "job", "gen", "mode", "behind", "marker", "sources"):  # fits 80 columns
+        is_number = name in ("gen", "behind", "marker")
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=name != "sources", overflow="fold")
+    for state in found:
+        age_s = _age_s(state.marker_time)
+        shown.add_row(
+            state.name,
+            _job(state),
+            _text(state.generation),
+            state.mode.value if state.mode is not None else "",
+            _text(state.records_behind),
+            "" if age_s is None else f"{age_s:,.0f} s ago",
+            ", ".join(state.sources),
+        )
+    Console(highlight=False).print(shown)
+
+
+def _job(state: "TableState") -> str:
+    if state.generation is None and not state.is_running:
+        return "never ran"
+    text = "[green]running[/green]" if state.is_running else "[yellow]stopped[/yellow]"
+    return text if state.rebuilding is None else f"{text}, builds {state.rebuilding}"
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _age_s(moment: datetime | None) -> float | None:
+    return None if moment is None else max(round((datetime.now(UTC) - moment).total_seconds(), 1), 0.0)
+
+
+def remains(found: "StoredArtifacts") -> Iterator[str]:
+    """Yield what would be deleted, a line each, and what would not."""
+    yield f"of table {found.table}:"
+    if found.has_manifest:
+        yield '  its manifest in topic "tables": gateways stop serving it'
+    for topic in found.changelogs:
+        yield f"  topic {topic}, a changelog"
+    for directory in found.directories:
+        what = "the place of its outputs: they send everything again" if directory.name == "outputs" else "a checkpoint"
+        yield f"  directory {directory}, {what}"
+    if found.remote is not None:
+        yield f"  not {found.remote}: delete it yourself, or its outputs go on from where they are"
+    yield "Its dead letters, and what its outputs have had, stay."
+
+
+class RebuildBar:
+    """How far a rebuild is: a bar on stderr if that is a terminal; a line of the job's log now and then if not."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records"))
+        self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console)
+        self._task = self._progress.add_task(f"{table}: starting", total=None)
+        self._logged: tuple[int, int] | None = None
+        self._log_at_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def show(self, progress: "RebuildProgress") -> None:
+        """Take in how far it is."""
+        if not self._console.is_terminal:
+            self._log(progress)
+            return
+        text = f"{self._table}, generation {progress.generation}: {progress.phase.value}"
+        self._progress.update(
+            self._task, description=text, completed=progress.records, total=max(progress.records_total, 1)
+        )
+
+    def _log(self, progress: "RebuildProgress") -> None:
+        from tablegate.jobs.running.log import log
+
+        read = progress.records, progress.records_total
+        now_s = time.monotonic()
+        if read == self._logged or now_s < self._log_at_s:
+            return
+        self._logged, self._log_at_s = read, now_s + LOG_EVERY_S
+        log("rebuilding", table=self._table, generation=progress.generation, records=read[0], of=read[1])

@@ -1,0 +1,99 @@
+"""What this gateway is to have of each table: all of it where it stands alone, else its share."""
+
+from typing import NamedTuple, Protocol
+
+from tablegate.gateway.contract.types import Partition
+from typing_extensions import override
+
+
+class Older(NamedTuple):
+    """An older generation of a table that other gateways answer from, or are about to: nothing of it need be LIVE.
+
+    `is_whole`: each of its partitions is answered by one of them that is not about to go.
+    """
+
+    generation: int
+    partition_count: int
+    topic_id: str
+    is_whole: bool
+
+
+class Assignment(Protocol):
+    """Says which partitions are to be here. One thread. `version` is another one when other answers are to be had."""
+
+    @property
+    def version(self) -> int:
+        """Return how often what it knows has changed."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether no other gateway can have what is missing here."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether anything may be followed yet."""
+
+    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+        """Return the partitions of a generation of a table that are to be here; None while that is not known."""
+
+    def is_elsewhere(
+        self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
+    ) -> bool:
+        """Return whether all that are to have a partition do, and live, so that it need not be here.
+
+        They have it where it is LIVE in `generation` or a newer one; with `is_served`, where they answer from it.
+        """
+
+    @property
+    def next_beat(self) -> int:
+        """Return the number of the announcement that will be made next."""
+
+    @property
+    def heard_beat(self) -> int:
+        """Return the number of the newest announcement of ours that the others can have heard."""
+
+    def lack(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
+        """Return what the other gateways lack for `new` to take the place of generation `old`; None: nothing.
+
+        `has_part`: whether a partition of `old` is here, to tell when `new` is as far.
+        """
+
+    def older(self, table: str, *, new: int) -> Older | None:
+        """Return the newest generation before `new` that other living gateways answer from; None: there is none.
+
+        Those that refuse `new` do not count: they never switch to it, and their contract asks for rows in another way.
+        """
+
+    def is_due(self, table: str, *, new: int) -> bool:
+        """Return whether another living gateway answers from generation `new` or a newer one, or is ready to."""
+
+
+class Alone(Assignment):
+    """Everything is here."""
+
+    version = 0
+    is_alone = True
+    is_ready = True
+    next_beat = heard_beat = 0
+
+    @override
+    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+        return frozenset(Partition(number) for number in range(partition_count))
+
+    @override
+    def is_elsewhere(
+        self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
+    ) -> bool:
+        return False
+
+    @override
+    def lack(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
+        return None
+
+    @override
+    def older(self, table: str, *, new: int) -> Older | None:
+        return None
+
+    @override
+    def is_due(self, table: str, *, new: int) -> bool:
+        return False

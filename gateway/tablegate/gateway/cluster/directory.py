@@ -1,0 +1,119 @@
+"""The directory: which gateways answer from which partitions, as this gateway's replicator knows it."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from tablegate.gateway.contract.placement import Candidate, live_partitions, ranked
+from tablegate.gateway.contract.types import Partition
+from tablegate.v1.cluster_pb2 import GatewayRecord
+from tablegate.v1.status_pb2 import GetStatusResponse
+
+SWITCH_S = 5.0  # all gateways have switched long before, if they do
+
+
+class Peer(NamedTuple):
+    """A gateway that can be asked; `endpoint` is host:port."""
+
+    gateway_id: str
+    endpoint: str
+    zone: str
+
+
+class _Held(NamedTuple):
+    """What a gateway that lives answers from: the generation of each table, and the partitions that are live."""
+
+    peer: Peer
+    is_draining: bool
+    tables: Mapping[str, tuple[int, frozenset[Partition]]]
+
+
+class Directory:
+    """A worker's view of the gateways, from the status that the replicator leaves in the store. One thread.
+
+    `version` is another one after each change of what it answers.
+    """
+
+    def __init__(self) -> None:
+        self.own_id = ""
+        self.version = 0
+        self._status = b""
+        self._gateways: tuple[_Held, ...] = ()
+        self._records: tuple[GatewayRecord, ...] = ()
+        self._replicas: dict[tuple[str, int, int], tuple[Peer, ...]] = {}
+        self._generations: dict[str, frozenset[int]] = {}
+        self._switched_s: dict[str, float] = {}
+
+    @property
+    def peers(self) -> Sequence[Peer]:
+        """Return the gateways that live, this one too."""
+        return [held.peer for held in self._gateways]
+
+    @property
+    def records(self) -> Sequence[GatewayRecord]:
+        """Return what those that live announced last, with phases and positions, which are no part of `version`."""
+        return self._records
+
+    def update(self, status: bytes) -> None:
+        """Take in a GetStatusResponse; without a gateway's name in it, this one stands alone."""
+        if status == self._status:
+            return
+        self._status = status
+        try:
+            answer = GetStatusResponse.FromString(status)
+        except DecodeError:
+            return
+        self._records = tuple(each.record for each in answer.gateways if each.alive)
+        gateways = tuple(_held(record) for record in self._records)
+        if answer.gateway_id != self.own_id or gateways != self._gateways:
+            self.own_id, self._gateways = answer.gateway_id, gateways
+            self._replicas.clear()
+            self.version += 1
+            self._note_generations()
+
+    def _note_generations(self) -> None:
+        found: dict[str, set[int]] = {}
+        for held in self._gateways:
+            for table, (generation, live) in held.tables.items():
+                if live:
+                    found.setdefault(table, set()).add(generation)
+        for table, generations in found.items():
+            if self._generations.setdefault(table, frozenset(generations)) != generations:
+                self._generations[table] = frozenset(generations)
+                self._switched_s[table] = time.monotonic()
+
+    def is_switching(self, table: str) -> bool:
+        """Return whether a gateway has gone on to another generation of a table a moment ago: others may be about to.
+
+        Gateways that stay apart, as some refuse the new one, switch no more.
+        """
+        return time.monotonic() < self._switched_s.get(table, -math.inf) + SWITCH_S
+
+    def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
+        """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""
+        place = table, partition, generation
+        known = self._replicas.get(place)
+        if known is None:
+            known = self._replicas[place] = self._ranked(table, partition, generation)
+        return known
+
+    def _ranked(self, table: str, partition: Partition, generation: int) -> tuple[Peer, ...]:
+        holders = {each.peer.gateway_id: each for each in self._gateways if _has(each, table, partition, generation)}
+        candidates = [Candidate(held.peer.gateway_id, held.peer.zone) for held in holders.values()]
+        order = [holders[each.gateway_id] for each in ranked(table, partition, candidates)]
+        order.sort(key=lambda held: held.is_draining)  # they are to go: the others keep their order before them
+        return tuple(held.peer for held in order)
+
+
+def _held(record: GatewayRecord) -> _Held:
+    tables = {}
+    for table in record.tables:
+        tables[table.table] = (table.serving.generation, live_partitions(table.serving))
+    return _Held(Peer(record.gateway_id, record.endpoint, record.zone), record.draining, tables)
+
+
+def _has(held: _Held, table: str, partition: Partition, generation: int) -> bool:
+    serving, live = held.tables.get(table, (0, frozenset()))
+    return partition in live and generation in (0, serving)

@@ -1,0 +1,329 @@
+"""Binds methods with a `query` option to queries: one function for each kind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypedDict
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request
+from tablegate.gateway.contract.binder.files import option
+from tablegate.gateway.contract.binder.results import either_field, key_fields, row_field
+from tablegate.gateway.contract.catalogue import (
+    BatchGetQuery,
+    GetQuery,
+    Op,
+    Param,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    SubscribeQuery,
+)
+from tablegate.gateway.contract.columns import key_type, same_type, type_name
+from tablegate.v1 import options_pb2
+
+PAGE_SIZE_DEFAULT = 50
+PAGE_SIZE_MAX = 1000  # a page is one message, and clients take 4 MiB
+BATCH_KEYS_DEFAULT = 100
+BATCH_KEYS_MAX = 1000
+
+
+class Timeouts(NamedTuple):
+    """Deadlines of a service's unary calls."""
+
+    default_s: float
+    max_s: float
+
+
+class _Common(TypedDict):
+    path: str
+    table: Any
+    request_class: Any
+    response_class: Any
+    default_timeout_s: float
+    max_timeout_s: float
+    read_options: FieldDescriptor | None
+    read_info: FieldDescriptor | None
+
+
+def _common(method: Method, timeouts: Timeouts, request: Fields, response: Fields) -> _Common:
+    descriptor = method.descriptor
+    return _Common(
+        path=f"/{descriptor.containing_service.full_name}/{descriptor.name}",
+        table=method.table,
+        request_class=GetMessageClass(descriptor.input_type),
+        response_class=GetMessageClass(descriptor.output_type),
+        default_timeout_s=timeouts.default_s,
+        max_timeout_s=timeouts.max_s,
+        read_options=request.parts.get(Part.READ_OPTIONS),
+        read_info=response.parts.get(Part.READ_INFO),
+    )
+
+
+def bind_get(method: Method, options: options_pb2.GetQuery, timeouts: Timeouts) -> GetQuery | None:
+    """Return the Get; None where there was a problem."""
+    before = len(method.problems.found)
+    method = replace(method, whole_key=True)
+    request = bind_request(method, {Part.READ_OPTIONS})
+    response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
+    for param in request.params:
+        if param.op is not Op.EQ or param.key_index is None:
+            text = "a Get takes key columns with OP_EQ, and nothing else"
+            method.wrong_field(param.field, text, "remove it, or make the method a Range or Scan")
+    row = row_field(method, response, repeated=False)
+    if len(method.problems.found) == before:
+        _check_whole_key(method, request.params)
+    if row is None or len(method.problems.found) > before:
+        return None
+    params = sorted(request.params, key=_place_in_key)
+    missing_is_empty = options.on_missing == options_pb2.ON_MISSING_EMPTY
+    common = _common(method, timeouts, request, response)
+    return GetQuery(**common, params=tuple(params), row=row, missing_is_empty=missing_is_empty)
+
+
+def _place_in_key(param: Param) -> int:
+    assert param.key_index is not None, "only params on key columns are sorted"
+    return param.key_index
+
+
+def _check_whole_key(method: Method, params: Sequence[Param]) -> None:
+    given = {param.key_index for param in params}
+    for at, column in enumerate(method.table.key):
+        if at not in given:
+            text = f'does not give key column "{column.name}" of table "{method.table.name}"'
+            hint = "add a field for it, or make the method a Range"
+            method.wrong(text, hint, message=method.descriptor.input_type)
+
+
+def bind_batch_get(method: Method, options: options_pb2.BatchGetQuery, timeouts: Timeouts) -> BatchGetQuery | None:
+    """Return the BatchGet; None where there was a problem."""
+    before = len(method.problems.found)
+    if not 0 <= options.max_keys <= BATCH_KEYS_MAX:
+        method.wrong(f"max_keys is {options.max_keys}", f"take 1 to {BATCH_KEYS_MAX}, or leave it out")
+    request = bind_parts(method, method.descriptor.input_type, {Part.READ_OPTIONS})
+    response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
+    results = either_field(method, response, other="key")
+    keys = _keys_field(method, request)
+    if keys is None:
+        return None
+    fields = _batch_key_fields(method, keys)
+    if results is not None and not same_type(keys, results.other):
+        text = f"its type is {type_name(results.other)}, and that of a key in the request is {type_name(keys)}"
+        method.wrong_field(results.other, text, "give both the same type")
+    if results is None or fields is None or len(method.problems.found) > before:
+        return None
+    return BatchGetQuery(
+        **_common(method, timeouts, request, response),
+        keys=keys,
+        key_fields=fields,
+        results=results.outer,
+        found=results.row,
+        missing=results.other,
+        max_keys=options.max_keys or BATCH_KEYS_DEFAULT,
+    )
+
+
+def _keys_field(method: Method, request: Fields) -> FieldDescriptor | None:
+    if not request.rest:
+        hint = "repeat a message of exactly the key columns"
+        method.wrong("has no repeated field of keys", hint, message=method.descriptor.input_type)
+    for bound in method.descriptor.input_type.fields:
+        if option(bound, options_pb2.param) is not None:
+            method.wrong_field(bound, "has a param option, which means nothing in a BatchGet", "remove the option")
+    for bound in request.rest:
+        if not bound.is_repeated:
+            method.wrong_field(bound, "is not repeated, and a BatchGet takes keys alone", "repeat or remove it")
+    repeated = [bound for bound in request.rest if bound.is_repeated]
+    for bound in repeated[1:]:
+        method.wrong_field(bound, "a BatchGet takes its keys from one repeated field", "remove it")
+    return repeated[0] if len(request.rest) == len(repeated) == 1 else None
+
+
+def _batch_key_fields(method: Method, keys: FieldDescriptor) -> tuple[FieldDescriptor, ...] | None:
+    if keys.message_type is not None and key_type(keys) is None:
+        return key_fields(method, keys.message_type)
+    key = method.table.key
+    if len(key) == 1 and same_type(keys, method.table.row.fields_by_name[key[0].name]):
+        return ()
+    text = f'repeats {type_name(keys)}, which is no key of table "{method.table.name}"'
+    method.wrong_field(keys, text, "repeat a message of exactly the key columns, with the row's types")
+    return None
+
+
+def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeouts) -> RangeQuery | None:
+    """Return the Range; None where there was a problem."""
+    before = len(method.problems.found)
+    sizes = _page_sizes(method, options)
+    paging = {Part.PAGE_SIZE, Part.PAGE_TOKEN}
+    request = bind_request(method, {Part.READ_OPTIONS, Part.ORDER} | paging)
+    response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO, Part.NEXT_PAGE_TOKEN})
+    rows = row_field(method, response, repeated=True)
+    for fields, parts, message in (
+        (request, (Part.PAGE_SIZE, Part.PAGE_TOKEN), method.descriptor.input_type),
+        (response, (Part.NEXT_PAGE_TOKEN,), method.descriptor.output_type),
+    ):
+        _check_has(method, fields, parts, message=message)
+    if len(method.problems.found) == before:
+        _check_run_of_keys(method, request.params)
+    if len(method.problems.found) == before:
+        _check_scatter(method, request.params, options.scatter)
+    if rows is None or len(method.problems.found) > before:
+        return None
+    return RangeQuery(
+        **_common(method, timeouts, request, response),
+        prefix=tuple(sorted((param for param in request.params if param.required), key=_place_in_key)),
+        bounds=tuple(param for param in request.params if not param.required),
+        rows=rows,
+        order=request.parts.get(Part.ORDER),
+        page_size=request.parts[Part.PAGE_SIZE],
+        page_token=request.parts[Part.PAGE_TOKEN],
+        next_page_token=response.parts[Part.NEXT_PAGE_TOKEN],
+        default_page_size=sizes[0],
+        max_page_size=sizes[1],
+        scatter=options.scatter,
+    )
+
+
+def _page_sizes(method: Method, options: options_pb2.RangeQuery) -> tuple[int, int]:
+    largest = options.max_page_size or PAGE_SIZE_MAX
+    if not 0 < largest <= PAGE_SIZE_MAX:
+        method.wrong(f"max_page_size is {largest}", f"take 1 to {PAGE_SIZE_MAX}, or leave it out")
+        return PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+    default = options.default_page_size or min(PAGE_SIZE_DEFAULT, largest)
+    if not 0 < default <= largest:
+        method.wrong(f"default_page_size is {default}", f"take 1 to {largest} (max_page_size), or leave it out")
+    return default, largest
+
+
+def _check_has(method: Method, fields: Fields, parts: Sequence[Part], *, message: Any) -> None:
+    for part in parts:
+        name = part.value.split()[-1]
+        # A page_size of a wrong type is not bound, and has had its problem.
+        if part not in fields.parts and name not in message.fields_by_name:
+            text = f"has no {name}, which {method.kind} needs"
+            method.wrong(text, f"add a field: {_example(part)}", message=message)
+
+
+def _example(part: Part) -> str:
+    if " " in part.value:
+        return part.value
+    return f"{part.value} {'subscribe_options' if part is Part.SUBSCRIBE_OPTIONS else 'progress'}"
+
+
+def _check_run_of_keys(method: Method, params: Sequence[Param]) -> None:
+    """Check that the params are EQ on leading key columns, then bounds on the next one."""
+    columns = method.table.key
+    prefix_count = sum(param.required and param.key_index is not None for param in params)
+    if prefix_count == len(columns):
+        method.wrong("gives the whole key, which is one row", "make the method a Get")
+        return
+    for param in params:
+        if param.key_index is None:
+            text = f'column "{param.column.name}" is not in the key: a Range reads a run of keys'
+            method.wrong_field(param.field, text, "remove it, or make the method a Scan")
+        elif param.required and param.key_index >= prefix_count:
+            before = ", ".join(column.name for column in columns[: param.key_index])
+            text = f'key column "{param.column.name}" is given without all columns before it ({before})'
+            method.wrong_field(param.field, text, "add required fields for those, or remove it")
+        elif not param.required and param.key_index != prefix_count:
+            text = f'bounds key column "{param.column.name}", which does not follow the columns that are given'
+            method.wrong_field(param.field, text, f'bound key column "{columns[prefix_count].name}", or remove it')
+
+
+def _check_scatter(method: Method, params: Sequence[Param], scatter: bool) -> None:
+    leading = method.table.key[: method.table.partition_by_count]
+    given = {param.key_index for param in params if param.required}
+    fixed = given.issuperset(range(len(leading)))
+    if not fixed and not scatter:
+        names = ", ".join(column.name for column in leading)
+        text = f"reads every partition, because its request does not fix {names}"
+        method.wrong(text, "say `scatter: true` in its query option, or add required fields for these columns")
+    if fixed and scatter:
+        method.wrong("says scatter, and its request fixes one partition", "remove `scatter: true`")
+
+
+def bind_scan(method: Method, options: options_pb2.ScanQuery, timeouts: Timeouts) -> ScanQuery | None:
+    """Return the Scan; None where there was a problem."""
+    before = len(method.problems.found)
+    if options.max_rows < 0:
+        method.wrong(f"max_rows is {options.max_rows}", "take a positive number, or leave it out")
+    request = bind_request(method, {Part.READ_OPTIONS, Part.SCAN_OPTIONS})
+    response = bind_parts(method, method.descriptor.output_type, {Part.SCAN_PROGRESS})
+    for param in request.params:
+        if param.required:
+            text = "must be given, and a Scan has filters, which need not"
+            method.wrong_field(param.field, text, 'write "optional" before its type, or make the method a Range')
+    rows = row_field(method, response, repeated=True)
+    if Part.SCAN_OPTIONS in request.parts:
+        _check_has(method, response, (Part.SCAN_PROGRESS,), message=method.descriptor.output_type)
+    if rows is None or len(method.problems.found) > before:
+        return None
+    return ScanQuery(
+        **_common(method, timeouts, request, response),
+        filters=tuple(request.params),
+        rows=rows,
+        scan_options=request.parts.get(Part.SCAN_OPTIONS),
+        progress=response.parts.get(Part.SCAN_PROGRESS),
+        max_rows=options.max_rows,
+    )
+
+
+def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts: Timeouts) -> SubscribeQuery | None:
+    """Return the Subscribe; None where there was a problem."""
+    before = len(method.problems.found)
+    keys = _subscribed_keys(method)
+    fields = None if keys is None else _batch_key_fields(method, keys)
+    request = bind_request(method, {Part.SUBSCRIBE_OPTIONS}, keys=keys)
+    response = bind_parts(method, method.descriptor.output_type, {Part.SUBSCRIBE_PROGRESS})
+    changes = either_field(method, response, other="key message")
+    if changes is not None:
+        if changes.other.message_type is None or key_type(changes.other) is not None:
+            text = f"its type is {type_name(changes.other)}, and a deleted row is told by its key message"
+            method.wrong_field(changes.other, text, "make it a message of exactly the key columns")
+        else:
+            key_fields(method, changes.other.message_type)
+    _check_has(method, request, (Part.SUBSCRIBE_OPTIONS,), message=method.descriptor.input_type)
+    _check_has(method, response, (Part.SUBSCRIBE_PROGRESS,), message=method.descriptor.output_type)
+    if len(method.problems.found) == before:
+        _check_scatter(method, request.params, options.scatter)
+    if changes is None or len(method.problems.found) > before:
+        return None
+    return SubscribeQuery(
+        **_common(method, timeouts, request, response),
+        params=tuple(request.params),
+        keys=keys,
+        key_fields=fields or (),
+        changes=changes.outer,
+        upsert=changes.row,
+        delete=changes.other,
+        subscribe_options=request.parts[Part.SUBSCRIBE_OPTIONS],
+        progress=response.parts[Part.SUBSCRIBE_PROGRESS],
+        scatter=options.scatter,
+        disconnects_slow=options.slow == options_pb2.SLOW_SUBSCRIBER_DISCONNECT,
+    )
+
+
+def _subscribed_keys(method: Method) -> FieldDescriptor | None:
+    """Return the repeated field that takes keys, where there is one."""
+    repeated = [bound for bound in method.descriptor.input_type.fields if bound.is_repeated]
+    for bound in repeated[1:]:
+        method.wrong_field(bound, "a Subscribe takes its keys from one repeated field", "remove it")
+    return repeated[0] if repeated else None
+
+
+class Kind(NamedTuple):
+    """A kind of query: its name in sentences, the shape of its methods, its function."""
+
+    name: str
+    streams: bool
+    bind: Callable[[Method, Any, Timeouts], Query | None]
+
+
+KINDS = {
+    "get": Kind("a Get", False, bind_get),
+    "batch_get": Kind("a BatchGet", False, bind_batch_get),
+    "range": Kind("a Range", False, bind_range),
+    "scan": Kind("a Scan", True, bind_scan),
+    "subscribe": Kind("a Subscribe", True, bind_subscribe),
+}
+"""Kinds by the name of their field in QueryOptions."""

@@ -1,0 +1,121 @@
+"""Binds what holds rows and keys in responses: which table a method reads, results of a batch, changes."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from tablegate.gateway.contract.binder.fields import Fields, Method
+from tablegate.gateway.contract.binder.problems import Problems
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.columns import in_oneof, same_type, type_name
+
+
+def find_table(
+    method: MethodDescriptor, named: str, tables: Mapping[str, Table], rows: set[str], problems: Problems
+) -> Table | None:
+    """Return the table that `method` reads: the one whose row its response holds, which is `named` if that is set.
+
+    `rows` are the full names of all rows, `tables` the good tables by them; None where there was a problem.
+    """
+    held = _rows_in(method.output_type, rows)
+    if not held:
+        text = "holds no row of a table, itself or in the message that it repeats"
+        problems.of_method(method, text, "add a field with the row", message=method.output_type)
+        return None
+    if len(held) > 1:
+        text = f"holds rows of {len(held)} tables ({', '.join(sorted(held))})"
+        problems.of_method(method, text, "read one table a method", message=method.output_type)
+        return None
+    table = tables.get(held.pop())
+    if table is not None and named not in ("", table.name):
+        known = any(named == other.name for other in tables.values())
+        text = f'names table "{named}", ' + (
+            f'and its response holds the row of table "{table.name}"' if known else "which no message describes"
+        )
+        problems.of_method(method, text, "leave the name out, or name the table of the response's row")
+        return None
+    return table
+
+
+def _rows_in(response: Descriptor, rows: set[str]) -> set[str]:
+    direct = [bound.message_type for bound in response.fields if bound.message_type is not None]
+    nested = [inner.message_type for held in direct if held.full_name not in rows for inner in held.fields]
+    return {held.full_name for held in [*direct, *nested] if held is not None and held.full_name in rows}
+
+
+def single_field(method: Method, fields: Fields, *, repeated: bool, of: str) -> FieldDescriptor | None:
+    """Return the one field of the response that is not bound by type or name; it should hold `of`."""
+    messages = [bound for bound in fields.rest if bound.message_type is not None]
+    for bound in fields.rest:
+        if not messages or bound is not messages[0]:
+            method.wrong_field(bound, f"nothing fills this field: {method.kind} answers with {of}", "remove it")
+    if not fields.rest:
+        method.wrong(f"lacks {of}", "add a field for it", message=method.descriptor.output_type)
+    if messages and messages[0].is_repeated != repeated:
+        text = f"is {'not ' if repeated else ''}repeated, and {method.kind} answers with {of}"
+        method.wrong_field(messages[0], text, f'{"write" if repeated else "remove"} "repeated" before its type')
+        return None
+    return messages[0] if len(messages) == len(fields.rest) == 1 else None
+
+
+def row_field(method: Method, fields: Fields, *, repeated: bool) -> FieldDescriptor | None:
+    """Return the field of the response that holds the row or, `repeated`, the rows."""
+    of = f"{'a repeated' if repeated else 'a single'} {method.table.row.name}"
+    bound = single_field(method, fields, repeated=repeated, of=of)
+    if bound is not None and not _is_row(method, bound):
+        method.wrong_field(bound, f"is not {of}", f"make its type {method.table.row.name}")
+        return None
+    if bound is not None and in_oneof(bound):
+        method.wrong_field(bound, "the row is in a oneof", "take it out of the oneof")
+        return None
+    return bound
+
+
+class Either(NamedTuple):
+    """A oneof of a row and something of its key, in the message that `outer` repeats."""
+
+    outer: FieldDescriptor
+    row: FieldDescriptor
+    other: FieldDescriptor
+
+
+def either_field(method: Method, fields: Fields, *, other: str) -> Either | None:
+    """Return the repeated field of the response, whose message is a oneof of row and `other` and nothing else."""
+    outer = single_field(method, fields, repeated=True, of=f"a repeated oneof of row and {other}")
+    if outer is None:
+        return None
+    message = outer.message_type
+    assert message is not None, "single_field looks for messages"
+    rows = [bound for bound in message.fields if _is_row(method, bound)]
+    others = [bound for bound in message.fields if bound not in rows]
+    together = len(message.oneofs) == 1 and all(in_oneof(bound) for bound in message.fields)
+    if len(rows) == len(others) == 1 and together:
+        return Either(outer, rows[0], others[0])
+    text = f"must be one oneof of a {method.table.row.name} and a {other}, and nothing else"
+    method.wrong(text, "give it these two fields in one oneof", message=message)
+    return None
+
+
+def _is_row(method: Method, bound: FieldDescriptor) -> bool:
+    return bound.message_type is not None and bound.message_type.full_name == method.table.row.full_name
+
+
+def key_fields(method: Method, message: Descriptor) -> tuple[FieldDescriptor, ...] | None:
+    """Return the fields of a key message, in key order: the key columns by name and type, and nothing else."""
+    before = len(method.problems.found)
+    names = [column.name for column in method.table.key]
+    row_fields = method.table.row.fields_by_name
+    for bound in message.fields:
+        if bound.name not in names:
+            text = f'is no key column of table "{method.table.name}"'
+            method.wrong_field(bound, text, f"leave exactly the key columns ({', '.join(names)})")
+        elif not same_type(bound, row_fields[bound.name]) or bound.is_repeated or in_oneof(bound):
+            text = f"must be a single {type_name(row_fields[bound.name])} outside of a oneof, as the key column is"
+            method.wrong_field(bound, text, "give it the type of the key column")
+    for name in names:
+        if name not in message.fields_by_name:
+            text = f'lacks key column "{name}" of table "{method.table.name}"'
+            method.wrong(text, "add it, with the type that the row has", message=message)
+    if len(method.problems.found) > before or set(names) != set(message.fields_by_name):  # told already, perhaps
+        return None
+    return tuple(message.fields_by_name[name] for name in names)

@@ -1,0 +1,217 @@
+"""The catalogue: every table and query of the contracts, checked. Made by `binder.bind`, then only read."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from tablegate.gateway.contract.http_rules import HttpRoute
+from tablegate.gateway.contract.keys import KeyColumn, key_prefix
+from tablegate.gateway.contract.partitioner import crc32_partition, murmur2_partition
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.windows import Expiry, Window
+from tablegate.v1 import options_pb2
+
+
+class Partitioner(Enum):
+    """How key bytes become a partition; numbers as in the contract."""
+
+    MURMUR2 = options_pb2.PARTITIONER_MURMUR2
+    CRC32 = options_pb2.PARTITIONER_CRC32
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a contract. Without `window` its rows are no windows; without `expiry` they stay.
+
+    `row` and `row_class` belong to the catalogue's own descriptor pool: its messages do not mix with those of
+    another pool, only their bytes do.
+    """
+
+    name: str
+    row: Descriptor
+    row_class: type[Message]
+    key: tuple[KeyColumn, ...]
+    partition_by_count: int
+    partitioner: Partitioner
+    window: Window | None = None
+    expiry: Expiry | None = None
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of what writer and readers must agree on: key columns and their types, partitioning, windows."""
+        columns = ",".join(f"{column.name}:{column.type.name}" for column in self.key)
+        text = f"{self.name}({columns})/{self.partition_by_count}/{self.partitioner.name}"
+        if self.window is not None:
+            start = self.key[self.window.start_index].name
+            text += f"/{start}:{self.window.size_us}:{self.window.hop_us}"
+        return hashlib.sha256(text.encode()).digest()
+
+    @property
+    def row_digest(self) -> bytes:
+        """SHA-256 of what the bytes of stored rows depend on: the fields of the row message, and their numbers."""
+        fields = [
+            f"{field.number}:{field.name}:{field.type}:{field.has_presence}"
+            + (f":{field.message_type.full_name}" if field.message_type else "")
+            for field in self.row.fields
+        ]
+        return hashlib.sha256(",".join(sorted(fields)).encode()).digest()
+
+    @property
+    def retention_us(self) -> int | None:
+        """How long after the end of its window a row is gone; None where rows stay."""
+        return None if self.expiry is None else self.expiry.retention_us
+
+    def expires_at_us(self, key: bytes) -> int | None:
+        """Return from when on the row of `key` is gone, in µs since 1970; None: never. Raise `InvalidKey`."""
+        return None if self.expiry is None else self.expiry.at_us(key)
+
+    def partition_of(self, key: bytes, partition_count: int) -> Partition:
+        """Return the partition of a whole key's bytes."""
+        if self.partitioner is Partitioner.MURMUR2:
+            return murmur2_partition(key, partition_count)
+        return crc32_partition(self.partition_prefix(key), partition_count)
+
+    def partition_prefix(self, key: bytes) -> bytes:
+        """Return the leading bytes of `key` that hold the `partition_by` columns."""
+        if self.partition_by_count == len(self.key):
+            return key
+        return key_prefix(self.key[: self.partition_by_count], key)
+
+
+class Op(Enum):
+    """How a request field's value constrains a column; numbers as in the contract."""
+
+    EQ = options_pb2.OP_EQ
+    GT = options_pb2.OP_GT
+    GTE = options_pb2.OP_GTE
+    LT = options_pb2.OP_LT
+    LTE = options_pb2.OP_LTE
+    PREFIX = options_pb2.OP_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A request field that constrains a column.
+
+    `key_index` is the column's place in the key, None for another column. `required` params are always applied; the
+    others only where the field is set.
+    """
+
+    field: FieldDescriptor
+    column: FieldDescriptor
+    op: Op
+    key_index: int | None
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A method that reads a table. Request and response fields that the contract lacks are None."""
+
+    path: str  # "/examples.ratings.v1.RatingsService/GetRating"
+    table: Table
+    request_class: type[Message]
+    response_class: type[Message]
+    default_timeout_s: float
+    max_timeout_s: float
+    read_options: FieldDescriptor | None  # of the request, type ReadOptions
+    read_info: FieldDescriptor | None  # of the response, type ReadInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetQuery(Query):
+    """The row of one key. `params` has one EQ for each key column, in key order."""
+
+    params: tuple[Param, ...]
+    row: FieldDescriptor
+    missing_is_empty: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchGetQuery(Query):
+    """The rows of several keys, in the order asked.
+
+    `keys` is the repeated request field; `key_fields` the fields of its message that hold the key columns, in key
+    order (empty where `keys` is a repeated column value itself, for a key of one column). `results` is the repeated
+    response field, whose message has `found` (the row) and `missing` (of the type of `keys`) in a oneof.
+    """
+
+    keys: FieldDescriptor
+    key_fields: tuple[FieldDescriptor, ...]
+    results: FieldDescriptor
+    found: FieldDescriptor
+    missing: FieldDescriptor
+    max_keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeQuery(Query):
+    """A run of keys, a page at a time.
+
+    `prefix` are required EQ params on leading key columns, in key order; `bounds` the optional params on the next key
+    column (EQ, GT, GTE, LT, LTE, PREFIX).
+    """
+
+    prefix: tuple[Param, ...]
+    bounds: tuple[Param, ...]
+    rows: FieldDescriptor
+    order: FieldDescriptor | None  # of the request, type Order
+    page_size: FieldDescriptor
+    page_token: FieldDescriptor
+    next_page_token: FieldDescriptor
+    default_page_size: int
+    max_page_size: int
+    scatter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanQuery(Query):
+    """Every row that passes the filters."""
+
+    filters: tuple[Param, ...]
+    rows: FieldDescriptor
+    scan_options: FieldDescriptor | None  # of the request, type ScanOptions
+    progress: FieldDescriptor | None  # of the response, type ScanProgress
+    max_rows: int  # 0 = no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeQuery(Query):
+    """The rows, then their changes.
+
+    `changes` is the repeated response field, whose message has `upsert` (the row) and `delete` (a message of the key
+    columns) in a oneof. `keys` is the repeated request field of the keys that it is for, as in a BatchGet; none given:
+    no such limit.
+    """
+
+    params: tuple[Param, ...]
+    keys: FieldDescriptor | None
+    key_fields: tuple[FieldDescriptor, ...]
+    changes: FieldDescriptor
+    upsert: FieldDescriptor
+    delete: FieldDescriptor
+    subscribe_options: FieldDescriptor
+    progress: FieldDescriptor
+    scatter: bool
+    disconnects_slow: bool  # otherwise a slow subscriber misses values between
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All tables by name, all queries by path; other methods of the same services by path, streaming or not.
+
+    `routes` are the HTTP requests that the services' methods say they are.
+    """
+
+    tables: Mapping[str, Table]
+    queries: Mapping[str, Query]
+    other_methods: Mapping[str, bool] = field(default_factory=dict)  # path → response is a stream
+    services: tuple[str, ...] = ()
+    routes: tuple[HttpRoute, ...] = ()
+    pool: DescriptorPool = field(default_factory=DescriptorPool)
+    files: FileDescriptorSet = field(default_factory=FileDescriptorSet)

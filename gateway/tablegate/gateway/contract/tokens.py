@@ -1,0 +1,149 @@
+"""Tokens: opaque to clients, signed, and refused wherever they do not belong.
+
+A token is "1." and the base64url of its body (`tablegate.internal.v1.Token`) and of a 16-byte tag over both.
+"""
+
+import binascii
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from tablegate.gateway.contract.catalogue import Query, RangeQuery, ScanQuery, SubscribeQuery
+from tablegate.internal.v1.tokens_pb2 import Token, TokenKind
+
+TOKEN_CHARS_MAX = 16_384  # next offsets of about a thousand partitions
+KEY_BYTES_MIN = 32  # a key shorter than the digest weakens HMAC-SHA256
+
+_VERSION = "1."
+_TAG_BYTES = 16  # half of SHA-256: a forger has one chance in 2**128 a try
+
+
+class TokenFault(Enum):
+    """Why a token is refused; the value ends the sentence "the token ..."."""
+
+    DAMAGED = "is damaged, or signed with a key that this gateway does not have"
+    OTHER_KIND = "is of another kind"
+    OTHER_TABLE = "is of another table"
+    OTHER_REQUEST = "is of another method or other params"
+
+
+class InvalidToken(ValueError):
+    """A token that does not belong where it was given; `fault` says why."""
+
+    def __init__(self, fault: TokenFault) -> None:
+        super().__init__(f"the token {fault.value}")
+        self.fault = fault
+
+
+class StaleGeneration(ValueError):
+    """A good token of another generation of the table.
+
+    Where `token_generation` is the higher one, this gateway is behind; else the table was rebuilt since.
+    """
+
+    def __init__(self, token_generation: int, generation: int) -> None:
+        super().__init__(
+            f"the token is of generation {token_generation} of the table, which has generation {generation}"
+        )
+        self.token_generation = token_generation
+        self.generation = generation
+
+
+class TokenSigner:
+    """Makes and opens tokens. The first of `keys` signs; any of them opens, so that a key can be replaced."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if isinstance(keys, bytes) or not keys:
+            raise ValueError("a token signer needs a sequence of at least one key")
+        if any(len(key) < KEY_BYTES_MIN for key in keys):
+            raise ValueError(f"a token key has at least {KEY_BYTES_MIN} bytes; make a longer one")
+        self._keys = tuple(keys)
+
+    def sign(self, token: Token) -> str:
+        """Return the text of `token`."""
+        body = token.SerializeToString()
+        return _VERSION + urlsafe_b64encode(body + _tag(self._keys[0], body)).rstrip(b"=").decode("ascii")
+
+    def open(self, text: str, *, kind: TokenKind, table: str, generation: int | None, request_hash: int = 0) -> Token:
+        """Return what `sign` was given; raise `InvalidToken`, or `StaleGeneration` where all but that fits.
+
+        A `generation` of None fits any.
+        """
+        token = self._verified(text)
+        if token.kind != kind:
+            raise InvalidToken(TokenFault.OTHER_KIND)
+        if token.table != table:
+            raise InvalidToken(TokenFault.OTHER_TABLE)
+        if token.request_hash != request_hash:
+            raise InvalidToken(TokenFault.OTHER_REQUEST)
+        if generation is not None and token.generation != generation:
+            raise StaleGeneration(token.generation, generation)
+        return token
+
+    def _verified(self, text: str) -> Token:
+        raw = _decoded(text)
+        body, tag = raw[:-_TAG_BYTES], raw[-_TAG_BYTES:]
+        # Every key is tried: a list of two or three, and no early end that could be timed.
+        matches = [hmac.compare_digest(_tag(key, body), tag) for key in self._keys]
+        if not any(matches):
+            raise InvalidToken(TokenFault.DAMAGED)
+        try:
+            return Token.FromString(body)
+        except DecodeError:
+            raise InvalidToken(TokenFault.DAMAGED) from None
+
+
+def _tag(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, b"1." + body, "sha256")[:_TAG_BYTES]
+
+
+def _decoded(text: str) -> bytes:
+    if len(text) > TOKEN_CHARS_MAX or not text.startswith(_VERSION) or not text.isascii():
+        raise InvalidToken(TokenFault.DAMAGED)
+    encoded = text[len(_VERSION) :].encode("ascii")
+    try:
+        raw = urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+    except binascii.Error:
+        raise InvalidToken(TokenFault.DAMAGED) from None
+    # The decoder skips foreign characters and loose last bits: only the one spelling that `sign` gives is taken.
+    if len(raw) < _TAG_BYTES or urlsafe_b64encode(raw).rstrip(b"=") != encoded:
+        raise InvalidToken(TokenFault.DAMAGED)
+    return raw
+
+
+def request_hasher(query: Query) -> Callable[[Message], int]:
+    """Return the function from a request of `query` to the `request_hash` of its tokens; never 0.
+
+    Method and params count. What may change from page to page does not: page size, token, and the read, scan and
+    subscribe options.
+    """
+    path = query.path.encode()
+    request_class = query.request_class
+    left_out = [field.name for field in _fields_that_may_change(query)]
+
+    def request_hash(request: Message) -> int:
+        params = request_class()
+        params.CopyFrom(request)
+        params.DiscardUnknownFields()
+        for name in left_out:
+            params.ClearField(name)
+        canonical = path + b"\x00" + params.SerializeToString(deterministic=True)
+        return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "big") or 1
+
+    return request_hash
+
+
+def _fields_that_may_change(query: Query) -> list[FieldDescriptor]:
+    fields = [query.read_options]
+    match query:
+        case RangeQuery():
+            fields += [query.page_size, query.page_token]
+        case ScanQuery():
+            fields += [query.scan_options]
+        case SubscribeQuery():
+            fields += [query.subscribe_options]
+    return [field for field in fields if field is not None]

@@ -1,0 +1,73 @@
+"""The seam between connections and protocols: one HTTP request and its answer, the same over HTTP/1.1 and HTTP/2.
+
+A connection knows nothing of RPC, a protocol nothing of frames. Everything happens on the event loop's thread.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tablegate.gateway.http.headers import Head, Trailer
+
+
+class Exchange(Protocol):
+    """One request and its answer.
+
+    The answer is either one `respond`, or `begin`, any number of `send`, and `end`. Once the client has cancelled or is
+    gone, all of them do nothing.
+    """
+
+    method: bytes
+    """Such as b"POST"."""
+    target: bytes
+    """Path and query, as they were sent."""
+    headers: Mapping[bytes, bytes]
+    """By lower-case name, b"host" among them; values of a repeated name are joined by b", "."""
+    body: bytes
+    """The whole body; b"" where `App.takes_pieces`."""
+    oversize: bool
+    """Whether the body was longer than `App.body_bytes_max`: then `body` is its beginning, of any length."""
+    http2: bool
+    """Whether there can be trailers, and a body that goes both ways."""
+    on_gone: Callable[[], object] | None
+    """Called once where the client cancels, or its connection ends, before the answer did. Set by `App.serve`."""
+
+    @property
+    def principal(self) -> str | None:
+        """Return who the client is by its verified certificate (see `principal_of`); None without one, or when over."""
+
+    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
+        """Answer, whole. Over HTTP/1.1 a trailer is left out."""
+
+    def begin(self, head: Head) -> None:
+        """Send the head of an answer whose body follows."""
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the body; return when the next may be made: a client that does not read makes it wait."""
+
+    def offer(self, data: bytes) -> bool:
+        """Send a piece of a body that was begun, if that can be at once; else return False and send nothing.
+
+        Not while `send` waits.
+        """
+
+    def end(self, trailer: Trailer | None = None) -> None:
+        """End the answer."""
+
+    def abort(self) -> None:
+        """Break the answer off, so that the client sees that it is not whole."""
+
+    async def read(self) -> bytes:
+        """Return the next piece of the request's body, b"" at its end. Only where `App.takes_pieces`."""
+
+
+class App(Protocol):
+    """What serves exchanges."""
+
+    body_bytes_max: int
+    """Connections take no longer body: they serve it cut, as `oversize`, and throw the rest away."""
+
+    def takes_pieces(self, exchange: Exchange) -> bool:
+        """Return whether the exchange is to be served from its head on, without waiting for its body."""
+
+    def serve(self, exchange: Exchange) -> None:
+        """Serve an exchange, now or later. Never raises."""

@@ -1,0 +1,332 @@
+"""HTTP/1.1 connections (RFC 9112): requests are served one after another."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import cast
+
+from tablegate.gateway.http.exchange import App
+from tablegate.gateway.http.h1.exchange import CLOSE, Http1Exchange
+from tablegate.gateway.http.h1.parser import SLICE_BYTES, Refusal, RequestParser
+from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.receiving import Receiver
+from typing_extensions import override
+
+AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
+WRITE_BUFFER_BYTES = 64 * 1024
+TURN_S = 0.005  # of pipelined requests, before other connections have their turn
+SERVED_MAX = 64  # of them in one turn
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http1Limits:
+    """What a client may ask of one connection."""
+
+    head_bytes_max: int = 16 * 1024  # request line and headers
+    head_s: float = 10.0  # from the first byte of a head, or from the start of the connection, to the head's end
+    body_s: float = 30.0  # without a byte of an unfinished body
+    idle_s: float = 75.0  # between requests; more than the 60 s of common load balancers, so that they close first
+    stall_s: float = 60.0  # without taking a byte of an answer
+    linger_s: float = 2.0  # for the client to read a last answer, while what it still sends is thrown away
+
+
+class _Wait(Enum):
+    """What a connection waits for, each with its own limit."""
+
+    HEAD = auto()
+    BODY = auto()
+    NEXT_REQUEST = auto()
+    ANSWER = auto()  # of the app; no limit here
+    CLIENT_TO_READ = auto()
+    CLIENT_TO_CLOSE = auto()
+
+
+class Http1Connection(Receiver):
+    """One client. What it sends ahead is read, so that its going away is seen, but up to a bound only.
+
+    A client that has ended its half of the connection counts as gone.
+    """
+
+    _transport: asyncio.Transport
+
+    def __init__(self, app: App, limits: Http1Limits, on_closed: Callable[["Http1Connection"], None]) -> None:
+        self.draining = False
+        self._app = app
+        self._limits = limits
+        self._on_closed = on_closed
+        self._parser = RequestParser(app, self._new_exchange, limits.head_bytes_max)
+        # What came and is not parsed: `_rest` from `_at` on.
+        self._rest = b""
+        self._at = 0
+        self._reading_paused = False
+        self._work: Http1Exchange | None = None
+        self._advancing = False
+        self._over = False  # nothing more is served
+        self._writable: asyncio.Future[None] | None = None  # while the client does not read
+        self._wait: _Wait | None = None
+        self._since = 0.0
+        self._buffered = 0  # bytes written and not taken, at the last tick
+
+    @property
+    def idle(self) -> bool:
+        """Whether the client has asked for nothing that is not answered."""
+        parser = self._parser
+        return not (parser.begun or parser.coming or parser.ready or parser.refusal or self._work or self._rest)
+
+    @property
+    def principal(self) -> str | None:
+        """Who the client is by its verified certificate."""
+        return cast("str | None", self._transport.get_extra_info("principal"))
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._over or self._parser.over:
+            return
+        if self._rest:
+            self._rest = self._rest[self._at :] + data
+            self._at = 0
+        else:
+            self._rest = data
+        self.advance()
+
+    def eof_received(self) -> None:
+        """Take in that the client sends no more: the transport closes itself, after what was written."""
+        self._lose()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Take in the end."""
+        self._lose()
+        self.resume_writing()
+        self._on_closed(self)
+
+    def pause_writing(self) -> None:
+        """Take in that the client does not read."""
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """Take in that the client has read."""
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set_result(None)
+            self.advance()
+
+    def _lose(self) -> None:
+        self._over = True
+        self._rest = b""
+        self._parser.ready.clear()
+        work, self._work = self._work, None
+        if work is not None:
+            work.note_gone()
+
+    # What the listener asks.
+
+    def tick(self, now: float) -> None:
+        """End what waits for too long; `now` in seconds, on any clock."""
+        buffered = self._transport.get_write_buffer_size()
+        wait = self._waits_for(buffered)
+        if self._parser.moved or wait is not self._wait or buffered != self._buffered:
+            self._parser.moved = False
+            self._wait = wait
+            self._since = now
+            self._buffered = buffered
+        elif wait is not _Wait.ANSWER and now - self._since >= self._limit_s(wait):
+            self._time_out(wait)
+
+    def drain(self) -> None:
+        """End after the request at work; now, if there is none."""
+        self.draining = True
+        if self.idle and not self._over:
+            self._end(linger=False)
+
+    def close(self) -> None:
+        """End at once."""
+        self._over = True
+        self._transport.abort()
+
+    def _waits_for(self, buffered: int) -> _Wait:
+        if buffered:
+            return _Wait.CLIENT_TO_READ
+        if self._over:
+            return _Wait.CLIENT_TO_CLOSE
+        if self._work is not None:
+            return _Wait.BODY if self._work.waits_for_body else _Wait.ANSWER
+        if self._parser.coming is not None:
+            return _Wait.BODY
+        return _Wait.HEAD if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
+
+    def _limit_s(self, wait: _Wait) -> float:
+        limits = self._limits
+        match wait:
+            case _Wait.HEAD:
+                return limits.head_s
+            case _Wait.BODY:
+                return limits.body_s
+            case _Wait.NEXT_REQUEST:
+                return limits.idle_s
+            case _Wait.CLIENT_TO_READ:
+                return limits.stall_s
+            case _:
+                return limits.linger_s
+
+    def _time_out(self, wait: _Wait) -> None:
+        if wait is _Wait.BODY:
+            self._refuse(408, f"nothing of the request's body came for {self._limits.body_s:g} s")
+        elif wait is _Wait.HEAD and self._parser.begun:
+            self._refuse(408, f"the request's head was not whole after {self._limits.head_s:g} s")
+        else:
+            self.close()
+
+    # What exchanges ask.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        transport = self._transport
+        # Of a client that is gone nothing is heard before the next turn, and asyncio logs each write until then.
+        if not transport.is_closing() or transport.get_write_buffer_size():
+            transport.write(data)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has yet to read what was written."""
+        return self._writable is not None
+
+    async def writable(self) -> None:
+        """Return when the client has read most of what was written, or is gone."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def send_continue(self, exchange: Http1Exchange) -> None:
+        """Ask the client for the body, if it waits for that."""
+        if exchange.expects_continue and not exchange.received and not exchange.begun:
+            self.write(_CONTINUE)
+        exchange.expects_continue = False
+
+    def note_answered(self, exchange: Http1Exchange) -> None:
+        """Take in that the request at work is answered."""
+        self._work = None
+        self._wait = None
+        if exchange.last or (self.draining and self.idle):
+            self._end(linger=not exchange.complete or self._rest != b"")
+        else:
+            self.advance()
+
+    def break_off(self, *, reset: bool) -> None:
+        """End without what was not sent; `reset` where the end alone would look like that of an answer."""
+        if reset:
+            connection: socket.socket = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._work = None
+        self.close()
+
+    def advance(self) -> None:
+        """Parse and serve as far as possible, in the order of the requests."""
+        if self._advancing:  # further down the stack: it goes on there
+            return
+        self._advancing = True
+        ready = self._parser.ready
+        served = 0
+        until = time.perf_counter() + TURN_S
+        while not self._over:
+            if ready and self._work is None and self._writable is None:
+                if served == SERVED_MAX or (served and time.perf_counter() > until):
+                    asyncio.get_running_loop().call_soon(self.advance)
+                    break
+                served += 1
+                self._work = ready.popleft()
+                self._app.serve(self._work)
+            elif self._may_parse():
+                self._parse()
+            else:
+                break
+        self._advancing = False
+        if not self._over:
+            self._after_advance()
+
+    def _after_advance(self) -> None:
+        parser = self._parser
+        if self._work is None and not parser.ready:
+            if parser.refusal is not None:
+                self._send_refusal(parser.refusal)
+                return
+            if parser.coming is not None:
+                self.send_continue(parser.coming)
+        full = len(self._rest) - self._at >= AHEAD_BYTES_MAX
+        if full != self._reading_paused:
+            self._reading_paused = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _may_parse(self) -> bool:
+        parser = self._parser
+        if not self._rest or parser.ready or parser.over:
+            return False
+        if self._work is None:
+            return self._writable is None
+        return self._work is parser.coming and len(self._work.received) < AHEAD_BYTES_MAX
+
+    def _parse(self) -> None:
+        piece = self._rest[self._at : self._at + SLICE_BYTES]
+        self._at += len(piece)
+        again = self._parser.feed(piece)
+        self._at -= len(again)
+        if self._parser.refusal is not None:
+            self._give_up_coming()
+        if self._at == len(self._rest):
+            self._rest = b""
+            self._at = 0
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._parser.refuse(status, reason)
+        self._give_up_coming()
+        self.advance()
+
+    def _give_up_coming(self) -> None:
+        """Forget the request whose rest is not parsed."""
+        parser = self._parser
+        coming, parser.coming = parser.coming, None
+        if coming is None or not coming.takes_pieces:
+            return
+        if coming is not self._work:
+            parser.ready.remove(coming)
+            return
+        self._work = None
+        coming.note_gone()
+        if coming.begun:
+            self.close()
+
+    def _send_refusal(self, refusal: Refusal) -> None:
+        head, body = Head(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
+        self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (head.h1, len(body), CLOSE, body))
+        self._end(linger=True)
+
+    def _end(self, *, linger: bool) -> None:
+        """Close after what was written; `linger` where the client may be sending still."""
+        self._over = True
+        self._wait = None
+        self._rest = b""
+        if linger and self._transport.can_write_eof():
+            # Closing a socket that has bytes unread resets it, and the client may lose the answer.
+            self._transport.write_eof()
+            if self._reading_paused:
+                self._transport.resume_reading()
+        else:
+            self._transport.close()
+
+    def _new_exchange(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], old: bool) -> Http1Exchange:
+        return Http1Exchange(self, method, target, headers, old=old)

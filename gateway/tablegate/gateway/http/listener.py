@@ -1,0 +1,272 @@
+"""Listens on one address, and gives each client the connection of the HTTP version that it speaks."""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tablegate.gateway.http.detection import ProtocolDetection
+from tablegate.gateway.http.exchange import App
+from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.h2.connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.tls import TlsFiles, WatchedTls
+
+BACKLOG = 1024
+ACCEPTED_MAX = 64  # in one turn of the event loop, before open connections have theirs
+ACCEPTED_MAX_TLS = 8  # a handshake takes a millisecond
+ACCEPT_PAUSE_S = 1.0  # where there are no descriptors left
+TICK_S = 1.0
+UNSENT_BYTES_MAX = 128 * 1024  # in the kernel: what is written later would wait behind it
+KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 60, 3, 10  # finds clients that went away without a word
+LOG_EACH_S = 1.0
+
+_TRANSIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM})  # of one client, not of the socket
+
+_logger = logging.getLogger("tablegate.gateway.http")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What all clients, and each, may ask of one process."""
+
+    connections_max: int = 10_000
+    greeting_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
+    refused_s: float = 2.0  # for a client to read why it is refused
+    http1: Http1Limits = field(default_factory=Http1Limits)
+    http2: Http2Limits = field(default_factory=Http2Limits)
+
+
+class Connection(Protocol):
+    """A client, from the time that it is accepted on."""
+
+    def tick(self, now: float) -> None:
+        """End what waits for too long; called about once a second."""
+
+    def drain(self) -> None:
+        """End after what is at work."""
+
+    def close(self) -> None:
+        """End at once."""
+
+
+class Listener:
+    """Accepts clients of `app` on `address`, host:port. One event loop.
+
+    `shared_port`: other processes may listen on the same port, and share its connections.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        address: str,
+        *,
+        tls: TlsFiles | None = None,
+        shared_port: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self.greeting_s = self._limits.greeting_s
+        self.refused_s = self._limits.refused_s
+        self._app = app
+        self._address = address
+        self._tls_files = tls
+        self._tls: WatchedTls | None = None
+        self._shared_port = shared_port
+        self._port = 0
+        self._draining = False
+        self._connections: set[Connection] = set()
+        self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
+        self._empty = asyncio.Event()
+        self._out_of_descriptors = False
+        self._tls_failures = _SparingLog("TLS handshake failed")
+        self._too_many = _SparingLog("too many connections, a client was closed")
+
+    @property
+    def port(self) -> int:
+        """Return the port, once started."""
+        return self._port
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Return what new connections are encrypted with."""
+        return None if self._tls is None else self._tls.context
+
+    async def start(self) -> None:
+        """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
+        if self._tls_files is not None:
+            self._tls = WatchedTls(self._tls_files)
+        self._socket = _listening_socket(self._address, shared_port=self._shared_port)
+        self._port = self._socket.getsockname()[1]
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._accept)
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def drain(self) -> None:
+        """Stop listening, and end each connection after what is at work on it."""
+        if self._draining:
+            return
+        self._draining = True
+        # Where the port is shared, the kernel has already given clients to this process: it would reset them.
+        while self._accept():
+            pass
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for connection in tuple(self._connections):
+            connection.drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain, wait for connections to end, at most `grace_s`, then end them."""
+        self.drain()
+        await self._wait_until_empty(grace_s)
+        for connection in tuple(self._connections):
+            connection.close()
+        await self._wait_until_empty(TICK_S)
+        self._timer.cancel()
+
+    async def _wait_until_empty(self, limit_s: float) -> None:
+        self._empty.clear()
+        if not self._connections:
+            return
+        try:
+            await asyncio.wait_for(self._empty.wait(), limit_s)
+        except TimeoutError:
+            return
+
+    # Accepting.
+
+    def _accept(self) -> bool:
+        """Accept those that wait, up to a bound; return whether there may be more."""
+        for _ in range(ACCEPTED_MAX if self._tls is None else ACCEPTED_MAX_TLS):
+            try:
+                client, _ = self._socket.accept()
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno in _TRANSIENT:
+                    continue
+                self._pause_accepting(error)
+                return False
+            self._out_of_descriptors = False
+            self._start(client)
+        return True
+
+    def _start(self, client: socket.socket) -> None:
+        if len(self._connections) >= self._limits.connections_max:
+            self._too_many.note(self._loop.time(), {"connections": len(self._connections)})
+            client.close()
+            return
+        client.setblocking(False)
+        greeting = ProtocolDetection(self)
+        self._connections.add(greeting)
+        task: asyncio.Task[object] = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: greeting, client)
+        )
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Let clients wait in the kernel, rather than try again at once and for ever."""
+        if not self._out_of_descriptors:
+            self._out_of_descriptors = True
+            _logger.warning("clients wait, since none can be accepted: %s; allow more open files", error.strerror)
+        self._loop.remove_reader(self._socket)
+        if not self._draining:
+            self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if not self._draining:
+            self._loop.add_reader(self._socket, self._accept)
+
+    # What greetings tell.
+
+    def take_over(self, greeting: ProtocolDetection, transport: asyncio.Transport, data: bytes, *, http2: bool) -> None:
+        """Put a connection in the place of the greeting."""
+        connection: Http1Connection | Http2Connection
+        if http2:
+            connection = Http2Connection(self._app, self._limits.http2, self.note_closed)
+        else:
+            connection = Http1Connection(self._app, self._limits.http1, self.note_closed)
+        self._connections.discard(greeting)
+        self._connections.add(connection)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        if data:
+            connection.data_received(data)
+        if self._draining:
+            connection.drain()
+
+    def note_tls_failure(self, reason: str, peer: str) -> None:
+        """Log why a client cannot speak TLS with us."""
+        self._tls_failures.note(self._loop.time(), {"reason": reason, "peer": peer})
+
+    def note_closed(self, connection: Connection) -> None:
+        """Forget a client."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        now = self._loop.time()
+        for connection in tuple(self._connections):
+            try:
+                connection.tick(now)
+            except Exception:
+                # Our mistake with one client: the limits of the others must hold on.
+                _logger.exception("a connection failed")
+                connection.close()
+        if self._tls is not None:
+            self._tls.look()
+
+
+class _SparingLog:
+    """Says what happens often once in a while, and how often it did."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self._next = float("-inf")
+        self._unsaid = 0
+
+    def note(self, now: float, details: dict[str, object]) -> None:
+        """Say it, or count it."""
+        if now < self._next:
+            self._unsaid += 1
+            return
+        self._next = now + LOG_EACH_S
+        _logger.warning(self._message, extra={**details, "unsaid": self._unsaid})
+        self._unsaid = 0
+
+
+def _listening_socket(address: str, *, shared_port: bool) -> socket.socket:
+    """Return a socket that listens on host:port; what it is set to, those that it accepts are too."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of one before us may linger
+        if shared_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind((host, int(port)))
+        _set_options(listening)
+        listening.setblocking(False)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _set_options(listening: socket.socket) -> None:
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (  # not every system has them
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_NOTSENT_LOWAT", UNSENT_BYTES_MAX),
+    ):
+        if hasattr(socket, option):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,1 @@
+"""REST by google.api.http annotations, and the page that shows it."""

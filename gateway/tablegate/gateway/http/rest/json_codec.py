@@ -1,0 +1,330 @@
+"""Messages as JSON and back (the proto3 JSON mapping), and what the contracts say of each method.
+
+The mapping itself is protobuf's own; here are its limits, and errors that name the field without repeating its value.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Never
+
+from google.protobuf import any_pb2, json_format, wrappers_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from tablegate.gateway.contract.http_rules import is_map
+from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX
+from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
+from typing_extensions import override
+
+JSON_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # a message as JSON is longer than its bytes
+DEPTH_MAX = 100  # of objects and lists in one another, as in protobuf's own parsers
+VALUES_MAX = 20_000  # reading one takes 1-2 µs, finding one that is wrong 5 µs; nothing else is served meanwhile
+
+# What protobuf's parser raises: ParseError, and here and there what it did not expect.
+_REFUSED = (json_format.ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+_WELL_KNOWN = "google.protobuf."
+_WANTED_OF_SCALAR: Mapping[int, str] = {
+    FieldDescriptor.CPPTYPE_INT32: "is not an int32; send a whole number from -2147483648 to 2147483647",
+    FieldDescriptor.CPPTYPE_UINT32: "is not a uint32; send a whole number from 0 to 4294967295",
+    FieldDescriptor.CPPTYPE_INT64: "is not an int64; send a whole number, as text where it is above 2^53",
+    FieldDescriptor.CPPTYPE_UINT64: "is not a uint64; send a whole number of 0 or more, as text where it is above 2^53",
+    FieldDescriptor.CPPTYPE_FLOAT: 'is not a float; send a number, "NaN", "Infinity" or "-Infinity"',
+    FieldDescriptor.CPPTYPE_DOUBLE: 'is not a double; send a number, "NaN", "Infinity" or "-Infinity"',
+    FieldDescriptor.CPPTYPE_BOOL: "is not a bool; send true or false",
+    FieldDescriptor.CPPTYPE_STRING: "is not text; send a string of valid Unicode",
+}
+_WANTED_OF_MESSAGE: Mapping[str, str] = {
+    "google.protobuf.Timestamp": 'is not a time; send text such as "2026-01-31T12:00:00Z"',
+    "google.protobuf.Duration": 'is not a duration; send text such as "1.5s"',
+    "google.protobuf.FieldMask": 'is not a field mask; send text such as "movieId,rating"',
+    "google.protobuf.Any": 'is not an Any of a known type; send an object with "@type"',
+}
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def compact(value: Any) -> bytes:
+    """Return a value as JSON without spaces."""
+    return _encode(value).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTypes:
+    """What the contract says of a method."""
+
+    path: str
+    request_class: type[Message]
+    response_class: type[Message]
+    server_streaming: bool
+    side_effect_free: bool
+
+
+class JsonCodec:
+    """Turns messages into JSON and back.
+
+    `pools`: where services and the messages inside an Any are looked up, in this order.
+    """
+
+    def __init__(self, pools: Sequence[DescriptorPool]) -> None:
+        self._pools = tuple(pools)
+        self._any_types: Any = _AnyTypes(self._pools)
+        self._types: dict[str, MethodTypes] = {}
+
+    def types(self, path: str) -> MethodTypes:
+        """Return what the contract says of the method at `path`; raise `KeyError` where no pool has it."""
+        known = self._types.get(path)
+        if known is None:
+            known = self._types[path] = self._look_up(path)
+        return known
+
+    def _look_up(self, path: str) -> MethodTypes:
+        service, _, name = path.removeprefix("/").rpartition("/")
+        for pool in self._pools:
+            try:
+                method: MethodDescriptor = pool.FindServiceByName(service).methods_by_name[name]
+            except KeyError:
+                continue
+            return MethodTypes(
+                path=path,
+                request_class=GetMessageClass(method.input_type),
+                response_class=GetMessageClass(method.output_type),
+                server_streaming=bool(method.server_streaming),
+                side_effect_free=method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS,
+            )
+        raise KeyError(path)
+
+    def from_json(self, message_class: type[Message], text: bytes) -> bytes:
+        """Return the bytes of the message that `text` is; raise `InvalidField` or `RequestTooLarge`."""
+        value = _value_of(text)
+        message: Message = message_class()
+        descriptor: Any = message_class.DESCRIPTOR
+        try:
+            json_format.ParseDict(value, message, descriptor_pool=self._any_types, max_recursion_depth=DEPTH_MAX)
+        except _REFUSED:
+            self._refuse(descriptor, value, "")
+        if not isinstance(value, dict) and not descriptor.full_name.startswith(_WELL_KNOWN):
+            self._refuse(descriptor, value, "")  # protobuf takes an empty list for a message
+        if b"_" in text:
+            _check_names(descriptor, value, "")
+        data: bytes = message.SerializeToString()
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise RequestTooLarge(MESSAGE_BYTES_MAX)
+        return data
+
+    def to_json(self, message_class: type[Message], data: bytes) -> bytes:
+        """Return the JSON of a message's bytes, compact; an Any of unknown type has its bytes as "value", in base64.
+
+        Raise protobuf's `DecodeError`, or json_format's `SerializeToJsonError` where JSON cannot say it: for example
+        a time in the year 10000.
+        """
+        return compact(self.to_value(message_class.FromString(data)))
+
+    def to_value(self, message: Message) -> Any:
+        """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`."""
+        try:
+            return json_format.MessageToDict(message, descriptor_pool=self._any_types)
+        except TypeError:
+            _seal(self._any_types, message)
+            sealed: Any = _SealedTypes(self._pools)
+            return json_format.MessageToDict(message, descriptor_pool=sealed)
+
+    def unpacked(self, packed: any_pb2.Any) -> Message | None:
+        """Return the message in an Any; None where its type is not known or its bytes are not of it."""
+        try:
+            descriptor = self._any_types.FindMessageTypeByName(packed.type_url.rpartition("/")[2])
+            message: Message = GetMessageClass(descriptor).FromString(packed.value)
+        except (KeyError, DecodeError):
+            return None
+        return message
+
+    def _fits(self, message: Descriptor, value: Any) -> bool:
+        try:
+            json_format.ParseDict(value, GetMessageClass(message)(), descriptor_pool=self._any_types)
+        except _REFUSED:
+            return False
+        return True
+
+    def _refuse(self, message: Descriptor, value: Any, path: str) -> Never:
+        """Raise `InvalidField` at the first field of `value` that does not fit alone."""
+        if message.full_name.startswith(_WELL_KNOWN):
+            raise _invalid(path, _WANTED_OF_MESSAGE.get(message.full_name, f"is no {message.full_name} in JSON"))
+        if not isinstance(value, dict):
+            raise _invalid(path, f"is not a {message.name}; send an object with its fields")
+        by_json_name = {field.json_name: field for field in message.fields}
+        for name, inner in value.items():
+            field = by_json_name.get(name) or message.fields_by_name.get(name)
+            if field is None:
+                self._refuse_unknown(message, name, path)
+            here = f"{path}.{name}" if path else name
+            if not self._fits(message, {name: inner}):
+                self._refuse_field(message, field, name, inner, here)
+        raise _invalid(path, f"has two fields of one oneof of {message.name}; give one of them")
+
+    def _refuse_unknown(self, message: Descriptor, name: str, path: str) -> Never:
+        if not _NAME.fullmatch(name):
+            raise _invalid(path, f"has a field that {message.name} lacks; look into its contract")
+        here = f"{path}.{name}" if path else name
+        raise InvalidField(here, f"is no field of {message.name}; look into its contract")
+
+    def _refuse_field(self, message: Descriptor, field: FieldDescriptor, name: str, value: Any, path: str) -> Never:
+        if is_map(field):
+            raise InvalidField(path, "is not a map of its types; send an object")
+        if field.is_repeated:
+            if not isinstance(value, list):
+                raise InvalidField(path, "is repeated; send a list")
+            place = next(place for place, item in enumerate(value) if not self._fits(message, {name: [item]}))
+            value, path = value[place], f"{path}[{place}]"
+            if value is None:
+                raise InvalidField(path, "is null; leave it out")
+        if field.message_type is not None:
+            self._refuse(field.message_type, value, path)
+        raise InvalidField(path, _wanted(field))
+
+
+class _AnyTypes:
+    """Where the types inside an Any are looked up: to json_format it is a pool."""
+
+    def __init__(self, pools: Sequence[DescriptorPool]) -> None:
+        self._pools = pools
+
+    def FindMessageTypeByName(self, name: str) -> Descriptor:  # noqa: N802  the name that json_format calls
+        """Return a message's descriptor; raise `KeyError` where no pool has it."""
+        for pool in self._pools:
+            try:
+                found: Descriptor = pool.FindMessageTypeByName(name)
+            except KeyError:
+                continue
+            return found
+        raise KeyError(name)
+
+
+class _SealedTypes(_AnyTypes):
+    """The same once `_seal` was there: what no pool has is a BytesValue."""
+
+    @override
+    def FindMessageTypeByName(self, name: str) -> Descriptor:
+        try:
+            return super().FindMessageTypeByName(name)
+        except KeyError:
+            sealed: Descriptor = wrappers_pb2.BytesValue.DESCRIPTOR
+            return sealed
+
+
+def _invalid(path: str, text: str) -> InvalidField:
+    return InvalidField(path, text if path else f"the request {text}")
+
+
+def _check_names(message: Descriptor, value: Any, path: str) -> None:
+    """Raise `InvalidField` where a field is given by both of its names: protobuf takes the last."""
+    if not isinstance(value, dict) or message.full_name.startswith(_WELL_KNOWN):
+        return
+    by_json_name = {field.json_name: field for field in message.fields}
+    seen: set[int] = set()
+    for name, inner in value.items():
+        field = by_json_name.get(name) or message.fields_by_name[name]
+        here = f"{path}.{name}" if path else name
+        if field.number in seen:
+            raise InvalidField(here, "is given by both of its names; give it once")
+        seen.add(field.number)
+        if field.message_type is None or is_map(field):
+            continue
+        for place, item in enumerate(inner if isinstance(inner, list) else [inner]):
+            _check_names(field.message_type, item, f"{here}[{place}]" if field.is_repeated else here)
+
+
+def _seal(types: _AnyTypes, message: Message) -> None:
+    """Put the bytes of each Any of unknown type inside `message` into a BytesValue, and leave its type's name."""
+    if message.DESCRIPTOR.full_name == any_pb2.Any.DESCRIPTOR.full_name:
+        packed: Any = message
+        try:
+            inner = GetMessageClass(types.FindMessageTypeByName(packed.type_url.rpartition("/")[2]))()
+        except KeyError:
+            inner = wrappers_pb2.BytesValue(value=packed.value)
+        else:
+            inner.ParseFromString(packed.value)
+            _seal(types, inner)
+        packed.value = inner.SerializeToString()
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if is_map(field):
+            inner_messages = list(value.values()) if field.message_type.fields_by_name["value"].message_type else []
+        else:
+            inner_messages = list(value) if field.is_repeated else [value]
+        for inner in inner_messages:
+            _seal(types, inner)
+
+
+def _value_of(text: bytes) -> Any:
+    """Return the JSON value of `text`; raise `InvalidField` or `RequestTooLarge`."""
+    if len(text) > JSON_BYTES_MAX:
+        raise RequestTooLarge(JSON_BYTES_MAX)
+    opened = text.count(b"{") + text.count(b"[")
+    if opened + text.count(b",") > VALUES_MAX:
+        raise InvalidField("", f"the request has more than {VALUES_MAX} values; split it")
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise InvalidField("", "the request is not UTF-8; encode it so") from None
+    except json.JSONDecodeError as error:
+        raise InvalidField(
+            "", f"the request is no JSON: {error.msg} at line {error.lineno} column {error.colno}; correct it"
+        ) from None
+    except ValueError:  # an integer of thousands of digits
+        raise InvalidField("", "the request has a number that is too long; shorten it") from None
+    except RecursionError:
+        raise _too_deep() from None
+    if b"\\u" in text and _has_lone_surrogate(value):
+        raise InvalidField("", "the request has half of a surrogate pair; send valid Unicode")
+    if opened > DEPTH_MAX and _is_deeper(value, DEPTH_MAX):
+        raise _too_deep()
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise InvalidField(twice if _NAME.fullmatch(twice) else "", "a name comes twice in one object; give it once")
+    return made
+
+
+def _no_constant(_text: str) -> Never:
+    raise InvalidField("", 'the request is no JSON: NaN and Infinity are written as text, such as "NaN"; correct it')
+
+
+def _too_deep() -> InvalidField:
+    return InvalidField("", f"the request has more than {DEPTH_MAX} objects and lists in one another; flatten it")
+
+
+def _has_lone_surrogate(value: Any) -> bool:
+    """Return whether a name or text is no Unicode: protobuf breaks at such names."""
+    try:
+        compact(value)
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if inside is None:
+        return False
+    return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inside)
+
+
+def _wanted(field: FieldDescriptor) -> str:
+    if field.enum_type is not None:
+        return f"is no value of {field.enum_type.full_name}; send its name or number"
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return "is not bytes; send them as text in base64"
+    return _WANTED_OF_SCALAR[field.cpp_type]

@@ -1,0 +1,1 @@
+"""The RPC protocols: gRPC, gRPC-Web and Connect, over HTTP exchanges."""

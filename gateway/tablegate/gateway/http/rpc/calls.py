@@ -1,0 +1,210 @@
+"""Calls at work: from a message to its answer, with deadline, limits and cancellation, for every protocol."""
+
+import asyncio
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import aclosing, contextmanager
+
+from google.rpc import code_pb2
+from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
+from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
+from tablegate.gateway.query.errors import DeadlineExceeded, Internal, QueryError, ShuttingDown, code_of
+
+STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
+STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves places to three others
+CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
+CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
+
+_logger = logging.getLogger("tablegate.gateway.http")
+
+
+class ServedCall(ABC):
+    """A call, as its handler sees it (`query.call.Call`), and the ways to answer it, each protocol's own.
+
+    `timeout_s`: what the client asked for, None where it did not; set by the protocol.
+    """
+
+    __slots__ = ("_calls", "_started", "exchange", "timeout_s", "trailer")
+
+    def __init__(self, calls: "Calls", exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.timeout_s: float | None = None
+        self.trailer: Fields = ()
+        self._calls = calls
+        self._started = time.monotonic()
+
+    def time_left_s(self) -> float | None:
+        """Return the seconds left to the call's deadline, 0 when it is over; None without a deadline."""
+        if self.timeout_s is None:
+            return None
+        return max(0.0, self.timeout_s - (time.monotonic() - self._started))
+
+    @property
+    def draining(self) -> bool:
+        """Return whether the gateway is going away."""
+        return self._calls.draining
+
+    @property
+    def forwarded(self) -> str | None:
+        """Return what the gateway that forwarded the call says of it; gateways call each other over gRPC alone."""
+        return None
+
+    def set_trailer(self, trailer: Fields) -> None:
+        """Send these fields after the answer."""
+        self.trailer = trailer
+
+    @abstractmethod
+    def fail(self, error: QueryError) -> None:
+        """Answer with an error; of a stream, this may come after messages."""
+
+    def answer(self, message: bytes) -> None:
+        """Answer a unary call."""
+        raise NotImplementedError
+
+    async def send(self, message: bytes) -> None:
+        """Send a message of a stream."""
+        raise NotImplementedError
+
+    def offer(self, message: bytes) -> bool:
+        """Send a message of a stream, if that can be at once; else return False and send nothing."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End a stream."""
+        raise NotImplementedError
+
+
+class Calls:
+    """What is at work in this process. One event loop.
+
+    `answered`: how many calls of each method have ended well; `failed`: how many have not, by method and code
+    (google.rpc.Code).
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.answered: defaultdict[str, int] = defaultdict(int)
+        self.failed: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._waiting = ConcurrencyLimit("waiting calls", most=CALLS_MAX, most_of_principal=CALLS_OF_PRINCIPAL_MAX)
+        self._streams = ConcurrencyLimit("streams", most=STREAMS_MAX, most_of_principal=STREAMS_OF_PRINCIPAL_MAX)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._duplex: set[asyncio.Future[None]] = set()
+
+    @property
+    def streams(self) -> int:
+        """Return how many streams are open."""
+        return self._streams.taken
+
+    def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
+        """Serve a unary call: now, or in a task where its handler waits."""
+        timeout_s = call.timeout_s
+        call.timeout_s = method.default_timeout_s if timeout_s is None else min(timeout_s, method.max_timeout_s)
+        try:
+            answer = method.handler(message, call)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client gets a status with details
+            self._fail(call, path, as_query_error(error, path))
+            return
+        if isinstance(answer, bytes):
+            call.answer(answer)
+            self.answered[path] += 1
+        else:
+            work = self._wait(call, path, answer, _on_account_of(call, method))
+            self._start(call, work).add_done_callback(lambda _: close_unawaited(answer))
+
+    def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
+        """Serve a server stream, in a task."""
+        self._start(call, self._stream(call, path, method.handler(message, call), _on_account_of(call, method)))
+
+    def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
+        """Serve a stream each way, in a task."""
+        work = self._stream(call, path, method.handler(messages, call), call.exchange.principal)
+        task = self._start(call, work)
+        self._duplex.add(task)
+        task.add_done_callback(self._duplex.discard)
+
+    def drain(self) -> None:
+        """Let streams end by themselves; end those that may wait for their client for ever."""
+        self.draining = True
+        for task in self._duplex:
+            task.cancel()
+
+    async def finish(self, grace_s: float) -> None:
+        """Wait for what is at work, at most `grace_s`; then end it, and tell its clients."""
+        self.drain()
+        until = time.monotonic() + grace_s
+        while self._tasks and (left_s := until - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, call: ServedCall, work: Awaitable[None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        call.exchange.on_gone = task.cancel
+        return task
+
+    async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
+        with self._telling(call, path), self._waiting.held(principal):
+            async with asyncio.timeout(call.time_left_s()):
+                message = await answer
+            call.answer(message)
+            self.answered[path] += 1
+
+    async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
+        with self._telling(call, path), self._streams.held(principal):
+            if self.draining:
+                raise ShuttingDown
+            async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
+                async for message in messages:
+                    await call.send(message)
+            call.end()
+            self.answered[path] += 1
+
+    @contextmanager
+    def _telling(self, call: ServedCall, path: str) -> Iterator[None]:
+        """Tell the client what went wrong inside."""
+        try:
+            yield
+        except TimeoutError:
+            self._fail(call, path, DeadlineExceeded())
+        except asyncio.CancelledError:
+            if self.draining:
+                self._fail(call, path, ShuttingDown())
+            else:  # its client is gone
+                self.failed[path, code_pb2.CANCELLED] += 1
+            raise
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail(call, path, as_query_error(error, path))
+
+    def _fail(self, call: ServedCall, path: str, error: QueryError) -> None:
+        call.fail(error)
+        self.failed[path, code_of(error)] += 1
+
+
+def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
+    """Return the principal of a call; None where there is none, or where it comes from a gateway.
+
+    A gateway forwards for all of its clients, and each of them has its limit there. What only says that it is forwarded
+    is refused by the handler at once; where the handler does not look, saying so changes nothing.
+    """
+    if method.checks_mark and call.forwarded is not None:
+        return None
+    return call.exchange.principal
+
+
+def as_query_error(error: Exception, path: str) -> QueryError:
+    """Return what the client is told. Our own mistakes are logged: where they were, not with which values."""
+    if isinstance(error, QueryError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    _logger.error("a handler failed", extra={"method": path, "error": type(error).__name__, "stack": where})
+    return Internal()

@@ -1,0 +1,118 @@
+"""gRPC-Web (the protocol of gRPC's PROTOCOL-WEB.md): gRPC whose trailers are the body's last frame, over any HTTP.
+
+The text form is the same in base64, for browsers that cannot read a body of bytes as it comes.
+"""
+
+import base64
+import binascii
+import re
+
+from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message
+from tablegate.gateway.http.rpc.framed import FramedCall
+from tablegate.gateway.http.rpc.grpc import OK, MethodTable, error_fields, timeout_s
+from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
+from typing_extensions import override
+
+CONTENT_TYPE = b"application/grpc-web"
+_TEXT_TYPE = b"application/grpc-web-text"
+_IS_TEXT = {CONTENT_TYPE: False, CONTENT_TYPE + b"+proto": False, _TEXT_TYPE: True, _TEXT_TYPE + b"+proto": True}
+_HEADS = {
+    text: Head(200, ((b"content-type", name + b"+proto"), (b"grpc-accept-encoding", b"identity,gzip")))
+    for name, text in ((CONTENT_TYPE, False), (_TEXT_TYPE, True))
+}
+_WRONG_TYPE = Head(415, (TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
+_WRONG_METHOD = Head(405, (TEXT, (b"allow", b"POST")))
+_TRAILER_FRAME = 0x80  # the flag
+_BASE64_RUN = re.compile(rb"[^=]*=*")
+
+
+class GrpcWebCall(FramedCall):
+    """A call over gRPC-Web."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, calls: Calls, exchange: Exchange, *, text: bool) -> None:
+        super().__init__(calls, exchange, _HEADS[text])
+        self._text = text
+
+    @override
+    def answer(self, message: bytes) -> None:
+        self.end_with(self._frame(envelope(message) + _trailer_frame(OK + self.trailer)))
+
+    @override
+    def fail(self, error: QueryError) -> None:
+        self.end_with(self._frame(_trailer_frame(error_fields(error) + self.trailer)))
+
+    @override
+    def framed(self, message: bytes) -> bytes:
+        return self._frame(envelope(message))
+
+    @override
+    def end(self) -> None:
+        self.end_with(self._frame(_trailer_frame(OK + self.trailer)))
+
+    def _frame(self, frame: bytes) -> bytes:
+        # Frames are padded one by one: a client reads base64 four letters at a time, and padding ends a run.
+        return base64.b64encode(frame) if self._text else frame
+
+
+class GrpcWebProtocol:
+    """Serves exchanges whose content type is gRPC-Web's."""
+
+    def __init__(self, methods: Methods, calls: Calls) -> None:
+        self._methods = MethodTable(methods)
+        self._calls = calls
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange that is of this protocol; return whether it was."""
+        content_type = exchange.headers.get(b"content-type", b"")
+        if not content_type.startswith(CONTENT_TYPE):
+            return False
+        text = _IS_TEXT.get(content_type.partition(b";")[0].rstrip())
+        if text is None:
+            exchange.respond(_WRONG_TYPE, b"messages come as protobuf; send application/grpc-web+proto\n")
+        elif exchange.method != b"POST":
+            exchange.respond(_WRONG_METHOD, b"gRPC-Web calls come by POST\n")
+        else:
+            self._serve(exchange, text=text)
+        return True
+
+    def _serve(self, exchange: Exchange, *, text: bool) -> None:
+        call = GrpcWebCall(self._calls, exchange, text=text)
+        headers = exchange.headers
+        try:
+            call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
+            path, method = self._methods.find(exchange.target)
+            if not isinstance(method, (UnaryMethod, StreamMethod)):
+                raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
+            if exchange.oversize:
+                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+            body = _from_base64(exchange.body) if text else exchange.body
+            message = only_message(body, checked_encoding(headers.get(b"grpc-encoding")))
+        except QueryError as error:
+            call.fail(error)
+            return
+        if isinstance(method, UnaryMethod):
+            self._calls.unary(call, path, method, message)
+        else:
+            self._calls.stream(call, path, method, message)
+
+
+def _trailer_frame(fields: Fields) -> bytes:
+    block = b"".join([b"%b: %b\r\n" % field for field in fields])
+    return envelope(block, _TRAILER_FRAME)
+
+
+def _from_base64(text: bytes) -> bytes:
+    """Return what one or several runs of base64 hold, each padded; raise `InvalidField` where there is something else.
+
+    Clients may encode each piece of a request by itself.
+    """
+    try:
+        return b"".join([binascii.a2b_base64(run, strict_mode=True) for run in _BASE64_RUN.findall(text)])
+    except binascii.Error:
+        raise InvalidField("", "the request's body is not base64; encode it so, or send application/grpc-web") from None

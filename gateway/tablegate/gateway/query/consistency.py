@@ -1,0 +1,326 @@
+"""How fresh a read must be: the check of a snapshot, and the wait until one passes."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+from tablegate.gateway.contract.catalogue import Query
+from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.versions import Version, read_version
+from tablegate.gateway.query.call import Call
+from tablegate.gateway.query.errors import (
+    DeadlineExceeded,
+    FutureOffset,
+    InvalidConsistencyToken,
+    InvalidField,
+    NotCaughtUp,
+    NotServed,
+    TableRebuilt,
+    UntrackedSource,
+)
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.requests import seconds_of
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
+from tablegate.gateway.stores.base import Position, Snapshot
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
+
+LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings
+VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
+
+Answer = TypeVar("Answer")
+Lack = Callable[[ServedGeneration, Partition, Position], str | None]
+"""What a partition lacks, as a text; None when it is fresh enough."""
+Covers = Callable[[ServedGeneration, Version], bool]
+"""Whether a row of this version has all that is wished for, though its partition may not."""
+Ask = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyRequirement:
+    """A freshness that a request asks for, and how long it would wait (None: half of the time left).
+
+    `covers`: rows may say for themselves that they are fresh. `prepare` is awaited before anything is fresh enough;
+    `verify`, once the wait takes long, and it may raise a `QueryError`. `default_timeout_s` is the time of a call
+    without a deadline; `bell` rings when there may be something fresher.
+    """
+
+    lack: Lack
+    covers: Covers | None = None
+    prepare: Ask | None = None
+    verify: Ask | None = None
+    max_wait_s: float | None = None
+    default_timeout_s: float
+    bell: Notifier
+
+    def check(self, access: TableAccess, life: ServedGeneration, partition: Partition, position: Position) -> None:
+        """Raise `NotCaughtUp` where the partition is not fresh enough."""
+        text = self.lack(life, partition, position)
+        if text is not None:
+            raise NotCaughtUp(access.table.name, partition, text)
+
+    def check_keys(
+        self,
+        access: TableAccess,
+        snapshot: Snapshot,
+        life: ServedGeneration,
+        partition: Partition,
+        position: Position,
+        keys: Iterable[bytes],
+    ) -> None:
+        """Raise `NotCaughtUp` where neither the partition nor each row of these keys is fresh enough."""
+        try:
+            self.check(access, life, partition, position)
+        except NotCaughtUp:
+            if self.covers is None:
+                raise
+            for key in keys:
+                stored = snapshot.get_stored(life.store_id, partition, key)
+                if stored is None or not self.covers(life, stored.version):
+                    raise
+
+
+def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], ConsistencyRequirement | None]:
+    """Return the function from a request to its wish; None for whatever the replica has. It raises `InvalidField`."""
+    if query.read_options is None:
+        return lambda _: None
+    name = query.read_options.name
+
+    def read(request: Message) -> ConsistencyRequirement | None:
+        if not request.HasField(name):
+            return None
+        options = getattr(request, name)
+        wish = _wish_of(name, options, access, query.default_timeout_s)
+        if options.HasField("max_wait"):
+            max_wait_s = _seconds(f"{name}.max_wait", options.max_wait)
+            return None if wish is None else replace(wish, max_wait_s=max_wait_s)
+        return wish
+
+    return read
+
+
+def when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequirement, call: Call) -> Answer | Awaitable[Answer]:
+    """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `wish` allows.
+
+    A replica that is fresh enough answers at once; an awaitable is returned only where there is something to wait for.
+    """
+    if wish.prepare is None:
+        try:
+            return attempt()
+        except NotCaughtUp:
+            pass
+    return _when_fresh(attempt, wish, call)
+
+
+async def _when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequirement, call: Call) -> Answer:
+    started = time.monotonic()
+    left_s = call.time_left_s()
+    wait_s = wish.max_wait_s
+    if wait_s is None:
+        wait_s = (wish.default_timeout_s if left_s is None else left_s) / 2
+    end_s = wait_s if left_s is None else min(wait_s, left_s)
+    verifying: asyncio.Future[None] | None = None
+    try:
+        if wish.prepare is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(wish.prepare(), end_s)
+        while True:
+            try:
+                return attempt()
+            except NotCaughtUp:
+                waited_s = time.monotonic() - started
+                if left_s is not None and waited_s >= left_s:
+                    raise DeadlineExceeded from None
+                if waited_s >= wait_s or call.draining:
+                    raise
+            if verifying is not None and verifying.done():
+                verifying.result()
+            if wish.verify is not None and verifying is None:
+                if waited_s >= VERIFY_AFTER_S:
+                    verifying = asyncio.ensure_future(wish.verify())
+                await wish.bell.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)))
+            else:
+                await wish.bell.wait(max(0.0, min(LOOK_S, end_s - waited_s)))
+    finally:
+        if verifying is not None:
+            verifying.cancel()
+
+
+def _wish_of(name: str, options: Any, access: TableAccess, default_timeout_s: float) -> ConsistencyRequirement | None:
+    make = partial(ConsistencyRequirement, default_timeout_s=default_timeout_s, bell=access.bell)
+    match options.WhichOneof("consistency"):
+        case "at_least":
+            return make(lack=_behind_token(options.at_least, access))
+        case "at_least_source":
+            wanted = _wanted(f"{name}.at_least_source", options.at_least_source)
+            verify = None if access.ends is None else partial(_check_written, wanted, access, access.ends)
+            return make(lack=_behind_source(wanted, access), covers=_covers(wanted), verify=verify)
+        case "max_staleness":
+            return make(lack=_too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access))
+        case "latest":
+            _must_be_true(f"{name}.latest", options.latest)
+            if access.ends is None:
+                raise NotServed("read option latest is not served here: nobody asks Kafka; take at_least with a token")
+            latest = _Latest(access, access.ends)
+            return make(lack=latest.lack, prepare=latest.prepare)
+        case "minimize_latency":
+            _must_be_true(f"{name}.minimize_latency", options.minimize_latency)
+    return None
+
+
+class _Latest:
+    """Everything in the changelog when the call arrived: where that ended is asked once, after it did."""
+
+    def __init__(self, access: TableAccess, ends: TopicEnds) -> None:
+        self._access = access
+        self._ends = ends
+        self._topic_id = ""
+        self._end_offsets: Mapping[int, int] = {}
+        self._problem = "the end of its changelog is not known yet"
+
+    async def prepare(self) -> None:
+        """Ask for the ends; raise `PartitionUnavailable` where the table is not served."""
+        with self._access.store.snapshot() as snapshot:
+            manifest = self._access.life(snapshot).manifest
+        try:
+            self._end_offsets = await self._ends.ends(manifest.changelog_topic)
+        except EndsUnknown as error:
+            self._problem = f"the end of its changelog is not known: {error}"
+        else:
+            self._topic_id = manifest.changelog_topic_id
+
+    def lack(self, life: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        """Return what the partition lacks."""
+        if not self._end_offsets:
+            return self._problem
+        if life.manifest.changelog_topic_id != self._topic_id:
+            return "it has a new generation since the call arrived"
+        return None if position.next_offset >= self._end_offsets.get(partition, 0) else "its changelog has more"
+
+
+def _behind_token(token_text: str, access: TableAccess) -> Lack:
+    opened: dict[int, Token] = {}
+
+    def lack(life: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        token = opened.get(life.generation)
+        if token is None:
+            try:
+                token = access.signer.open(
+                    token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=life.generation
+                )
+            except InvalidToken as error:
+                text = f"the consistency token {error.fault.value}; read without it"
+                raise InvalidConsistencyToken(text) from None
+            except StaleGeneration as error:
+                if error.token_generation < life.generation:
+                    # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
+                    raise TableRebuilt(access.table.name) from None
+                return "the token is of a newer generation of the table"
+            opened[life.generation] = token
+        wanted = _offset_in(token, partition)
+        return None if position.next_offset >= wanted else "it has not applied what the token's answer had"
+
+    return lack
+
+
+def _offset_in(token: Token, partition: Partition) -> int:
+    """Return the next offset that `token` has of the partition, 0 where it has none."""
+    if not token.partitions:
+        return token.next_offsets[partition] if partition < len(token.next_offsets) else 0
+    for number, next_offset in zip(token.partitions, token.next_offsets, strict=True):
+        if number == partition:
+            return next_offset
+    return 0
+
+
+SourceOffsets = Mapping[tuple[str, int], int]
+"""Offsets of records that must be in an answer, by topic and partition."""
+
+
+def _wanted(name: str, source: Any) -> SourceOffsets:
+    wanted: dict[tuple[str, int], int] = {}
+    for topic in source.topics:
+        for source_partition, offset in topic.offsets.items():
+            if offset < 0:
+                raise InvalidField(f"{name}.topics.offsets", "is negative; send the offset of a record")
+            wanted[topic.topic, source_partition] = offset
+    if not wanted:
+        raise InvalidField(f"{name}.topics", "has no offset; send at least one")
+    return wanted
+
+
+def _behind_source(wanted: SourceOffsets, access: TableAccess) -> Lack:
+    def lack(life: ServedGeneration, _: Partition, position: Position) -> str | None:
+        known = position.source_offsets
+        for (topic, source_partition), offset in wanted.items():
+            next_offset = known.get((topic, source_partition))
+            if next_offset is None:
+                _check_tracked(access.table.name, life, topic, source_partition)
+            if next_offset is None or next_offset <= offset:
+                return "its job has not reported the source offset"
+        return None
+
+    return lack
+
+
+def _covers(wanted: SourceOffsets) -> Covers:
+    """Return whether rows have what is wanted, where their versions are offsets of the one source.
+
+    All records of a key lie in one partition then; those of other partitions change nothing of its row.
+    """
+    newest = max(wanted.values())
+
+    def covers(life: ServedGeneration, version: Version) -> bool:
+        sources = life.manifest.sources
+        return len(sources) == 1 and sources[0].keyed and read_version(version)[1] >= newest
+
+    return covers
+
+
+async def _check_written(wanted: SourceOffsets, access: TableAccess, ends: TopicEnds) -> None:
+    """Raise `FutureOffset` where a record is waited for that nobody has written."""
+    for topic in {topic for topic, _ in wanted}:
+        try:
+            end_offsets = await ends.ends(topic)
+        except EndsUnknown:
+            continue
+        for (wanted_topic, source_partition), offset in wanted.items():
+            if wanted_topic == topic and offset >= end_offsets.get(source_partition, 0):
+                raise FutureOffset(access.table.name, topic, source_partition)
+
+
+def _check_tracked(table: str, life: ServedGeneration, topic: str, source_partition: int) -> None:
+    for source in life.manifest.sources:
+        if source.topic == topic:
+            if 0 <= source_partition < source.partition_count:
+                return
+            text = f'source topic "{topic}" has no partition {source_partition}, only {source.partition_count} of them'
+            raise UntrackedSource(table, topic, f"{text}; check the position")
+    text = f'its job does not read a topic named "{topic}"; name one that it reads, or use at_least'
+    raise UntrackedSource(table, topic, text)
+
+
+def _too_old(max_staleness_s: float, access: TableAccess) -> Lack:
+    def lack(_life: ServedGeneration, _partition: Partition, position: Position) -> str | None:
+        staleness_s = (access.now_ms() - position.as_of_ms) / 1_000
+        return None if staleness_s <= max_staleness_s else f"it is {staleness_s:.3f} s old"
+
+    return lack
+
+
+def _seconds(field: str, duration: Any) -> float:
+    seconds = seconds_of(duration)
+    if seconds < 0:
+        raise InvalidField(field, "is negative; send a duration of 0 or more")
+    return seconds
+
+
+def _must_be_true(field: str, value: bool) -> None:
+    if not value:
+        raise InvalidField(field, "is false; set it to true, or leave it out")

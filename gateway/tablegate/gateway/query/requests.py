@@ -1,0 +1,212 @@
+"""Request fields to key bytes, compiled once for each query."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from tablegate.gateway.contract.catalogue import Op, Param, Table
+from tablegate.gateway.contract.keys import (
+    ENCODERS,
+    INT64_MAX,
+    KEY_BYTES_MAX,
+    InvalidKey,
+    KeyColumn,
+    KeyType,
+    after_prefix,
+)
+from tablegate.gateway.query.errors import InvalidField
+
+TIMESTAMP_SECONDS_MIN = -62_135_596_800  # year 1, the first that google.protobuf.Timestamp allows
+TIMESTAMP_SECONDS_MAX = 253_402_300_799  # the end of year 9999, the last
+
+ReadKey = Callable[[Message], bytes]
+"""From a message to the key bytes of some of its fields; raises `InvalidField`."""
+
+_FIXED_LENGTH = frozenset({KeyType.INT64, KeyType.BOOL, KeyType.TIMESTAMP})
+
+
+def parse(message_class: type[Message], data: bytes) -> Message:
+    """Return the request in `data`; raise `InvalidField` where it is none."""
+    try:
+        return message_class.FromString(data)
+    except DecodeError:
+        name = message_class.DESCRIPTOR.full_name
+        raise InvalidField("", f"the request is not a {name}; send the message that the contract names") from None
+
+
+def timestamp_parts(field: str, value: Any) -> tuple[int, int]:
+    """Return seconds and nanoseconds of a Timestamp; raise `InvalidField` where it is not a moment."""
+    seconds, nanos = value.seconds, value.nanos
+    if not (TIMESTAMP_SECONDS_MIN <= seconds <= TIMESTAMP_SECONDS_MAX and 0 <= nanos < 1_000_000_000):
+        raise InvalidField(field, "is not a moment from year 1 to 9999; send seconds and nanos in their ranges")
+    return seconds, nanos
+
+
+def seconds_of(duration: Any) -> float:
+    """Return a google.protobuf.Duration in seconds."""
+    return float(duration.seconds) + float(duration.nanos) / 1e9
+
+
+def value_encoder(name: str, key_type: KeyType) -> Callable[[Any], bytes]:
+    """Return the function from a value of field `name` to its key bytes; it raises `InvalidField`."""
+    encode: Callable[[Any], bytes] = ENCODERS[key_type]  # type: ignore[assignment]
+    if key_type is KeyType.TIMESTAMP:
+        return _timestamp_encoder(name)
+    if key_type is not KeyType.INT64:
+        return encode
+
+    def encode_integer(value: int) -> bytes:
+        try:
+            return encode(value)
+        except InvalidKey:
+            raise InvalidField(name, f"is above {INT64_MAX}, the highest that a key column holds; lower it") from None
+
+    return encode_integer
+
+
+def column_reader(field: FieldDescriptor, column: KeyColumn) -> ReadKey:
+    """Return the function from a message to the key bytes of its `field`, which holds `column`."""
+    name = field.name
+    encode = value_encoder(name, column.type)
+
+    def read(message: Message) -> bytes:
+        return encode(getattr(message, name))
+
+    def read_required(message: Message) -> bytes:
+        if not message.HasField(name):
+            raise InvalidField(name, "is required; set it")
+        return read(message)
+
+    return read_required if field.has_presence else read
+
+
+def key_reader(fields: Sequence[FieldDescriptor], columns: Sequence[KeyColumn]) -> ReadKey:
+    """Return the function from a message to the key bytes of `fields`, which hold `columns`, in key order."""
+    readers = [column_reader(field, column) for field, column in zip(fields, columns, strict=True)]
+    if not readers:
+        return lambda _: b""
+    if len(readers) == 1 and columns[0].type in _FIXED_LENGTH:
+        return readers[0]
+    longest = next((field.name for field, column in zip(fields, columns, strict=True) if _is_long(column)), "")
+
+    def read(message: Message) -> bytes:
+        return checked_key(longest, b"".join([reader(message) for reader in readers]))
+
+    return read
+
+
+def checked_key(field: str, key: bytes) -> bytes:
+    """Return `key`; raise `InvalidField` where it is longer than any key of a table."""
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidField(field, f"makes a key of more than {KEY_BYTES_MAX} bytes, which no table has; shorten it")
+    return key
+
+
+def keys_reader(
+    keys: FieldDescriptor, key_fields: Sequence[FieldDescriptor], table: Table
+) -> Callable[[Message], list[bytes]]:
+    """Return the function from a request to the keys in its repeated field `keys`; it raises `InvalidField`.
+
+    `key_fields` are those of its message, in key order; empty where it repeats the key's only column itself.
+    """
+    name = keys.name
+    read_key: Callable[[Any], bytes] = (
+        key_reader(key_fields, table.key) if key_fields else _scalar_reader(table.key[0].type)
+    )
+
+    def read(request: Message) -> list[bytes]:
+        values = getattr(request, name)
+        try:
+            return [read_key(value) for value in values]
+        except InvalidField:
+            raise _blamed(name, read_key, values) from None
+
+    return read
+
+
+def _scalar_reader(key_type: KeyType) -> Callable[[Any], bytes]:
+    encode = value_encoder("", key_type)
+    return lambda value: checked_key("", encode(value))
+
+
+def _blamed(name: str, read_key: Callable[[Any], bytes], values: Iterable[Any]) -> InvalidField:
+    """Return the error of the first bad key, with its place."""
+    for place, value in enumerate(values):
+        try:
+            read_key(value)
+        except InvalidField as error:
+            inside = f".{error.field}" if error.field else ""
+            return InvalidField(f"{name}[{place}]{inside}", error.description)
+    raise AssertionError("no key is bad")
+
+
+def _is_long(column: KeyColumn) -> bool:
+    return column.type not in _FIXED_LENGTH
+
+
+def _timestamp_encoder(name: str) -> Callable[[Any], bytes]:
+    encode = ENCODERS[KeyType.TIMESTAMP]
+
+    def encode_timestamp(value: Any) -> bytes:
+        seconds, nanos = timestamp_parts(name, value)
+        if nanos % 1_000:
+            raise InvalidField(name, "is finer than a microsecond, which no key holds; round it")
+        return encode(seconds * 1_000_000 + nanos // 1_000)  # type: ignore[operator,no-any-return]
+
+    return encode_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """A run of keys: start <= key < end; None for `end`: to the last key. Empty where start is None."""
+
+    start: bytes | None
+    end: bytes | None
+
+    @property
+    def empty(self) -> bool:
+        """Return whether no key can be in it."""
+        return self.start is None or (self.end is not None and self.start >= self.end)
+
+
+def bounds_reader(prefix: ReadKey, bounds: Sequence[Param], column: KeyColumn | None) -> Callable[[Message], KeyBounds]:
+    """Return the function from a request to the keys of its Range; `column` is the one that `bounds` constrain."""
+    compiled = [(param.field.name, param.op, _bound_reader(param, column)) for param in bounds if column is not None]
+
+    def read(request: Message) -> KeyBounds:
+        base = prefix(request)
+        start: bytes | None = base
+        end = after_prefix(base) if base else None
+        for name, op, reader in compiled:
+            if request.HasField(name):
+                low, high = _run_of(op, checked_key(name, base + reader(request)))
+                start = None if start is None or low is None else max(start, low)
+                end = high if end is None else end if high is None else min(end, high)
+        return KeyBounds(start, end)
+
+    return read
+
+
+def _bound_reader(param: Param, column: KeyColumn) -> ReadKey:
+    reader = column_reader(param.field, column)
+    if param.op is not Op.PREFIX:
+        return reader
+    # Without the two bytes that end it, a string's key bytes begin those of every string that it begins.
+    return lambda request: reader(request)[:-2]
+
+
+def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
+    """Return start and end of the keys for which `op` holds; a start of None means none of them."""
+    match op:
+        case Op.EQ | Op.PREFIX:
+            return value, after_prefix(value)
+        case Op.GTE:
+            return value, None
+        case Op.GT:
+            return after_prefix(value), None
+        case Op.LT:
+            return b"", value
+        case Op.LTE:
+            return b"", after_prefix(value)

@@ -1,0 +1,320 @@
+"""One table of a store: may it be answered, from which partitions, and what was read."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.keys import KeyType, encode_key
+from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.query.errors import (
+    ForeignForward,
+    GenerationsMixed,
+    PartitionUnavailable,
+    QueryError,
+    TableRebuilt,
+)
+from tablegate.gateway.query.expiry import UnexpiredReader
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.router import Router, Scope
+from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreReader, StoreUnavailable
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
+from tablegate.v1.query_pb2 import ReadInfo
+
+NowMs = Callable[[], int]
+"""Milliseconds since 1970."""
+
+_LIVE = Phase.LIVE
+
+
+class ServedGeneration:
+    """The life of a table that is served now: its rows' store id, generation, partition count and manifest."""
+
+    __slots__ = ("generation", "manifest", "partition_count", "partitions", "state", "store_id")
+
+    def __init__(self, state: TableState) -> None:
+        self.state = state
+        self.store_id = StoreId(state.store_id)
+        self.manifest = state.manifest
+        self.generation = state.manifest.generation
+        self.partition_count = state.manifest.partition_count
+        self.partitions = [Partition(number) for number in range(self.partition_count)]
+
+
+class ServingView(NamedTuple):
+    """The life of a table, and those of the partitions in question that this gateway may answer from.
+
+    `away` is why its store cannot be read, if it cannot: then the life is the last that was known, and there are none.
+    """
+
+    life: ServedGeneration
+    partitions: Sequence[Partition]
+    away: StoreUnavailable | None = None
+
+
+class TableAccess:
+    """A table as its queries see it. One thread."""
+
+    def __init__(
+        self,
+        table: Table,
+        store: StoreReader,
+        signer: TokenSigner,
+        bell: Notifier,
+        now_ms: NowMs,
+        ends: TopicEnds | None = None,
+        router: Router | None = None,
+    ) -> None:
+        self.table = table
+        self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
+        self.signer = signer
+        self.bell = bell
+        self.ends = ends
+        self.now_ms = now_ms
+        self._router = router
+        self._marks = ForwardTokenSigner(signer, now_ms)
+        self._key_fields = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
+        self._life: ServedGeneration | None = None
+        self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}
+        self._trailers: dict[Partition, Fields] = {}
+        self._trailers_version = (0, 0)  # of the directory, and the table's generation
+
+    @property
+    def router(self) -> Router | None:
+        """Return how other gateways are asked; None where this one stands alone."""
+        router = self._router
+        return router if router is not None and router.directory.own_id else None
+
+    def scope(self, call: Call) -> Scope | None:
+        """Return what another gateway asks for; None where a client asks. Raise `ForeignForward`."""
+        text = call.forwarded
+        return None if text is None else self._opened_scope(text)
+
+    def _opened_scope(self, text: str) -> Scope:
+        try:
+            mark = self._marks.open(text, self.table.name)
+        except ForeignForwardToken as error:
+            raise ForeignForward(str(error)) from None
+        partitions = tuple(Partition(number) for number in mark.partitions)
+        return Scope(mark.generation, partitions or None, mark.resume_token)
+
+    def life(self, snapshot: Snapshot) -> ServedGeneration:
+        """Return the life that is served; raise `PartitionUnavailable` where the table is not."""
+        state, known = snapshot.table(self.table.name), self._life
+        return known if known is not None and state is known.state else self._life_of(state)
+
+    def last_life(self, away: StoreUnavailable) -> ServedGeneration:
+        """Return the life that was served when the store was last looked at; raise `away` where none is known."""
+        router = self.router
+        state = None if router is None else router.tables.get(self.table.name)
+        if state is None:
+            raise away
+        try:
+            return self._life_of(state)
+        except PartitionUnavailable:
+            raise away from None
+
+    def held(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]] = lambda _: ()) -> ServingView:
+        """Return which of these partitions this gateway has: none while its store is away.
+
+        Raise `PartitionUnavailable` where the table is not served, `StoreUnavailable` where no life of it is known.
+        """
+        try:
+            with self.store.snapshot() as snapshot:
+                life = self.life(snapshot)
+                return ServingView(life, [each for each in partitions_of(life) if self.is_live(snapshot, life, each)])
+        except StoreUnavailable as away:
+            return ServingView(self.last_life(away), (), away)
+
+    def _life_of(self, state: TableState | None) -> ServedGeneration:
+        known = self._life
+        if known is not None and state == known.state:
+            return known
+        if state is None or not state.HasField("manifest"):
+            text = state.problem if state is not None and state.problem else "no manifest of its job has been read yet"
+            raise PartitionUnavailable(self.table.name, None, text.rstrip("."))
+        if state.problem:
+            raise PartitionUnavailable(self.table.name, None, state.problem.rstrip("."))
+        self._life = known = ServedGeneration(state)
+        self._read_infos.clear()
+        return known
+
+    def check_held(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]]) -> None:
+        """Raise `PartitionUnavailable` where others are to be asked at once: before this gateway waits for anything.
+
+        And `StoreUnavailable`.
+        """
+        with self.store.snapshot() as snapshot:
+            life = self.life(snapshot)
+            for partition in partitions_of(life):
+                self.live(snapshot, life, partition)
+
+    def live(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> Position:
+        """Return the position of a partition that may be answered; raise `PartitionUnavailable`."""
+        position = self.live_position(snapshot, life, partition)
+        if position is None:
+            raise PartitionUnavailable(self.table.name, partition, "it is being restored")
+        return position
+
+    def live_position(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> Position | None:
+        """Return the position of a partition that this gateway may answer from; None of another."""
+        position = snapshot.position(life.store_id, partition)
+        return None if position is None or position.phase is not _LIVE else position
+
+    def is_live(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> bool:
+        """Return whether this gateway may answer from a partition."""
+        return self.live_position(snapshot, life, partition) is not None
+
+    def key_of_row(self, row: bytes) -> bytes:
+        """Return the key bytes of a row of the table; raise `ValueError` where it is no such row."""
+        try:
+            message: Any = self.table.row_class.FromString(row)
+        except DecodeError:
+            raise ValueError("the bytes are no row") from None
+        values = [
+            getattr(message, name).ToMicroseconds() if is_time else getattr(message, name)
+            for name, is_time in self._key_fields
+        ]
+        return encode_key(self.table.key, values)
+
+    def places(self, keys: Sequence[bytes], life: ServedGeneration) -> dict[Partition, list[int]]:
+        """Return the places of `keys` by partition, lowest partition first."""
+        partition_of, partition_count = self.table.partition_of, life.partition_count
+        places: dict[Partition, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(partition_of(key, partition_count), []).append(place)
+        return dict(sorted(places.items()))
+
+    def open_token(
+        self,
+        text: str,
+        *,
+        kind: TokenKind,
+        request_hash: int,
+        life: ServedGeneration,
+        refused: Callable[[str], QueryError],
+    ) -> Token:
+        """Return the token of a query of this table; `refused` makes the error of a bad one from what is wrong with it.
+
+        Raise that, `TableRebuilt`, or `PartitionUnavailable` where the token is of a generation that is not here yet.
+        """
+        name = self.table.name
+        try:
+            return self.signer.open(text, kind=kind, table=name, generation=life.generation, request_hash=request_hash)
+        except InvalidToken as error:
+            raise refused(error.fault.value) from None
+        except StaleGeneration as error:
+            if error.token_generation > life.generation:
+                raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
+            raise TableRebuilt(name) from None
+
+    def read_info(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
+        """Return the ReadInfo of an answer made from `positions`."""
+        if len(positions) != 1:
+            return self._made_read_info(life, positions)
+        [(partition, position)] = positions.items()
+        kept = self._read_infos.get(partition)
+        if kept is not None and kept[1] == life.generation and (kept[0] is position or kept[0] == position):
+            return kept[2]
+        made = self._made_read_info(life, positions)
+        self._read_infos[partition] = (position, life.generation, made)
+        return made
+
+    def merged_read_info(
+        self, life: ServedGeneration, positions: Mapping[Partition, Position], infos: Sequence[bytes]
+    ) -> bytes:
+        """Return the ReadInfo of an answer made from `positions` here, and from answers with `infos` elsewhere.
+
+        Raise `GenerationsMixed` where they are of several generations of the table.
+        """
+        generation = life.generation if positions else None
+        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
+        as_of_ms = [position.as_of_ms for position in positions.values()]
+        for data in infos:
+            info = ReadInfo.FromString(data)
+            try:
+                token = self.signer.open(
+                    info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table=self.table.name, generation=generation
+                )
+            except StaleGeneration:
+                raise GenerationsMixed(self.table.name) from None
+            generation = token.generation
+            numbers = token.partitions or range(len(token.next_offsets))
+            for partition, next_offset in zip(map(Partition, numbers), token.next_offsets, strict=True):
+                next_offsets[partition] = max(next_offset, next_offsets.get(partition, 0))
+            if info.HasField("as_of_time"):
+                as_of_ms.append(info.as_of_time.ToMilliseconds())
+        return self._signed_read_info(generation or life.generation, dict(sorted(next_offsets.items())), as_of_ms)
+
+    def _made_read_info(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
+        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
+        return self._signed_read_info(
+            life.generation, next_offsets, [position.as_of_ms for position in positions.values()]
+        )
+
+    def _signed_read_info(self, generation: int, next_offsets: Mapping[Partition, int], as_of_ms: list[int]) -> bytes:
+        """Return a ReadInfo of a read at these next offsets; `as_of_ms` are those of what was read."""
+        token = Token(
+            kind=TOKEN_KIND_CONSISTENCY,
+            table=self.table.name,
+            generation=generation,
+            issue_time_ms=self.now_ms(),
+            next_offsets=next_offsets.values(),
+        )
+        if list(next_offsets) != list(range(len(next_offsets))):
+            token.partitions.extend(next_offsets)
+        info = ReadInfo(consistency_token=self.signer.sign(token))
+        if as_of_ms:
+            oldest_ms = min(as_of_ms)
+            info.as_of_time.seconds = oldest_ms // 1_000
+            info.as_of_time.nanos = oldest_ms % 1_000 * 1_000_000
+        return info.SerializeToString()
+
+    def trailer(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> Fields:
+        """Return what follows an answer: which partition and gateway gave it, in which role."""
+        router = self.router
+        if router is None:
+            return _ALONE_SEVERAL if len(positions) != 1 else _alone_trailer(next(iter(positions)))
+        version = router.directory.version, life.generation
+        if version != self._trailers_version:
+            self._trailers_version = version
+            self._trailers.clear()
+        if len(positions) != 1:
+            return several_trailer(frozenset((router.directory.own_id,)))
+        [partition] = positions
+        kept = self._trailers.get(partition)
+        if kept is None:
+            kept = self._trailers[partition] = _trailer(router.directory, self.table.name, partition, life.generation)
+        return kept
+
+
+@lru_cache(maxsize=4_096)
+def _alone_trailer(partition: Partition) -> Fields:
+    return ((b"tablegate-partition", b"%d" % partition), (b"tablegate-role", b"owner"))
+
+
+_ALONE_SEVERAL: Fields = ((b"tablegate-partition", b"several"), (b"tablegate-role", b"owner"))
+
+
+def _trailer(directory: Directory, table: str, partition: Partition, generation: int) -> Fields:
+    replicas = directory.replicas(table, partition, generation)
+    owner_id = replicas[0].gateway_id if replicas else directory.own_id
+    return (
+        (b"tablegate-partition", b"%d" % partition),
+        (b"tablegate-role", b"owner" if owner_id == directory.own_id else b"standby"),
+        (b"tablegate-gateway", directory.own_id.encode()),
+        (b"tablegate-owner", owner_id.encode()),
+    )
+
+
+@lru_cache(maxsize=1_024)
+def several_trailer(gateway_ids: frozenset[str]) -> Fields:
+    """Return the trailer of an answer from several partitions, to which these gateways gave their parts."""
+    return ((b"tablegate-partition", b"several"), (b"tablegate-gateway", ",".join(sorted(gateway_ids)).encode()))

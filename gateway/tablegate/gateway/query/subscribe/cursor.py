@@ -1,0 +1,274 @@
+"""A subscriber's cursor: which state of the table its copy is, exactly, at any moment of the way.
+
+A copy starts empty and takes the rows partition by partition, in key order. A partition whose rows are being taken is
+known up to a key; of its changes, those up to that key are given, and the others come with their rows. So after each
+step the copy of a partition is what the store had, up to that key, at one position: no gap, no overlap, and no row ever
+goes back. Rows and changes of a step are read in one snapshot.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import PastChange, Position, Snapshot
+
+EXPIRED_READ = 1_000
+
+Matches = Callable[[bytes], bool]
+"""Whether row bytes pass the filters of a subscription."""
+
+
+class HistoryLost(Exception):
+    """The history does not reach back to the cursor, or is of another life: only a new snapshot helps."""
+
+
+class ChangePosition(NamedTuple):
+    """Up to where changes of a partition were given: those below `offset`, and `skip` of what expired at `offset`.
+
+    `life_id` is that of the position: what has expired is known of that life alone.
+    """
+
+    offset: Offset
+    skip: int = 0
+    life_id: int = 0
+
+
+class Given(NamedTuple):
+    """What a subscriber is given: a row, or with `row` None that the key has none any more."""
+
+    key: bytes
+    row: bytes | None
+
+
+@dataclass(slots=True)
+class ReadBudget:
+    """How much more may be read at once: rows or changes, and bytes. One is always read, however long."""
+
+    rows: int
+    bytes: int
+
+    def take(self, sizes: Sequence[int]) -> int:
+        """Return how many of things of these sizes there is room for, in their order, and give it to them."""
+        fitting = sizes[: self.rows]
+        total = sum(fitting)
+        if total <= self.bytes:
+            count, self.bytes = len(fitting), self.bytes - total
+        else:
+            count = 0
+            for size in fitting:
+                if size > self.bytes and count:
+                    break
+                self.bytes = max(0, self.bytes - size)
+                count += 1
+        is_full = count < len(sizes) or not self.bytes
+        self.rows = 0 if is_full else self.rows - count
+        return count
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows a subscription is for: start <= key < end (None: to the last), and `matches` where it is not None.
+
+    `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None.
+    """
+
+    partitions: Sequence[Partition]
+    start: bytes
+    end: bytes | None
+    matches: Matches | None = None
+    keys: Mapping[Partition, Sequence[bytes]] | None = None
+
+    @cached_property
+    def holds(self) -> Callable[[bytes], bool]:
+        """Whether a key of its partitions is in it."""
+        start, end = self.start, self.end
+        if self.keys is not None:
+            return frozenset(key for keys in self.keys.values() for key in keys).__contains__
+        if end is None:
+            return start.__le__
+        return lambda key: start <= key < end
+
+    def within(self, partitions: Collection[Partition]) -> "Selection":
+        """Return what there is of it in some partitions."""
+        chosen = frozenset(partitions)
+        kept = [partition for partition in self.partitions if partition in chosen]
+        keys = self.keys
+        return replace(
+            self, partitions=kept, keys=None if keys is None else {each: keys[each] for each in kept if each in keys}
+        )
+
+    def shown(self, changes: Sequence[PastChange]) -> Iterator[Given]:
+        """Yield what a subscriber sees of changes whose keys are in it."""
+        matches = self.matches
+        for _, key, _, row, _, before in changes:
+            if row is not None and (matches is None or matches(row)):
+                yield Given(key, row)
+            elif before is not None and (matches is None or matches(before)):
+                yield Given(key, None)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a copy is. `marks` are those of the partitions whose rows were begun.
+
+    `filling` is the index, in the selection's partitions, of the one whose rows are being taken; their number when all
+    are taken. `after_key` is the last key that was taken of it.
+    """
+
+    marks: dict[Partition, ChangePosition] = field(default_factory=dict)
+    filling: int = 0
+    after_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step gives.
+
+    `is_whole`: the copy is the store's state in the snapshot. `is_ahead`: the store has to come up to the cursor first.
+    Neither: another step goes on.
+    """
+
+    given: list[Given]
+    is_whole: bool
+    is_ahead: bool = False
+
+
+def step(
+    snapshot: Snapshot,
+    store_id: StoreId,
+    positions: Mapping[Partition, Position],
+    selection: Selection,
+    cursor: Cursor,
+    *,
+    room: ReadBudget,
+    conflate: bool = False,
+) -> Step:
+    """Move the cursor on by as much as there is room for, and return what that gives; raise `HistoryLost`.
+
+    `positions` are those of the snapshot. With `conflate` the changes of a key that are read at once are given as one.
+    """
+    given: list[Given] = []
+    is_ahead = False
+    for partition in selection.partitions[: cursor.filling + 1]:
+        mark = cursor.marks.get(partition)
+        if mark is None:
+            continue
+        if not room.rows:
+            return Step(given, is_whole=False)
+        changes, moved = read_changes(snapshot, store_id, partition, mark, positions[partition], room)
+        cursor.marks[partition] = moved
+        known = _known(changes, selection, cursor, partition)
+        given += selection.shown(joined(known) if conflate else known)
+        is_ahead |= moved.offset > positions[partition].next_offset
+    if is_ahead:
+        return Step(given, is_whole=False, is_ahead=True)
+    while room.rows and cursor.filling < len(selection.partitions):
+        matches = selection.matches
+        rows = _next_rows(snapshot, store_id, positions, selection, cursor, room)
+        given += [Given(key, row) for key, row in rows if matches is None or matches(row)]
+    return Step(given, is_whole=bool(room.rows) and cursor.filling == len(selection.partitions))
+
+
+def start_live(
+    snapshot: Snapshot, store_id: StoreId, positions: Mapping[Partition, Position], selection: Selection
+) -> Cursor:
+    """Return the cursor of whoever wants what changes after `positions` alone."""
+    marks = {each: _mark_at(snapshot, store_id, each, positions[each]) for each in selection.partitions}
+    return Cursor(marks, filling=len(marks))
+
+
+def read_changes(
+    snapshot: Snapshot,
+    store_id: StoreId,
+    partition: Partition,
+    mark: ChangePosition,
+    position: Position,
+    room: ReadBudget,
+) -> tuple[list[PastChange], ChangePosition]:
+    """Return changes from `mark` to `position`, as many as there is room for, and the mark behind them.
+
+    Raise `HistoryLost`.
+    """
+    if mark.life_id != position.life_id:
+        raise HistoryLost
+    if mark.offset > position.next_offset:
+        return [], mark  # made on a gateway that was further: there is nothing to read yet
+    if mark.offset < position.history_start:
+        raise HistoryLost
+    found = snapshot.history(store_id, partition, start=mark.offset, limit=room.rows + 1, skip=mark.skip)
+    count = room.take([len(change.key) + len(change.row or b"") for change in found])
+    if count < len(found):
+        return found[:count], _mark_before(found[count], found[:count], mark)
+    # At the next offset there is nothing but what expired before its record came.
+    return found, ChangePosition(position.next_offset, _count_at(position.next_offset, found, mark), mark.life_id)
+
+
+def joined(changes: Sequence[PastChange]) -> list[PastChange]:
+    """Return one change for each key: from before the first of it to after the last, in the order of the last."""
+    newest: dict[bytes, PastChange] = {}
+    for change in changes:
+        earlier = newest.pop(change.key, None)
+        newest[change.key] = change if earlier is None else change._replace(before=earlier.before)
+    return list(newest.values())
+
+
+def _mark_before(change: PastChange, read: Sequence[PastChange], mark: ChangePosition) -> ChangePosition:
+    return ChangePosition(change.offset, _count_at(change.offset, read, mark), mark.life_id)
+
+
+def _count_at(offset: Offset, read: Sequence[PastChange], mark: ChangePosition) -> int:
+    """Return how many changes of an offset were given, with those before `mark`."""
+    return sum(1 for change in read if change.offset == offset) + (mark.skip if mark.offset == offset else 0)
+
+
+def _mark_at(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
+    """Return the mark of whoever has all up to `position`, what has expired there included."""
+    at, skip = position.next_offset, 0
+    while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
+        skip += len(found)
+    return ChangePosition(at, skip, position.life_id)
+
+
+def _known(
+    changes: Sequence[PastChange], selection: Selection, cursor: Cursor, partition: Partition
+) -> list[PastChange]:
+    """Return the changes of keys that are selected, and to which the rows that were taken reach."""
+    known = [change for change in changes if selection.holds(change.key)]
+    if cursor.filling < len(selection.partitions) and selection.partitions[cursor.filling] == partition:
+        return [change for change in known if change.key <= cursor.after_key]
+    return known
+
+
+def _next_rows(
+    snapshot: Snapshot,
+    store_id: StoreId,
+    positions: Mapping[Partition, Position],
+    selection: Selection,
+    cursor: Cursor,
+    room: ReadBudget,
+) -> list[tuple[bytes, bytes]]:
+    """Take the next rows of the partition that is being filled."""
+    partition = selection.partitions[cursor.filling]
+    if partition not in cursor.marks:
+        cursor.marks[partition] = _mark_at(snapshot, store_id, partition, positions[partition])
+    found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, room.rows + 1)
+    count = room.take([len(row) for _, row in found])
+    if count < len(found):
+        cursor.after_key = found[count - 1][0]
+    else:
+        cursor.filling, cursor.after_key = cursor.filling + 1, b""
+    return found[:count]
+
+
+def _rows_after(
+    snapshot: Snapshot, store_id: StoreId, partition: Partition, selection: Selection, after_key: bytes, limit: int
+) -> list[tuple[bytes, bytes]]:
+    """Return at most `limit` rows of the selection, in key order."""
+    if selection.keys is None:
+        start = after_key + b"\x00" if after_key else selection.start
+        return snapshot.range(store_id, partition, start=start, end=selection.end, limit=limit)
+    keys = selection.keys[partition]
+    rows = snapshot.get_many(store_id, partition, keys)
+    return [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None and key > after_key][:limit]

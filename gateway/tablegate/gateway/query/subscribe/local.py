@@ -1,0 +1,367 @@
+"""Subscribe to this gateway's store: the rows, then every change, from wherever a token says."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import Message
+from tablegate.gateway.contract.catalogue import SubscribeQuery
+from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.call import Call
+from tablegate.gateway.query.errors import (
+    InvalidField,
+    PartitionUnavailable,
+    ShuttingDown,
+    SlowSubscription,
+    StreamExpired,
+    TableRebuilt,
+    resume_token_refused,
+)
+from tablegate.gateway.query.live_table import LiveTable, is_same
+from tablegate.gateway.query.requests import seconds_of
+from tablegate.gateway.query.router import Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.subscribe.broadcaster import (
+    MESSAGE_BYTES_MAX,
+    MESSAGE_ROWS_MAX,
+    ChangeBroadcaster,
+    Subscriber,
+)
+from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
+from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, givers_of
+from tablegate.gateway.query.subscribe.selections import Select, selection_reader
+from tablegate.gateway.stores.base import Snapshot
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
+from tablegate.v1.query_pb2 import (
+    SUBSCRIBE_PHASE_CATCHING_UP,
+    SUBSCRIBE_PHASE_CURRENT,
+    SUBSCRIBE_PHASE_RESET,
+    SUBSCRIBE_START_LIVE,
+    SubscribeStart,
+)
+
+PROGRESS_S = 5.0  # unless the request says otherwise
+PROGRESS_MIN_S = 0.1
+PROGRESS_MAX_S = 60.0  # proxies close streams that are silent for longer
+STREAM_MIN_S, STREAM_MAX_S = 1_800.0, 3_600.0  # the longest time of a stream is drawn: subscribers move on one by one
+UNSERVED_LOOK_S = 1.0  # at a table that was served and is not now: nothing may ring when it is again
+CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at once
+CONFLATED_BYTES_MAX = 256 * 1024
+
+
+class SubscribePlan:
+    """A Subscribe, compiled."""
+
+    def __init__(self, query: SubscribeQuery, access: TableAccess, live: LiveTable) -> None:
+        self.query = query
+        self.access = access
+        self.live = live
+        self.encoder = ChangeEncoder(query)
+        self.request_hash = request_hasher(query)
+        self.read_selection = selection_reader(query)
+        self.options_name = query.subscribe_options.name
+
+    def asked(self, request: Message) -> "Asked":
+        """Return what a request asks for; raise `InvalidField`."""
+        name = self.options_name
+        options: Any = getattr(request, name)
+        if options.start not in SubscribeStart.values():
+            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
+            raise InvalidField(f"{name}.start", text)
+        return Asked(
+            starts_live=options.start == SUBSCRIBE_START_LIVE,
+            progress_s=_progress_s(f"{name}.progress_interval", options),
+            resume_token=options.resume_token,
+            request_hash=self.request_hash(request),
+            select=self.read_selection(request),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a Subscribe asks for."""
+
+    starts_live: bool
+    progress_s: float
+    resume_token: str
+    request_hash: int
+    select: Select
+
+
+class Pace:
+    """When a stream speaks, and when it ends."""
+
+    def __init__(self, call: Call, progress_s: float, *, is_part: bool = False) -> None:
+        """Begin a stream; one that `is_part` of another ends with that."""
+        self.told_s = 0.0  # when the last message was made
+        self._progress_s = progress_s
+        self._call = call
+        self._ends_s = math.inf if is_part else time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
+
+    def seconds_to_progress(self) -> float:
+        """Return the seconds until it is to say something again."""
+        return max(0.0, self.told_s + self._progress_s - time.monotonic())
+
+    def ending(self) -> ShuttingDown | StreamExpired | None:
+        """Return why the stream has to end now."""
+        if self._call.draining:
+            return ShuttingDown()
+        return StreamExpired() if time.monotonic() >= self._ends_s else None
+
+
+class SubscribeRun:
+    """One stream from this store, as far as it is. `_cursor` says where a copy is that has all that was yielded.
+
+    With a `scope` it is for some partitions only, and part of what another stream gives. Where other gateways may go
+    on, it ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same life; it
+    ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served.
+    """
+
+    _life: ServedGeneration
+    _selection: Selection
+    _speaker: ProgressEncoder
+
+    def __init__(self, plan: SubscribePlan, asked: Asked, call: Call, pace: Pace, scope: Scope | None = None) -> None:
+        self._plan = plan
+        self._asked = asked
+        self._call = call
+        self._pace = pace
+        self._scope = scope
+        self.is_open = False
+        self._told_current = False  # whether the last message said that the copy is whole
+        self._cursor = Cursor()
+        self._positions: Positions = {}
+        self._is_slow = False
+        self._feed: ChangeBroadcaster | None = None
+        self._member: Subscriber | None = None
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """Yield the stream's messages, until the stream has to end."""
+        try:
+            if not self._open():
+                yield self._reset()
+            while True:
+                async for message in self._catch_up():
+                    yield message
+                async for message in self._follow():
+                    yield message
+        finally:
+            self._leave()
+
+    def token(self) -> str:
+        """Return the token that goes on behind what was yielded."""
+        return self._speaker.token(self._cursor) if self.is_open else self._asked.resume_token
+
+    @property
+    def _leaves(self) -> bool:
+        """Return whether other gateways may go on where this one cannot."""
+        return self._scope is not None or self._plan.access.router is not None
+
+    def _leave(self) -> None:
+        """Let go of the feed."""
+        if self._feed is not None and self._member is not None:
+            self._feed.leave(self._member)
+        self._feed = self._member = None
+
+    # Where it starts.
+
+    def _open(self) -> bool:
+        """Find the cursor to start from; return whether the client has a copy, or wants none."""
+        access = self._plan.access
+        with access.store.snapshot() as snapshot:
+            life = access.life(snapshot)
+            if self._scope is not None:
+                self._scope.check(access.table.name, life)
+            selection = self._asked.select(life.partition_count)
+            if self._scope is not None and self._scope.partitions is not None:
+                selection = selection.within(self._scope.partitions)
+            self._use(life, selection)
+            positions = self._live_positions(snapshot)
+            if self._asked.resume_token:
+                is_resumed = self._resume(positions)
+            else:
+                is_resumed = self._asked.starts_live
+                if is_resumed:
+                    self._cursor = start_live(snapshot, life.store_id, positions, selection)
+        self.is_open = True
+        return is_resumed
+
+    def _use(self, life: ServedGeneration, selection: Selection) -> None:
+        plan = self._plan
+        self._life, self._selection = life, selection
+        self._speaker = ProgressEncoder(plan.encoder, plan.access, life, selection, self._asked.request_hash)
+
+    def _live_positions(self, snapshot: Snapshot) -> Positions:
+        live = self._plan.access.live
+        return {partition: live(snapshot, self._life, partition) for partition in self._selection.partitions}
+
+    def _resume(self, positions: Positions) -> bool:
+        """Go on from the token; return False where only a new snapshot helps.
+
+        Raise `InvalidResumeToken`, or `PartitionUnavailable` where other gateways may go on and this one cannot.
+        """
+        access, life, asked = self._plan.access, self._life, self._asked
+        try:
+            token = access.open_token(
+                asked.resume_token,
+                kind=TOKEN_KIND_SUBSCRIBE,
+                request_hash=asked.request_hash,
+                life=life,
+                refused=resume_token_refused,
+            )
+        except TableRebuilt:
+            return False
+        found = cursor_of(token, life, self._selection)
+        if found is None:
+            return False
+        self._cursor, selection = found
+        foreign = {each: mark.life_id for each, mark in self._cursor.marks.items()}
+        foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
+        if foreign:
+            if self._are_elsewhere(foreign, givers_of(token)):
+                raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
+            return False
+        self._use(life, selection)
+        return True
+
+    def _are_elsewhere(self, lives: Mapping[Partition, int], givers: Mapping[int, str]) -> bool:
+        """Return whether gateways that gave what is of these lives of partitions may be asked to go on with them."""
+        access = self._plan.access
+        if access.router is None or self._scope is not None:
+            return False
+        others = partial(access.router.others, access.table.name, generation=self._life.generation)
+        return all(
+            givers.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
+            for partition, life_id in lives.items()
+        )
+
+    # What it says.
+
+    def _reset(self) -> bytes:
+        """Return the message that begins a new snapshot."""
+        self._cursor = Cursor()
+        self._pace.told_s, self._told_current = time.monotonic(), False
+        return self._speaker.say((), SUBSCRIBE_PHASE_RESET, self._cursor)
+
+    def _said(self, result: Step | None = None) -> bytes:
+        """Return the message of a step; or of none, while the copy stays behind."""
+        self._pace.told_s, self._told_current = time.monotonic(), result is not None and result.is_whole
+        given = result.given if result is not None else ()
+        if self._told_current:
+            return self._speaker.say(given, SUBSCRIBE_PHASE_CURRENT, self._cursor, self._positions)
+        return self._speaker.say(given, SUBSCRIBE_PHASE_CATCHING_UP, self._cursor)
+
+    # By its own cursor.
+
+    async def _catch_up(self) -> AsyncIterator[bytes]:
+        """Yield what is between the cursor and now; return when the feed goes on from there."""
+        while True:
+            if (end := self._pace.ending()) is not None:
+                yield self._said()
+                raise end
+            try:
+                result = self._step()
+            except HistoryLost:
+                yield self._reset()
+                continue
+            except PartitionUnavailable:
+                if self._leaves:
+                    raise
+                result = None  # it was served when this began, and comes back
+            if result is None or result.is_ahead:
+                if not self._pace.seconds_to_progress():
+                    yield self._said()
+                await self._plan.live.bell.wait(min(UNSERVED_LOOK_S, self._pace.seconds_to_progress()))
+                continue
+            news = bool(result.given) or result.is_whole != self._told_current
+            if news or not self._pace.seconds_to_progress():
+                yield self._said(result)
+            if self._member is not None:
+                self._is_slow = False
+                return
+            await asyncio.sleep(0)
+
+    def _step(self) -> Step:
+        """Take a step in a snapshot of its own; join the feed where that makes the copy whole."""
+        access, live = self._plan.access, self._plan.live
+        cursor = replace(self._cursor, marks=dict(self._cursor.marks))  # a store that fails takes what it gave along
+        room = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        if self._is_slow:
+            room = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
+        with access.store.snapshot() as snapshot:
+            life = access.life(snapshot)
+            if not is_same(life, self._life):
+                if self._leaves:
+                    raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
+                self._use(life, self._asked.select(life.partition_count))
+                raise HistoryLost
+            self._life = life
+            self._positions = positions = self._live_positions(snapshot)
+            result = step(
+                snapshot, life.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
+            )
+            if result.is_whole and live.pump(snapshot, life):
+                part = None if self._scope is None else frozenset(self._selection.partitions)
+                name = (self._plan.query.path, self._asked.request_hash, part)
+                self._feed = live.feed(life)
+                self._member = self._feed.join(name, self._selection, self._speaker.say_live, cursor.marks, positions)
+        self._cursor = cursor
+        return result
+
+    # With the feed.
+
+    async def _follow(self) -> AsyncIterator[bytes]:
+        """Yield what the feed gives, until it lets go; raise `SlowSubscription` where the contract says so."""
+        member, feed = self._member, self._feed
+        assert member is not None
+        assert feed is not None
+        while True:
+            while (message := member.take()) is not None:
+                yield message.data
+            if (newest := member.newest) is not None:
+                self._cursor.marks, self._pace.told_s = dict(newest.marks), newest.made_s
+                member.newest = None
+            if member.lost:
+                break
+            # All that the feed had for it is given: its copy is where the feed is.
+            self._cursor.marks = {partition: feed.marks[partition] for partition in self._selection.partitions}
+            if self._leaves:
+                self._check_served(feed)
+            end = self._pace.ending()
+            if end is not None or not self._pace.seconds_to_progress():
+                yield self._live_progress(feed)
+            if end is not None:
+                raise end
+            await member.wait(self._pace.seconds_to_progress(), self._call.offer)
+        self._leave()
+        self._told_current = False  # what the feed said last does not count: it is to be said that this goes on
+        if member.is_slow:
+            if self._plan.query.disconnects_slow:
+                raise SlowSubscription(self._plan.access.table.name)
+            self._is_slow = True
+
+    def _check_served(self, feed: ChangeBroadcaster) -> None:
+        """Raise `PartitionUnavailable` where the feed stands still."""
+        for partition in feed.unserved:
+            if partition in self._cursor.marks:
+                raise PartitionUnavailable(self._plan.access.table.name, partition, "it is on other gateways now")
+
+    def _live_progress(self, feed: ChangeBroadcaster) -> bytes:
+        self._pace.told_s = time.monotonic()
+        is_whole = feed.is_whole(self._selection.partitions)
+        return self._speaker.say_live((), self._cursor.marks, feed.positions, is_whole)
+
+
+def _progress_s(field: str, options: Any) -> float:
+    if not options.HasField("progress_interval"):
+        return PROGRESS_S
+    seconds = seconds_of(options.progress_interval)
+    if seconds <= 0:
+        raise InvalidField(field, "is not positive; send how often you want to hear, or leave it out")
+    return min(max(seconds, PROGRESS_MIN_S), PROGRESS_MAX_S)

@@ -1,0 +1,194 @@
+"""What a Subscribe says: changes and progress as the contract's messages, and the tokens to go on from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import Message
+from tablegate.gateway.contract.catalogue import SubscribeQuery
+from tablegate.gateway.contract.keys import decode_key
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.query.message_parts import MessageSplitter
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
+from tablegate.gateway.query.wire import Heads
+from tablegate.gateway.stores.base import Position
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
+from tablegate.v1.query_pb2 import (
+    SUBSCRIBE_PHASE_CATCHING_UP,
+    SUBSCRIBE_PHASE_CURRENT,
+    SubscribePhase,
+    SubscribeProgress,
+)
+
+Marks = Mapping[Partition, ChangePosition]
+Positions = Mapping[Partition, Position]
+
+
+class ChangeEncoder:
+    """Splices rows and keys into the response of a Subscribe."""
+
+    def __init__(self, query: SubscribeQuery) -> None:
+        self._key = query.table.key
+        self._key_class = _key_class(query)
+        self._changes = Heads(query.changes.number)
+        self._upsert = Heads(query.upsert.number)
+        self._delete = Heads(query.delete.number)
+        self._progress = Heads(query.progress.number)
+        self._splitter = MessageSplitter(query.changes, query.progress)
+        self._read_info = Heads(SubscribeProgress.READ_INFO_FIELD_NUMBER)
+
+    def message(self, given: Sequence[Given], progress: SubscribeProgress, read_info: bytes | None) -> bytes:
+        """Return a response; `read_info` are the bytes of what belongs into `progress`."""
+        upsert, delete = self._upsert, self._delete
+        changes = [
+            delete.embed(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
+        ]
+        return self.joined(self._changes.embed_all(changes), progress, read_info)
+
+    def joined(self, changes: bytes, progress: SubscribeProgress, read_info: bytes | None) -> bytes:
+        """Return a response of changes as they are on the wire."""
+        told = progress.SerializeToString()
+        if read_info is not None:
+            told += self._read_info.embed(read_info)
+        return changes + self._progress.embed(told)
+
+    def split(self, response: bytes) -> tuple[bytes, SubscribeProgress]:
+        """Return what `joined` was given."""
+        parts = self._splitter.split(response)
+        return parts.repeated, SubscribeProgress.FromString(parts.progress)
+
+    def _key_message(self, key: bytes) -> bytes:
+        message = self._key_class()
+        for column, value in zip(self._key, decode_key(self._key, key), strict=True):
+            field: Any = getattr(message, column.name)
+            if isinstance(field, Message):
+                field.FromMicroseconds(value)  # type: ignore[attr-defined]
+            else:
+                setattr(message, column.name, value)
+        return message.SerializeToString()
+
+
+def _key_class(query: SubscribeQuery) -> type[Message]:
+    response: Any = query.response_class()
+    change = getattr(response, query.changes.name).add()
+    return type(getattr(change, query.delete.name))
+
+
+class ProgressEncoder:
+    """Says things to those who ask for the same of one life of a table."""
+
+    def __init__(
+        self,
+        encoder: ChangeEncoder,
+        access: TableAccess,
+        life: ServedGeneration,
+        selection: Selection,
+        request_hash: int,
+    ) -> None:
+        self._encoder = encoder
+        self._access = access
+        self._life = life
+        self._selection = selection
+        self._request_hash = request_hash
+
+    def say(
+        self, given: Sequence[Given], phase: SubscribePhase, cursor: Cursor, positions: Positions | None = None
+    ) -> bytes:
+        """Return the message after which a copy is at `cursor`; with `positions` it says what is read."""
+        progress = SubscribeProgress(phase=phase, resume_token=self.token(cursor))
+        read_info = None
+        if positions is not None:
+            mine = {partition: positions[partition] for partition in self._selection.partitions}
+            read_info = self._access.read_info(self._life, mine)
+        return self._encoder.message(given, progress, read_info)
+
+    def say_live(self, given: Sequence[Given], marks: Marks, positions: Positions, is_whole: bool) -> bytes:
+        """Return a message of the feed."""
+        cursor = Cursor(dict(marks), filling=len(self._selection.partitions))
+        if is_whole:
+            return self.say(given, SUBSCRIBE_PHASE_CURRENT, cursor, positions)
+        return self.say(given, SUBSCRIBE_PHASE_CATCHING_UP, cursor)
+
+    def token(self, cursor: Cursor) -> str:
+        """Return the resume token of a cursor."""
+        selection, life, marks = self._selection, self._life, cursor.marks
+        is_filled = cursor.filling == len(selection.partitions)
+        token = Token(
+            after_key=cursor.after_key,
+            partition=life.partition_count if is_filled else selection.partitions[cursor.filling],
+        )
+        router = self._access.router
+        giver = "" if router is None else router.directory.own_id
+        return signed(token, marks, self._access, life, self._request_hash, lambda _: giver)
+
+
+def signed(
+    token: Token,
+    marks: Marks,
+    access: TableAccess,
+    life: ServedGeneration,
+    request_hash: int,
+    giver_of: Callable[[int], str],
+) -> str:
+    """Return the text of a resume token, to which marks, and what it belongs to, are added.
+
+    `giver_of` says which gateway has given what is of a life.
+    """
+    token.kind = TOKEN_KIND_SUBSCRIBE
+    token.table = access.table.name
+    token.generation = life.generation
+    token.request_hash = request_hash
+    token.issue_time_ms = access.now_ms()
+    token.changelog_topic_id = life.manifest.changelog_topic_id
+    token.partitions.extend(marks)
+    token.next_offsets.extend([mark.offset for mark in marks.values()])
+    if any(mark.skip for mark in marks.values()):
+        token.skips.extend([mark.skip for mark in marks.values()])
+    numbers: dict[int, int] = {}  # of lives
+    lives = [numbers.setdefault(mark.life_id, len(numbers)) for mark in marks.values()]
+    if any(numbers):
+        token.life_ids.extend(numbers)
+        givers = [giver_of(life_id) for life_id in numbers]
+        token.gateways.extend(givers if any(givers) else ())
+    if any(lives):
+        token.lives.extend(lives)
+    return access.signer.sign(token)
+
+
+def marks_of(token: Token) -> dict[Partition, ChangePosition]:
+    """Return the marks that a resume token says."""
+    zeros = [0] * len(token.partitions)
+    life_ids = token.life_ids or [0]
+    return {
+        Partition(partition): ChangePosition(Offset(offset), skip, life_ids[number])
+        for partition, offset, skip, number in zip(
+            token.partitions, token.next_offsets, token.skips or zeros, token.lives or zeros, strict=True
+        )
+    }
+
+
+def givers_of(token: Token) -> dict[int, str]:
+    """Return which gateway has given what is of each life, as a resume token says."""
+    return dict(zip(token.life_ids, token.gateways, strict=False))
+
+
+def cursor_of(token: Token, life: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
+    """Return the cursor that a token of this generation says, and the selection with its partitions in that order.
+
+    None where only a new snapshot helps.
+    """
+    if token.changelog_topic_id != life.manifest.changelog_topic_id:
+        return None
+    marks = marks_of(token)
+    filling = Partition(token.partition)
+    is_filled = filling == life.partition_count
+    done = [partition for partition in selection.partitions if partition in marks and partition != filling]
+    rest = [partition for partition in selection.partitions if partition not in marks and partition != filling]
+    if not marks.keys() <= set(selection.partitions) or (is_filled and rest):
+        return None
+    if is_filled:
+        return Cursor(marks, len(done)), selection
+    if filling not in selection.partitions:
+        return None
+    return Cursor(marks, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])

@@ -1,0 +1,133 @@
+"""Manifest against contract, and against the manifest before it: may a gateway follow it?"""
+
+from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema
+from tablegate.v1 import changelog_pb2
+from tablegate.v1.changelog_pb2 import Manifest
+
+PARTITIONS_MAX = 65_536  # two bytes of a store's keys
+
+
+def problem_of(table: Table, manifest: Manifest) -> str | None:
+    """Return why a gateway with the contract of `table` cannot follow `manifest`, in one sentence; None if it can."""
+    if manifest.generation < 1:
+        return _problem(table, manifest, "has no generation", "publish it with a job of this version")
+    if not manifest.changelog_topic or not manifest.changelog_topic_id:
+        return _problem(table, manifest, "names no changelog topic", "publish it with a job of this version")
+    if not 1 <= manifest.partition_count <= PARTITIONS_MAX:
+        return _problem(table, manifest, f"has {manifest.partition_count} partitions", f"use 1 to {PARTITIONS_MAX}")
+    disagreement = _disagreement(table, manifest)
+    if disagreement is not None:
+        return _problem(table, manifest, disagreement, "start job and gateway with one contract")
+    return schema_problem_of(table, manifest)
+
+
+def schema_problem_of(table: Table, manifest: Manifest) -> str | None:
+    """Return why rows of the manifest's schemas are not rows of the table; None if they are."""
+    try:
+        RowDecoder(table, manifest.value_schemas)
+    except UnfitSchema as error:
+        return f"{error}; start job and gateway with one contract"
+    return None
+
+
+def follows_on(old: Manifest, new: Manifest) -> bool:
+    """Return whether `new` describes the same life of the same changelog as `old`."""
+    return old.generation == new.generation and _change(old, new) is None
+
+
+class ManifestSequence:
+    """The manifests of one table, in the order of their topic: what places rows stays as it is within a generation.
+
+    Tokens name partitions and offsets of a generation, and a row is looked for where the manifest says. So a manifest
+    that says otherwise needs a higher generation, unless the table was given up: its manifest was removed.
+    """
+
+    def __init__(self, known: Manifest | None) -> None:
+        """`known`: the newest manifest that was followed before a restart."""
+        self._known = known
+
+    def take(self, manifest: Manifest) -> None:
+        """Take a manifest that can be followed: what comes is held to it, unless it is of an older generation."""
+        if self._known is None or manifest.generation >= self._known.generation:
+            self._known = manifest
+
+    def end(self) -> None:
+        """Take notice that the manifest was removed."""
+        self._known = None
+
+    def breach_of(self, manifest: Manifest) -> str | None:
+        """Return why nobody may follow the next manifest, in one sentence; None where it keeps to the one before."""
+        known = self._known
+        if known is None or manifest.generation != known.generation:
+            return None
+        change = _change(known, manifest)
+        if change is None:
+            return None
+        return (
+            f'table "{manifest.table}": manifest of generation {manifest.generation} was replaced by one with another '
+            f"{change}; build the table's next generation with tablegate job rebuild"
+        )
+
+
+def same_topic_id(one: str, other: str) -> bool:
+    """Compare two spellings of base64: Java's, librdkafka's."""
+    url_safe = str.maketrans("+/", "-_")
+    return one.translate(url_safe) == other.translate(url_safe)
+
+
+def _problem(table: Table, manifest: Manifest, what: str, hint: str) -> str:
+    return f'table "{table.name}": manifest of generation {manifest.generation} {what}; {hint}'
+
+
+def _change(old: Manifest, new: Manifest) -> str | None:
+    """Return what `new` says otherwise of where rows are; None where it says the same."""
+    if old.changelog_topic != new.changelog_topic:
+        return f'changelog topic, "{new.changelog_topic}" for "{old.changelog_topic}"'
+    if not same_topic_id(old.changelog_topic_id, new.changelog_topic_id):
+        return f"topic id, {new.changelog_topic_id} for {old.changelog_topic_id}: its changelog was made anew"
+    if old.partition_count != new.partition_count:
+        return f"partition count, {new.partition_count} for {old.partition_count}"
+    if old.partitioner != new.partitioner:
+        return f"partitioner, {_partitioner_name(new.partitioner)} for {_partitioner_name(old.partitioner)}"
+    if old.partition_by_count != new.partition_by_count:
+        return f"partitioning, by {new.partition_by_count} key columns for {old.partition_by_count}"
+    if list(old.key) != list(new.key):
+        return f"key, ({_key_text(new)}) for ({_key_text(old)})"
+    if old.contract_fingerprint != new.contract_fingerprint:
+        return f"fingerprint, {new.contract_fingerprint.hex()[:8]} for {old.contract_fingerprint.hex()[:8]}"
+    return None
+
+
+def _disagreement(table: Table, manifest: Manifest) -> str | None:
+    theirs = _key_text(manifest)
+    ours = ", ".join(f"{column.name} {column.type.name}" for column in table.key)
+    if theirs != ours:
+        return f"has the key ({theirs}), the contract ({ours})"
+    if manifest.partition_by_count != table.partition_by_count:
+        return f"partitions by {manifest.partition_by_count} key columns, the contract by {table.partition_by_count}"
+    if manifest.partitioner != table.partitioner.value:
+        return f"partitions with {_partitioner_name(manifest.partitioner)}, the contract with {table.partitioner.name}"
+    if manifest.contract_fingerprint != table.fingerprint:
+        return (
+            f"has the fingerprint {manifest.contract_fingerprint.hex()[:8]}, the contract {table.fingerprint.hex()[:8]}"
+        )
+    return None
+
+
+def _key_text(manifest: Manifest) -> str:
+    return ", ".join(f"{column.name} {_key_type_name(column.type)}" for column in manifest.key)
+
+
+def _key_type_name(number: int) -> str:
+    try:
+        return changelog_pb2.KeyType.Name(number).removeprefix("KEY_TYPE_")
+    except ValueError:
+        return f"type {number}"
+
+
+def _partitioner_name(number: int) -> str:
+    try:
+        return Partitioner(number).name
+    except ValueError:
+        return f"partitioner {number}"

@@ -1,0 +1,292 @@
+"""The replicator: follows the changelogs of all tables into the store, and says how far it is.
+
+One thread does it all; only looks at topics wait elsewhere. It is the store's only writer.
+"""
+
+import logging
+from collections.abc import Callable
+
+from tablegate.gateway.cluster.assignment import Alone
+from tablegate.gateway.cluster.membership import Membership, own_id
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.kafka.log import Clock, Fetched, Log
+from tablegate.gateway.replication.announcement import held_table
+from tablegate.gateway.replication.cluster import Cluster
+from tablegate.gateway.replication.manifest_topic import ManifestTopic
+from tablegate.gateway.replication.partition import PartitionReplica
+from tablegate.gateway.replication.partitions import partitions
+from tablegate.gateway.replication.status import gateway_status
+from tablegate.gateway.replication.stored_table import next_name
+from tablegate.gateway.replication.sweep import Sweep
+from tablegate.gateway.replication.table import TableReplicator
+from tablegate.gateway.stores.base import Phase, StoreFull, StoreWriter
+from tablegate.v1.status_pb2 import GetStatusResponse
+
+POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
+BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
+LOOKING_POLL_S = 0.01  # while an answer is awaited
+STATUS_EVERY_S = 0.5
+FULL_RETRY_S = 1.0
+DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
+TOMBSTONES_EVERY_S = 60.0
+TOMBSTONES_MAX = 1_000  # a partition, each time
+TOMBSTONE_AGE_MIN_MS = 86_400_000  # a stale record comes later than that at the latest
+
+_logger = logging.getLogger("tablegate.gateway.replication")
+
+
+class Replicator:
+    """Follows every table of the catalogue, or this gateway's part of it where it is a member of a cluster.
+
+    `step` over and over; then `close`. It calls `ring` after changes. `start_id`: drawn at random at each start.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        log: Log,
+        store: StoreWriter,
+        clock: Clock,
+        tables_topic: str = "tables",
+        membership: Membership | None = None,
+        start_id: int = 0,
+        ring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._clock = clock
+        self._ring = ring
+        self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
+        self._membership = membership
+        self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
+        self._shapes: list[object] = []
+        self._is_drained = False
+        self._has_news = False  # that the other gateways, and our workers, should know at once
+        share = self._cluster or Alone()
+        caught_up_ms = self._demote(catalogue)
+        self._garbage = self._unnamed_store_ids(catalogue)
+        given_up = set(self._garbage)
+        self._tables = {
+            name: TableReplicator(
+                table,
+                store=store,
+                log=log,
+                clock=clock,
+                share=share,
+                caught_up_ms=caught_up_ms.get(name, 0),
+                given_up=given_up,
+            )
+            for name, table in sorted(catalogue.tables.items())
+        }
+        self._held: list[tuple[PartitionReplica | None, TableReplicator | None, Fetched]] = []
+        self._is_full = False
+        self._is_reachable: bool | None = None
+        self._status_at_s = self._tombstones_at_s = 0.0
+        self._sweep = Sweep(store, clock)
+        self._manifest_topic.tick()
+
+    def _demote(self, catalogue: Catalogue) -> dict[str, int]:
+        """Stop serving what was served, until its barrier is passed; return when each table was last caught up."""
+        with self._store.snapshot() as snapshot:
+            status = GetStatusResponse.FromString(snapshot.status())
+            states = {name: snapshot.table(name) for name in catalogue.tables}
+        if self._cluster is not None:
+            self._cluster.remember(status.gateways)
+        for state in states.values():
+            for partition in partitions(state.manifest) if state is not None else ():
+                assert state is not None
+                with self._store.snapshot() as snapshot:
+                    position = snapshot.position(StoreId(state.store_id), partition)
+                if position is not None and position.phase is Phase.LIVE:
+                    demoted = position.in_phase(Phase.CATCHING_UP)
+                    self._store.apply(StoreId(state.store_id), partition, [], demoted)
+        return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
+
+    def _unnamed_store_ids(self, catalogue: Catalogue) -> list[StoreId]:
+        """Return the store ids that no table of the contracts names: what a crash or another contract left."""
+        named = set()
+        with self._store.snapshot() as snapshot:
+            for name in catalogue.tables:
+                for state in (snapshot.table(name), snapshot.table(next_name(name))):
+                    if state is not None:
+                        named.add(state.store_id)
+        return sorted(self._store.store_ids() - {StoreId(number) for number in named})
+
+    def step(self, poll_s: float = POLL_S) -> None:
+        """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due.
+
+        Raise `NameTaken` where another gateway of the cluster has our name.
+        """
+        if self._held:
+            self._clock.sleep(min(poll_s, FULL_RETRY_S))
+        else:
+            fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
+            by_source = self._replicas() if fetched else {}
+            self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
+        has_news = bool(self._held)
+        try:
+            self._apply_held()
+            if has_news:
+                self._ring()
+            self._keep_house()
+        except StoreFull as error:
+            self._note_full(str(error))
+        else:
+            self._note_room()
+        self._put_status()
+
+    def _timeout_s(self, poll_s: float) -> float:
+        is_unclean = any(table.is_unclean for table in self._tables.values())
+        if self._garbage or is_unclean or self._sweep.is_under_way:
+            return min(BUSY_POLL_S, poll_s)
+        looks = (self._manifest_topic.is_looking, *(table.is_looking for table in self._tables.values()))
+        is_looking = any(looks) or (self._cluster is not None and self._cluster.is_looking)
+        return min(LOOKING_POLL_S, poll_s) if is_looking else poll_s
+
+    def _replicas(self) -> dict[object, tuple[PartitionReplica, TableReplicator]]:
+        return {
+            replica.source: (replica, table)
+            for table in self._tables.values()
+            for following in (table.building, table.serving)
+            if following is not None
+            for replica in following.replicas
+        }
+
+    def _apply_held(self) -> None:
+        """Apply what was fetched; what a full disk refuses stays held."""
+        while self._held:
+            replica, table, fetched = self._held[0]
+            if fetched.source == self._manifest_topic.source:
+                self._manifest_topic.apply(fetched)
+            elif self._cluster is not None and fetched.source == self._cluster.source:
+                self._cluster.apply(fetched)
+            elif replica is not None and table is not None and table.follows(replica):
+                if fetched.lost:
+                    table.lost(replica)
+                else:
+                    phase = replica.position.phase
+                    replica.apply(fetched)
+                    self._has_news |= replica.position.phase is not phase
+            self._held.pop(0)
+
+    def _keep_house(self) -> None:
+        self._manifest_topic.tick()
+        if self._cluster is not None:
+            self._has_news |= self._cluster.tick()
+        if self._cluster is None or self._cluster.is_ready:
+            self._offer_manifests()
+        for table in self._tables.values():
+            table.tick()
+            self._garbage += table.generations.garbage
+            table.generations.garbage.clear()
+        self._announce()
+        self._note_reachable()
+        if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
+            self._garbage.pop(0)
+        self._sweep.step(self._tables.values())
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tombstones_at_s:
+            self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S
+            self._drop_tombstones()
+
+    def _announce(self) -> None:
+        """Tell the other gateways what is here."""
+        cluster, membership = self._cluster, self._membership
+        if cluster is None or membership is None:
+            return
+        shapes: list[object] = [table.shape for table in self._tables.values()]
+        self._has_news |= shapes != self._shapes
+        self._shapes = shapes
+        cluster.announce(
+            lambda: [
+                held_table(table, replicas=membership.replicas_wanted(name)) for name, table in self._tables.items()
+            ],
+            at_once=self._has_news,
+        )
+        if cluster.is_draining and not self._is_drained and not self._replicas():
+            self._is_drained = True
+            _logger.info("all partitions are with other gateways: this one may be stopped")
+
+    def drain(self) -> None:
+        """Give all partitions to the other gateways of the cluster; what they do not have yet is answered on."""
+        if self._cluster is None:
+            _logger.warning("this gateway stands alone: there is nobody to give its partitions to")
+        elif not self._cluster.is_draining:
+            _logger.info("giving all partitions to the other gateways")
+            self._cluster.drain()
+
+    def _offer_manifests(self) -> None:
+        """Tell each table what its topic says of it, where that is news or there is no manifest."""
+        topic = self._manifest_topic
+        if not topic.is_read and topic.exists is not False:
+            return
+        for name, table in self._tables.items():
+            news = topic.take_news(name)
+            if news or name not in topic.manifests:
+                table.offer(news, missing=topic.why_missing(name))
+
+    def _drop_tombstones(self) -> None:
+        for table in self._tables.values():
+            serving = table.serving
+            if serving is None:
+                continue
+            age_ms = max(serving.facts.delete_retention_ms, TOMBSTONE_AGE_MIN_MS)
+            for replica in serving.replicas:
+                self._store.drop_tombstones(
+                    serving.store_id,
+                    replica.partition,
+                    before_ms=self._clock.now_ms() - age_ms,
+                    limit=TOMBSTONES_MAX,
+                )
+
+    def _note_reachable(self) -> None:
+        """Take notice of Kafka going and coming."""
+        answered, trouble = self._manifest_topic.answered, self._log.trouble()
+        if answered is None and not trouble:
+            return
+        reachable = bool(answered) and not trouble
+        if reachable == self._is_reachable:
+            return
+        if not reachable:
+            _logger.warning("%s; what is here is served on, growing older", trouble or "Kafka does not answer")
+        elif self._is_reachable is False:
+            _logger.info("Kafka answers again")
+        self._is_reachable = reachable
+
+    def _note_full(self, why: str) -> None:
+        if not self._is_full:
+            self._is_full = True
+            _logger.error("%s; applying goes on when there is room", why)
+
+    def _note_room(self) -> None:
+        if self._is_full:
+            self._is_full = False
+            _logger.info("there is room again: applying goes on")
+
+    def _put_status(self, *, at_once: bool = False) -> None:
+        now_s = self._clock.monotonic_s()
+        if not (at_once or self._has_news) and now_s < self._status_at_s:
+            return
+        self._status_at_s = now_s + STATUS_EVERY_S
+        self._has_news = False
+        status = gateway_status(
+            self._tables.values(),
+            now_ms=self._clock.now_ms(),
+            now_s=now_s,
+            kafka_reachable=bool(self._is_reachable),
+            gateway_id=own_id(self._membership),
+            gateways=() if self._cluster is None else self._cluster.statuses(),
+        )
+        try:
+            self._store.set_status(status.SerializeToString())
+            self._ring()  # for what else has changed: this comes often enough
+        except StoreFull as error:
+            self._note_full(str(error))
+
+    def close(self) -> None:
+        """Note how far it is, and leave the cluster. The log and the store are the caller's to close."""
+        if self._cluster is not None:
+            self._cluster.leave()
+        self._put_status(at_once=True)

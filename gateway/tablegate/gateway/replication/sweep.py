@@ -1,0 +1,127 @@
+"""Removes expired rows from the store, a few at a time. Queries hide them already, so it is in no hurry.
+
+A sweep looks at the first row of each run of windows, and so takes as long as there are runs, however many windows
+they have.
+"""
+
+from collections.abc import Iterable
+
+from tablegate.gateway.contract.keys import InvalidKey, after_prefix
+from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.contract.windows import Expiry
+from tablegate.gateway.kafka.log import Clock
+from tablegate.gateway.replication.partition import PartitionReplica
+from tablegate.gateway.replication.partitions import GenerationReplica
+from tablegate.gateway.replication.table import TableReplicator
+from tablegate.gateway.stores.base import HISTORY_CHANGES_MAX, Snapshot, StoreWriter
+
+SWEEP_MAX = 500  # runs looked at and rows removed at once: milliseconds, as a live record may wait for it
+SWEEP_EVERY_S = 10.0  # from the end of a sweep to the beginning of the next
+SWEEP_PART = 0.02  # of the time is spent on sweeps at most, so that a table of many runs is swept less often
+SWEPT_AT_OFFSET_MAX = HISTORY_CHANGES_MAX // 2  # of a partition before its next record: its history must hold them all
+
+
+class Sweep:
+    """Sweeps the tables with retention, one partition after the other. `step` over and over."""
+
+    def __init__(self, store: StoreWriter, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._at_s = 0.0
+        self._spent_s = 0.0
+        self._waiting: list[tuple[TableReplicator, GenerationReplica, PartitionReplica]] = []
+        self._cursor: bytes | None = b""  # in the first of them; None: at its end
+        self._swept: dict[PartitionReplica, tuple[Offset, int]] = {}  # how many before the record of which offset
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether a sweep has begun and is not at its end."""
+        return bool(self._waiting)
+
+    def step(self, tables: Iterable[TableReplicator]) -> None:
+        """Begin a sweep when it is time, or go on with it by `SWEEP_MAX` looks and rows."""
+        started_s = self._clock.monotonic_s()
+        if not self._waiting and started_s >= self._at_s:
+            self._begin(tables)
+        left = SWEEP_MAX
+        while self._waiting and left > 0:
+            table, following, replica = self._waiting[0]
+            expiry = table.table.expiry
+            if expiry is None or not table.follows(replica):
+                self._cursor = None
+            else:
+                left -= self._remove(expiry, following.store_id, replica, left)
+            if self._cursor is None:
+                self._waiting.pop(0)
+                self._cursor = b""
+        now_s = self._clock.monotonic_s()
+        self._spent_s += now_s - started_s
+        if not self._waiting and started_s >= self._at_s:
+            self._at_s = now_s + max(SWEEP_EVERY_S, self._spent_s / SWEEP_PART)
+
+    def _begin(self, tables: Iterable[TableReplicator]) -> None:
+        self._waiting = [
+            (table, following, replica)
+            for table in tables
+            for following in table.generations.followings()
+            if table.table.expiry is not None and following is not None
+            for replica in following.replicas
+        ]
+        self._swept = {replica: self._swept[replica] for _, _, replica in self._waiting if replica in self._swept}
+        self._spent_s = 0.0
+
+    def _remove(self, expiry: Expiry, store_id: StoreId, replica: PartitionReplica, limit: int) -> int:
+        """Remove rows of a partition from the cursor on; return how many looks and rows that took: `limit` or so."""
+        offset = replica.position.next_offset
+        if replica not in self._swept:  # a process before this one may have swept
+            self._swept[replica] = (offset, self._count_swept(store_id, replica, offset))
+        known, swept = self._swept[replica]
+        if known != offset:
+            swept = 0
+        limit = min(limit, SWEPT_AT_OFFSET_MAX - swept)
+        if limit <= 0:
+            self._cursor = None
+            return 1
+        now_ms = self._clock.now_ms()
+        with self._store.snapshot() as snapshot:
+            gone, taken = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=now_ms * 1_000)
+        if gone:
+            removed = self._store.expire(store_id, replica.partition, gone, time_ms=now_ms)
+            self._swept[replica] = (offset, swept + removed)
+        return taken
+
+    def _count_swept(self, store_id: StoreId, replica: PartitionReplica, offset: Offset) -> int:
+        with self._store.snapshot() as snapshot:
+            return len(snapshot.history(store_id, replica.partition, start=offset, limit=SWEPT_AT_OFFSET_MAX))
+
+    def _find(
+        self,
+        snapshot: Snapshot,
+        expiry: Expiry,
+        store_id: StoreId,
+        replica: PartitionReplica,
+        *,
+        limit: int,
+        now_us: int,
+    ) -> tuple[list[bytes], int]:
+        """Return the next keys whose rows are expired, and how many looks and rows that took; move the cursor on."""
+        gone: list[bytes] = []
+        taken = 0
+        while self._cursor is not None and taken < limit:
+            taken += 1
+            first = snapshot.range(store_id, replica.partition, start=self._cursor, end=None, limit=1)
+            if not first:
+                self._cursor = None
+                break
+            key = first[0][0]
+            try:
+                run = expiry.window.run(key)
+            except InvalidKey:  # no key of the table, and so nothing that ages
+                self._cursor = key + b"\x00"
+                continue
+            kept_from = expiry.kept_from(run, now_us)
+            rows = snapshot.range(store_id, replica.partition, start=key, end=kept_from, limit=limit)
+            gone += [key for key, _ in rows]
+            taken += len(rows)
+            self._cursor = after_prefix(run) if len(rows) < limit else rows[-1][0] + b"\x00"
+        return gone, taken

@@ -1,0 +1,205 @@
+"""A gateway, put together: checks, then a replicator and workers under a supervisor."""
+
+import base64
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tablegate.gateway.cluster.membership import Membership
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.server.child import (
+    FAILED,
+    LISTENING,
+    REPLICATOR,
+    SERVING,
+    STORE_OPENED,
+    WORKER,
+    ChildConfig,
+    paths_of,
+)
+from tablegate.gateway.server.cluster import check_cluster, membership_of
+from tablegate.gateway.server.config import ServeConfig, ServeError
+from tablegate.gateway.server.logs import set_up_logging
+from tablegate.gateway.server.preflight import (
+    Reserved,
+    check_origins,
+    check_store_url,
+    check_tls,
+    check_topics,
+    load_contracts,
+    lock_data,
+    reserve_address,
+    token_keys,
+)
+from tablegate.gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
+from tablegate.gateway.server.worker_pipe import WorkerPipe, close_line, make_line
+
+START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
+
+_STORE_SIGNALS = frozenset({signal.SIGBUS, signal.SIGSEGV})
+
+_logger = logging.getLogger("tablegate.gateway.server")
+
+
+def serve(config: ServeConfig) -> int:
+    """Run a gateway until SIGTERM or SIGINT; return the exit code. Raise `ServeError` where it cannot start."""
+    if config.workers < 1:
+        raise ServeError(f"{config.workers} workers answer nothing; give at least 1")
+    files, catalogue = load_contracts(config.contracts)
+    check_tls(config)
+    check_origins(config.cors_origins)
+    check_topics(config)
+    check_store_url(config.store_url)
+    check_cluster(config, catalogue)
+    reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
+    lock = None
+    lines: list[WorkerPipe] = []
+    try:
+        lock = lock_data(config.data, _address(config, reserved))
+        keys = token_keys(config)
+        _open_log(config)
+        contract = base64.b64encode(files.SerializeToString()).decode("ascii")
+        announcer = _Announcer(config, catalogue, reserved)
+        lines += [make_line() for _ in range(config.workers)]
+        membership = membership_of(config)
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, lines, membership), announcer.on_event)
+        announcer.on_failure = supervisor.stop
+        supervisor.run()
+        _logger.info("stopped")
+        if announcer.failure is not None:
+            raise ServeError(announcer.failure)
+    finally:
+        reserved.holder.close()
+        for line in lines:
+            close_line(line)
+        if lock is not None:
+            os.close(lock)
+    return 0
+
+
+def _address(config: ServeConfig, reserved: Reserved) -> str:
+    """Return where the gateway is asked: with TLS by a name that its certificate may be for."""
+    return reserved.address if config.tls is None else f"https://{config.advertise or reserved.address}"
+
+
+def _open_log(config: ServeConfig) -> None:
+    try:
+        set_up_logging("gateway", config.log_file)
+    except OSError as error:
+        raise ServeError(f'log file "{config.log_file}" cannot be written: {error.strerror}; choose another') from None
+
+
+def _specs(
+    config: ServeConfig,
+    contract: str,
+    keys: tuple[bytes, ...],
+    reserved: Reserved,
+    lock: int,
+    lines: Sequence[WorkerPipe],
+    membership: Membership | None,
+) -> list[ChildSpec]:
+    def settings(name: str, line_fds: Sequence[int]) -> str:
+        return ChildConfig(
+            name=name,
+            parent=os.getpid(),
+            contract=contract,
+            store=str(config.store),
+            store_url=config.store_url,
+            membership=membership,
+            address=reserved.address,
+            token_keys=tuple(key.hex() for key in keys),
+            reflection=config.reflection,
+            tls=None if config.tls is None else paths_of(config.tls),
+            cors_origins=config.cors_origins,
+            drain_s=config.drain_s,
+            bootstrap=config.bootstrap,
+            tables_topic=config.tables_topic,
+            log_file=None if config.log_file is None else str(config.log_file),
+            line_fds=tuple(line_fds),
+            kafka_options=config.kafka_options,
+        ).to_json()
+
+    def before_replicator_restart(killed_by: int) -> None:
+        if killed_by in _STORE_SIGNALS:
+            _logger.warning("the replicator died in the store, which is wiped and restored")
+            shutil.rmtree(config.store, ignore_errors=True)
+
+    to_replicator = [line.replicator_fd for line in lines]
+    replicator = ChildSpec(
+        name="replicator",
+        command=_command(REPLICATOR),
+        settings=settings("replicator", to_replicator),
+        stop_s=REPLICATOR_STOP_S,
+        # It holds the lock too: no other gateway starts on the store before its writer is dead.
+        pass_fds=(lock, *to_replicator),
+        # Before, it does not listen for the signal, and would die of it.
+        drain_after=STORE_OPENED,
+        before_restart=before_replicator_restart,
+    )
+    workers = [
+        ChildSpec(
+            name=f"worker-{number}",
+            command=_command(WORKER),
+            settings=settings(f"worker-{number}", (line.worker_fd,)),
+            stop_s=config.drain_s,
+            first_to_stop=True,
+            # Before, the store says of an earlier run that it is live, which nobody has checked since.
+            start_after=STORE_OPENED,
+            pass_fds=(line.worker_fd,),
+        )
+        for number, line in enumerate(lines)
+    ]
+    return [replicator, *workers]
+
+
+def _command(role: str) -> tuple[str, ...]:
+    return sys.executable, "-m", "tablegate.gateway.server.child", role
+
+
+class _Announcer:
+    """Prints, once each, that the gateway listens and that all tables are served; keeps why it cannot."""
+
+    def __init__(self, config: ServeConfig, catalogue: Catalogue, reserved: Reserved) -> None:
+        self._reserved = reserved
+        self._tables = ", ".join(sorted(catalogue.tables))
+        self._waiting = {
+            event: {f"worker-{number}" for number in range(config.workers)} for event in (LISTENING, SERVING)
+        }
+        self._opened = False
+        self._deaths = 0
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def on_event(self, name: str, event: Mapping[str, Any]) -> None:
+        """Take in what process `name` tells."""
+        kind = event.get("event")
+        self._opened = self._opened or kind == STORE_OPENED
+        if kind == FAILED and event.get("for_good"):
+            self.failure = str(event.get("reason"))
+            self.on_failure()
+        if not self._opened:
+            self._note_trouble(kind, event)
+        waiting = self._waiting.get(str(kind))
+        if not waiting:
+            return
+        waiting.discard(name)
+        if not waiting:
+            address = self._reserved.address
+            text = f"listening on {address}" if kind == LISTENING else f"all tables are served: {self._tables}"
+            _logger.info(text)
+            if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
+                print(text, flush=True)
+
+    def _note_trouble(self, kind: object, event: Mapping[str, Any]) -> None:
+        """Give up where the replicator says that it cannot begin, or keeps dying before it has."""
+        self._deaths += kind == EXITED
+        if kind == FAILED:
+            self.failure = str(event.get("reason"))
+        elif self._deaths >= START_DEATHS_MAX and self.failure is None:
+            self.failure = "the replicator dies whenever it starts; the log says why"
+        if self.failure is not None:
+            self.on_failure()

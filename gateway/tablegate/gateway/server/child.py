@@ -1,0 +1,148 @@
+"""A process of a gateway, from inside: `python -m tablegate.gateway.server.child ROLE`, its settings on stdin as JSON.
+
+It tells its parent what happens as lines of JSON on stdout, and never outlives it.
+"""
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tablegate.gateway.cluster.membership import Membership
+
+if TYPE_CHECKING:
+    from tablegate.gateway.http.tls import TlsFiles
+
+WORKER = "worker"
+REPLICATOR = "replicator"
+
+# What children tell.
+STORE_OPENED = "store-opened"  # the replicator: workers may open it
+FAILED = "failed"  # the replicator: it cannot begin, and why
+LISTENING = "listening"
+SERVING = "serving"  # a worker: all tables
+NOT_SERVING = "not-serving"
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildConfig:
+    """What a child is told."""
+
+    name: str
+    parent: int  # process id
+    contract: str  # descriptor set, base64
+    store: str
+    address: str
+    token_keys: tuple[str, ...]  # hexadecimal
+    reflection: bool
+    tls: tuple[str, str, str | None] | None  # paths of certificate, key and the clients' CA
+    cors_origins: tuple[str, ...]
+    drain_s: float
+    bootstrap: str
+    tables_topic: str
+    log_file: str | None
+    store_url: str | None = None
+    membership: Membership | None = None  # None: the gateway stands alone
+    line_fds: tuple[int, ...] = ()  # a worker's end of its line; the replicator's of all
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what `to_json` made the text of."""
+        values = json.loads(text)
+        tls, membership = values["tls"], values["membership"]
+        return cls(
+            **{
+                **values,
+                "token_keys": tuple(values["token_keys"]),
+                "cors_origins": tuple(values["cors_origins"]),
+                "line_fds": tuple(values["line_fds"]),
+                "tls": None if tls is None else tuple(tls),
+                "membership": None if membership is None else Membership(**membership),
+            }
+        )
+
+    @property
+    def files(self) -> FileDescriptorSet:
+        """Return the contracts' files."""
+        return FileDescriptorSet.FromString(base64.b64decode(self.contract))
+
+    @property
+    def tls_files(self) -> "TlsFiles | None":
+        """Return the files of TLS, None for plaintext."""
+        from tablegate.gateway.http.tls import TlsFiles
+
+        if self.tls is None:
+            return None
+        certificate, key, client_ca = self.tls
+        return TlsFiles(Path(certificate), Path(key), None if client_ca is None else Path(client_ca))
+
+    @property
+    def log_path(self) -> Path | None:
+        """Return the log file, None for stderr."""
+        return None if self.log_file is None else Path(self.log_file)
+
+
+def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:
+    """Return the paths of TLS files as `ChildConfig` has them."""
+    return str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca)
+
+
+def tell_parent(event: str, **more: Any) -> None:
+    """Send the parent a line."""
+    sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
+    sys.stdout.flush()
+
+
+def die_with_parent(parent: int) -> None:
+    """See to it that this process ends when its parent does, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)
+
+
+def main(role: str) -> None:
+    """Be a worker or the replicator, until SIGTERM."""
+    config = ChildConfig.from_json(sys.stdin.readline())
+    die_with_parent(config.parent)
+    # What a role needs is imported here: a worker has no Kafka client, the replicator no gRPC.
+    from tablegate.gateway.server.logs import set_up_logging
+
+    set_up_logging(config.name, config.log_path)
+    if role == WORKER:
+        from tablegate.gateway.server.worker import worker_main
+
+        worker_main(config)
+    else:
+        from tablegate.gateway.server.replicator import replicator_main
+
+        replicator_main(config)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,214 @@
+"""What is checked and taken before a gateway starts: contract, address, data directory, token keys."""
+
+import fcntl
+import ipaddress
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
+from tablegate.gateway.contract.tokens import KEY_BYTES_MIN
+from tablegate.gateway.http.cors import ANY
+from tablegate.gateway.http.tls import TlsError
+from tablegate.gateway.server.config import LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
+
+
+def load_contracts(paths: tuple[Path, ...]) -> tuple[FileDescriptorSet, Catalogue]:
+    """Return the contracts' files and their catalogue; raise `ServeError` with all that is wrong."""
+    if not paths:
+        raise ServeError("a gateway needs a contract; give a .proto file or a descriptor set")
+    try:
+        files = merge([load_descriptors(path) for path in paths])
+        return files, bind(files)
+    except (DescriptorError, ContractError) as error:
+        raise ServeError(str(error)) from None
+
+
+def check_tls(config: ServeConfig) -> None:
+    """Raise `ServeError` where the TLS files cannot serve."""
+    if config.tls is not None:
+        try:
+            config.tls.load()
+        except TlsError as error:
+            raise ServeError(str(error)) from None
+
+
+def check_origins(origins: tuple[str, ...]) -> None:
+    """Raise `ServeError` where one is written as no browser sends it."""
+    for origin in origins:
+        if origin != ANY and not _ORIGIN.fullmatch(origin):
+            raise ServeError(
+                f'"{origin}" is no origin; give scheme, host in lower case and port where it has one, '
+                "such as https://shop.example, or * for all"
+            )
+
+
+def check_topics(config: ServeConfig) -> None:
+    """Raise `ServeError` where one cannot be, or both are one."""
+    for option, topic in (("--tables-topic", config.tables_topic), ("--gateways-topic", config.gateways_topic)):
+        if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+            raise ServeError(
+                f'{option} "{topic}" is no topic; give a name of letters, digits, dots, dashes and underscores'
+            )
+    if config.tables_topic == config.gateways_topic:
+        raise ServeError(
+            f'"{config.tables_topic}" cannot be the topic of manifests and of gateways; give another --gateways-topic'
+        )
+
+
+def check_store_url(url: str | None) -> None:
+    """Raise `ServeError` where it names no Redis."""
+    if url is not None:
+        from tablegate.gateway.stores.redis.connection import BadRedisUrl, parse_address
+
+        try:
+            parse_address(url)
+        except BadRedisUrl as error:
+            raise ServeError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """An address that no other program can take while `holder` is open. It takes no connections itself."""
+
+    address: str
+    port: int
+    holder: socket.socket
+
+
+def reserve_address(listen: str, *, insecure: bool) -> Reserved:
+    """Return the address to listen on, taken for our workers; raise `ServeError`."""
+    host, port = _host_and_port(listen)
+    family, numeric = _resolve(host, listen)
+    if not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback and not insecure:
+        raise ServeError(
+            f'listening on "{listen}" without TLS would let anyone read it; '
+            "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --insecure"
+        )
+    # Workers share their port, so a program that shares it too would go unseen: try it alone first.
+    with socket.socket(family, socket.SOCK_STREAM) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a gateway before us may linger
+        try:
+            alone.bind((numeric, port))
+            alone.listen()
+        except OSError as error:
+            raise ServeError(_taken(listen, error)) from None
+        port = alone.getsockname()[1]
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        holder.bind((numeric, port))
+    except OSError as error:
+        holder.close()
+        raise ServeError(_taken(listen, error)) from None
+    address = f"[{numeric}]:{port}" if family == socket.AF_INET6 else f"{numeric}:{port}"
+    return Reserved(address, port, holder)
+
+
+def _taken(listen: str, error: OSError) -> str:
+    return f'cannot listen on "{listen}": {error.strerror or error}; stop what is there, or choose another --listen'
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port_text = listen.rpartition(":")
+    if not colon or not port_text.isdecimal() or int(port_text) > 65_535 or not host:
+        raise ServeError(f'"{listen}" is no address; give host:port, such as 127.0.0.1:50051')
+    return host.removeprefix("[").removesuffix("]"), int(port_text)
+
+
+def _resolve(host: str, listen: str) -> tuple[socket.AddressFamily, str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ServeError(f'the host of "{listen}" is not known here: {error}; check its name') from None
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The gateway that has locked a data directory: its process, and the address at which it is asked."""
+
+    pid: int
+    address: str
+
+
+def lock_data(data: Path, address: str) -> int:
+    """Make the data directory and lock it; return the lock's descriptor. It is free when every copy of it is closed.
+
+    `address` is where the gateway is asked, as clients of the command line name it; `holder_of` tells it.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServeError(f'data directory "{data}" cannot be used: {error.strerror}; choose another --data') from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = _holder(lock)
+        os.close(lock)
+        who = f"another gateway (process {holder.pid})" if holder else "another gateway"
+        raise ServeError(f'data directory "{data}" is in use by {who}; stop it, or choose another --data') from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n{address}\n".encode(), 0)
+    return lock
+
+
+def holder_of(data: Path) -> Holder | None:
+    """Return the gateway that runs on a data directory; None where none does."""
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _holder(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _holder(lock: int) -> Holder | None:
+    """Return what a locked file says; None where it does not say it yet."""
+    pid, _, address = os.pread(lock, 1_024, 0).decode("utf-8", "replace").partition("\n")
+    return Holder(int(pid), address.strip()) if pid.isdecimal() and address else None
+
+
+def token_keys(config: ServeConfig) -> tuple[bytes, ...]:
+    """Return the keys that sign tokens; a new one is made where the default file is not there."""
+    path = config.token_key_file or config.data / TOKEN_KEY_FILE
+    try:
+        if config.token_key_file is None and not path.exists():
+            _write_private(path, secrets.token_hex(KEY_BYTES_MIN) + "\n")
+        keys = tuple(bytes.fromhex(line) for line in path.read_text("ascii").split())
+    except OSError as error:
+        raise ServeError(f'token key file "{path}" cannot be used: {error.strerror}; check it') from None
+    except ValueError:
+        keys = ()
+    if not keys or any(len(key) < KEY_BYTES_MIN for key in keys):
+        digits = 2 * KEY_BYTES_MIN
+        raise ServeError(f'token key file "{path}" is damaged; it has a key a line, of at least {digits} hex digits')
+    return keys
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write `path` whole or not at all, for nobody else to read."""
+    scratch = path.with_suffix(".new")
+    scratch.unlink(missing_ok=True)
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    scratch.replace(path)

@@ -1,0 +1,1 @@
+"""The services of every gateway: health, reflection, metrics, status and metadata."""

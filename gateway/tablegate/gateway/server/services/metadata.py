@@ -1,0 +1,168 @@
+"""The rest of tablegate.v1.GatewayService: where a table is, now and whenever that changes, and who would answer."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
+from tablegate.gateway.query.explain import Explainer
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import table_accesses, wall_clock_ms
+from tablegate.gateway.query.requests import parse
+from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.serving import NowMs, TableAccess
+from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.whereabouts import table_metadata
+from tablegate.gateway.server.services.status import STATUS_SERVICE, STATUS_TIMEOUT_S
+from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.v1.status_pb2 import (
+    ExplainRequest,
+    GetTableRequest,
+    GetTableResponse,
+    TableMetadata,
+    WatchTableRequest,
+    WatchTableResponse,
+)
+
+LOOK_S = 0.25  # changes that come within it are told as one
+LOOK_TIMES = 20  # as long as looking took the last time: tables of many partitions are looked at less often
+
+Found = TypeVar("Found")
+
+
+def metadata_methods(
+    catalogue: Catalogue,
+    store: StoreReader,
+    signer: TokenSigner,
+    bell: Notifier,
+    *,
+    ends: TopicEnds | None = None,
+    router: Router | None = None,
+    now_ms: NowMs = wall_clock_ms,
+) -> Methods:
+    """Return GetTable, WatchTable and Explain. The arguments are those of `query_methods`."""
+    accesses = table_accesses(catalogue, store, signer, bell, ends=ends, router=router, now_ms=now_ms)
+    watched = {name: _WatchedTable(access) for name, access in accesses.items()}
+    explainer = Explainer(catalogue, accesses)
+    codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+
+    def get_table(data: bytes, _call: Call) -> bytes:
+        access = _named(GetTableRequest, data, accesses)
+        return GetTableResponse(table=_metadata(access)).SerializeToString()
+
+    async def watch_table(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        async for table in _named(WatchTableRequest, data, watched).metadata(call):
+            yield WatchTableResponse(table=table).SerializeToString()
+
+    def explain(data: bytes, _call: Call) -> bytes:
+        request: Any = parse(ExplainRequest, data)
+        asked = request.message
+        if request.WhichOneof("request") == "json":
+            asked = codec.from_json(explainer.request_class(request.method), request.json.encode())
+        try:
+            return explainer.explain(request.method, asked).SerializeToString()
+        except StoreUnavailable as error:
+            raise StoreAway from error
+
+    timeout_s = STATUS_TIMEOUT_S
+    return {
+        f"/{STATUS_SERVICE}/GetTable": UnaryMethod(get_table, timeout_s, timeout_s),
+        f"/{STATUS_SERVICE}/WatchTable": StreamMethod(watch_table),
+        f"/{STATUS_SERVICE}/Explain": UnaryMethod(explain, timeout_s, timeout_s),
+    }
+
+
+def _named(request_class: type[Message], data: bytes, tables: Mapping[str, Found]) -> Found:
+    """Return what there is of the table that a request names; raise `InvalidField`."""
+    request: Any = parse(request_class, data)
+    found = tables.get(request.table)
+    if found is None:
+        raise InvalidField("table", f"is no table of the contracts here; send one of {', '.join(sorted(tables))}")
+    return found
+
+
+def _metadata(access: TableAccess) -> TableMetadata:
+    """Return where a table is now; raise `PartitionUnavailable` or `StoreAway`."""
+    try:
+        with access.store.snapshot() as snapshot:
+            return table_metadata(access, snapshot)
+    except StoreUnavailable as error:
+        raise StoreAway from error
+
+
+class _WatchedTable:
+    """What those are told who watch a table: looked up once for all of them, when the bell has rung. One event loop."""
+
+    def __init__(self, access: TableAccess) -> None:
+        self._access = access
+        self._watchers = 0
+        self._newest = TableMetadata()
+        self._shape = TableMetadata()  # the same without positions
+        self._error: QueryError | None = None
+        self._changed = asyncio.Event()
+        self._is_due = False
+        self._look_at_s = 0.0
+        access.bell.listen(on_ring=self._rung, on_toll=self._wake)
+
+    async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
+        """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""
+        if not self._watchers:
+            self._look()
+        self._watchers += 1
+        told = None
+        try:
+            while True:
+                changed = self._changed
+                if call.draining:
+                    raise ShuttingDown
+                if self._error is not None:
+                    raise self._error
+                if told is not self._newest:
+                    told = self._newest
+                    yield told
+                else:
+                    await changed.wait()
+        finally:
+            self._watchers -= 1
+
+    def _rung(self) -> None:
+        if self._watchers and not self._is_due:
+            self._is_due = True
+            wait_s = max(0.0, self._look_at_s - time.monotonic())
+            asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._is_due, self._error = False, None
+        begin_s = time.monotonic()
+        try:
+            newest = _metadata(self._access)
+        except QueryError as error:
+            self._error = error
+            self._wake()
+        else:
+            shape = _without_positions(newest)
+            if shape != self._shape:
+                self._newest, self._shape = newest, shape
+                self._wake()
+        end_s = time.monotonic()
+        self._look_at_s = end_s + max(LOOK_S, LOOK_TIMES * (end_s - begin_s))
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _without_positions(table: TableMetadata) -> TableMetadata:
+    kept = TableMetadata()
+    kept.CopyFrom(table)
+    for partition in kept.partitions:
+        for replica in partition.replicas:
+            replica.ClearField("next_offset")
+    return kept

@@ -1,0 +1,119 @@
+"""GET /metrics: what Prometheus asks of a gateway. Any worker answers for all of them.
+
+Lag and age are in the store, the same for every worker. Calls are each worker's own: it keeps them in a file, where the
+one that is asked finds those of the others. They have a label for the worker, for each counts from its own start.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from google.rpc import code_pb2
+from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.v1.cluster_pb2 import ReplicaPhase
+from tablegate.v1.status_pb2 import GetStatusResponse
+
+PATH = b"/metrics"
+PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
+
+_HEAD = Head(200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store")))
+_METHOD_NOT_ALLOWED = Head(405, (TEXT, (b"allow", b"GET, HEAD")))
+Sample = tuple[Mapping[str, object], float]
+"""Labels, whose values have nothing that the text format would escape, and a number."""
+
+
+class Metrics:
+    """Serves /metrics; keeps this worker's numbers in `directory`, which those of one `parent` process share."""
+
+    def __init__(self, calls: Calls, store: StoreReader, directory: Path, *, name: str, parent: int) -> None:
+        self._calls = calls
+        self._store = store
+        self._file = directory / f"{name}.json"
+        self._name = name
+        self._parent = parent
+        self._published = ""
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange; return whether its path was that of the metrics."""
+        if exchange.target.partition(b"?")[0] != PATH:
+            return False
+        if exchange.method in (b"GET", b"HEAD"):
+            self.publish()
+            exchange.respond(_HEAD, "".join(self._lines()).encode())
+        else:
+            exchange.respond(_METHOD_NOT_ALLOWED, b"metrics are asked for by GET\n")
+        return True
+
+    def publish(self) -> None:
+        """Keep the numbers where the other workers find them, if they have changed."""
+        calls = [(path, code_pb2.OK, count) for path, count in self._calls.answered.items()]
+        calls += [(path, code, count) for (path, code), count in self._calls.failed.items()]
+        numbers = {"parent": self._parent, "worker": self._name, "streams": self._calls.streams, "calls": calls}
+        text = json.dumps(numbers)
+        if text == self._published:
+            return
+        with suppress(OSError):  # a full disk: the others tell what they have of an earlier moment
+            self._file.parent.mkdir(exist_ok=True)
+            draft = self._file.with_suffix(".new")
+            draft.write_text(text)
+            draft.replace(self._file)
+            self._published = text
+
+    def _workers(self) -> list[dict[str, Any]]:
+        found = []
+        for file in sorted(self._file.parent.glob("*.json")):
+            try:
+                numbers = json.loads(file.read_text())
+            except (OSError, ValueError):  # a disk was full, or lost its power
+                continue
+            if numbers["parent"] == self._parent:  # not of an earlier run, which may have had more of them
+                found.append(numbers)
+        return found
+
+    def _lines(self) -> Iterator[str]:
+        workers = self._workers()
+        calls = (
+            ({"worker": numbers["worker"], "method": path, "code": code_pb2.Code.Name(code)}, count)
+            for numbers in workers
+            for path, code, count in numbers["calls"]
+        )
+        yield from _family("calls_total", "counter", "Calls that have ended, by method and status.", calls)
+        streams = (({"worker": numbers["worker"]}, numbers["streams"]) for numbers in workers)
+        yield from _family("streams", "gauge", "Streams that are open.", streams)
+        try:
+            with self._store.snapshot() as snapshot:
+                yield from _store_lines(GetStatusResponse.FromString(snapshot.status()))
+        except StoreUnavailable:
+            return  # what is not known is not told
+
+
+def _store_lines(status: GetStatusResponse) -> Iterator[str]:
+    tables = [({"table": table.table}, table) for table in status.tables]
+    held = [({**of, "partition": each.partition}, each) for of, table in tables for each in table.partitions]
+    beat: list[Sample] = [({}, status.beat_time.ToMilliseconds() / 1000)]
+    yield from _family("beat_time_seconds", "gauge", "When the replicator last said that it lives.", beat)
+    yield from _family("kafka_reachable", "gauge", "1 while the brokers answer.", [({}, status.kafka_reachable)])
+    serving = ((of, table.serving) for of, table in tables)
+    yield from _family("table_serving", "gauge", "1 while all partitions are served.", serving)
+    skipped = ((of, table.poison_records) for of, table in tables)
+    yield from _family("skipped_records", "gauge", "Records that could not be applied.", skipped)
+    lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in held)
+    yield from _family("partition_lag_records", "gauge", "Records that are not applied yet.", lags)
+    ages = ((of, each.as_of_time.ToMilliseconds() / 1000) for of, each in held if each.HasField("as_of_time"))
+    about = "Nothing that was committed before is missing in the store."
+    yield from _family("partition_as_of_time_seconds", "gauge", about, ages)
+    phases = (({**of, "phase": name}, each.phase == phase) for of, each in held for phase, name in PHASES.items())
+    yield from _family("partition_phase", "gauge", "1 for the phase that the replica is in.", phases)
+
+
+def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
+    name = f"tablegate_{name}"
+    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
+    for labels, value in samples:
+        text = ",".join(f'{label}="{named}"' for label, named in labels.items())
+        yield f"{name}{{{text}}} {float(value)}\n"

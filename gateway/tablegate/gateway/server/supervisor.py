@@ -1,0 +1,236 @@
+"""The parent of a gateway's processes: starts them, starts dead ones again, ends them all.
+
+It does nothing else, so that nothing in it can fail: no gRPC, no Kafka, no store, one thread.
+"""
+
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+BACKOFF_S = 0.2  # before a dead process starts again; doubles while it keeps dying
+BACKOFF_MAX_S = 5.0
+STEADY_S = 30.0  # a process that lived this long starts again at once
+KILL_MARGIN_S = 3.0  # beyond what a process was given to end by itself
+REPLICATOR_STOP_S = 10.0  # it ends its batch and syncs the store
+
+EXITED = "exited"  # the event of a process that ended
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_logger = logging.getLogger("tablegate.gateway.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """A process to keep alive.
+
+    `settings` is the line it reads from stdin; it has `stop_s` to end by itself; those that are `first_to_stop` have
+    ended before the others are told. It starts once any process has told `start_after`, where that is given.
+    `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has told
+    `drain_after`, where that is given, and again after a restart.
+    """
+
+    name: str
+    command: Sequence[str]
+    settings: str
+    stop_s: float
+    first_to_stop: bool = False
+    start_after: str | None = None
+    pass_fds: Sequence[int] = ()
+    before_restart: Callable[[int], None] | None = None
+    drain_after: str | None = None
+
+
+class _Child:
+    """A process and its lives."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+        self.start_at = 0.0
+        self.may_drain = False  # it listens for SIGUSR1
+        self._backoff_s = BACKOFF_S
+        self._unread = b""
+
+    def start(self, now: float) -> None:
+        """Start it. In a group of its own: Ctrl-C in a terminal is the parent's to handle."""
+        self.started = now
+        self.may_drain = False
+        self._unread = b""
+        self.process = subprocess.Popen(
+            self.spec.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=self.spec.pass_fds,
+            process_group=0,
+        )
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(self.spec.settings.encode() + b"\n")
+            self.process.stdin.close()
+        except BrokenPipeError:
+            _logger.debug("process died before it was told its settings", extra={"child": self.spec.name})
+
+    def plan_restart(self, now: float) -> float:
+        """Set when it starts again; return in how many seconds."""
+        if now - self.started >= STEADY_S:
+            self._backoff_s = BACKOFF_S
+        self.start_at = now + self._backoff_s
+        delay_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, BACKOFF_MAX_S)
+        return delay_s
+
+    def lines(self, data: bytes) -> list[Mapping[str, Any]]:
+        """Return the whole lines that `data` completes."""
+        *whole, self._unread = (self._unread + data).split(b"\n")
+        events: list[Mapping[str, Any]] = []
+        for line in whole:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # a library that prints
+            if isinstance(event, dict):
+                events.append(event)
+        return events
+
+
+class Supervisor:
+    """Keeps processes alive until SIGTERM or SIGINT. `on_event` gets what they tell, and "exited"."""
+
+    def __init__(self, specs: Sequence[ChildSpec], on_event: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._children = [_Child(spec) for spec in specs]
+        self._on_event = on_event
+        self._selector = selectors.DefaultSelector()
+        self._stopping = False
+        self._drains = False
+        self._interrupts = 0
+        self._told: set[str | None] = {None}
+
+    def stop(self) -> None:
+        """Make `run` end the processes and return."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Run until told to stop; all processes have ended when it returns."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        old = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        old[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._on_drain)
+        try:
+            while not self._stopping:
+                self._start_due()
+                self._wait(self._next_start_s())
+        finally:
+            self._stop_all()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_wake)
+            self._selector.close()
+            os.close(wake_read)
+            os.close(wake_write)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        self._interrupts += number == signal.SIGINT
+
+    def _on_drain(self, _number: int, _frame: FrameType | None) -> None:
+        self._drains = True
+        for child in self._children:
+            self._pass_drain_on(child)
+
+    def _pass_drain_on(self, child: _Child) -> None:
+        if self._drains and child.may_drain and child.process is not None:
+            child.process.send_signal(signal.SIGUSR1)
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if child.process is None and child.spec.start_after in self._told and now >= child.start_at:
+                child.start(now)
+                assert child.process is not None
+                assert child.process.stdout is not None
+                self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
+                _logger.info("started a process", extra={"child": child.spec.name, "pid": child.process.pid})
+
+    def _next_start_s(self) -> float | None:
+        waiting = [
+            child.start_at for child in self._children if child.process is None and child.spec.start_after in self._told
+        ]
+        return max(0.0, min(waiting) - time.monotonic()) if waiting else None
+
+    def _wait(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            data = os.read(key.fd, 65_536)
+            child: _Child | None = key.data
+            if child is None:
+                continue
+            if data:
+                for event in child.lines(data):
+                    self._told.add(str(event.get("event")))
+                    if child.spec.drain_after is not None and child.spec.drain_after == event.get("event"):
+                        child.may_drain = True
+                        self._pass_drain_on(child)
+                    self._on_event(child.spec.name, event)
+            else:
+                self._bury(child)
+
+    def _bury(self, child: _Child) -> None:
+        """Take note of a process that closed its output: it is dead, or as good as."""
+        process = child.process
+        assert process is not None
+        assert process.stdout is not None
+        self._selector.unregister(process.stdout)
+        process.stdout.close()
+        try:
+            code = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        child.process = None
+        more: dict[str, Any] = {"child": child.spec.name, "exit_code": code}
+        if code < 0:
+            more = {"child": child.spec.name, "signal": _signal_name(-code)}
+        self._on_event(child.spec.name, {"event": EXITED})
+        if self._stopping:
+            _logger.info("a process ended", extra=more)
+            return
+        delay_s = child.plan_restart(time.monotonic())
+        _logger.warning("a process died; it starts again", extra={**more, "after_s": delay_s})
+        if child.spec.before_restart is not None:
+            child.spec.before_restart(-code if code < 0 else 0)
+
+    def _stop_all(self) -> None:
+        self._stopping = True
+        self._stop([child for child in self._children if child.spec.first_to_stop])
+        self._stop(self._children)
+
+    def _stop(self, children: Sequence[_Child]) -> None:
+        alive = [child for child in children if child.process is not None]
+        for child in alive:
+            assert child.process is not None
+            child.process.terminate()
+        deadline = time.monotonic() + max((child.spec.stop_s for child in alive), default=0.0) + KILL_MARGIN_S
+        while any(child.process is not None for child in alive):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._interrupts > 1:  # the second Ctrl-C of somebody who does not want to wait
+                for child in alive:
+                    if child.process is not None:
+                        _logger.warning("a process did not end; it is killed", extra={"child": child.spec.name})
+                        child.process.kill()
+                left_s = 1.0
+            self._wait(max(0.0, left_s))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,177 @@
+"""Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
+
+  rows         place, key              → version 12, kind 1, time ms 8, row
+  history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
+                                         ones: there was none), key, row before, row
+  tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
+  positions    place                   → next offset, as of, phase, final, history start and length, life, source
+                                         offsets
+  tables       name                    → TableState
+  meta         name                    → format, boot id, clean mark, next store id, status
+
+A place is store id (4 bytes) and partition (2 bytes); all numbers are big endian, so that byte order is their order.
+The order of changes of one offset: 0, 1, ... for what expired before its record came, and the highest for the record.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
+
+FORMAT_VERSION = b"4"
+
+PLACE_BYTES = 6
+KIND_AT = VERSION_BYTES
+ROW_AT = VERSION_BYTES + 9  # after the kind and the time
+IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
+RECORD_ORDER = 2**32 - 1
+
+_PLACE = struct.Struct(">IH")
+_STORE = struct.Struct(">I")
+_OFFSET = struct.Struct(">Q")
+_OFFSET_ORDER = struct.Struct(">QI")
+_KIND_TIME = struct.Struct(">Bq")
+_TIME = struct.Struct(">q")
+_KEY_LENGTH = struct.Struct(">H")
+_LENGTHS = struct.Struct(">HI")
+_NONE_BEFORE = 2**32 - 1
+_POSITION = struct.Struct(">QqB?QQQ")
+_SOURCE = struct.Struct(">Iq")
+
+
+def place(store_id: StoreId, partition: Partition) -> bytes:
+    """Return what the keys of a partition begin with."""
+    return _PLACE.pack(store_id, partition)
+
+
+def store_prefix(store_id: StoreId) -> bytes:
+    """Return what the keys of a store id begin with."""
+    return _STORE.pack(store_id)
+
+
+def store_id_of(key: bytes) -> StoreId:
+    """Return the store id of a key that begins with a place."""
+    return StoreId(_STORE.unpack_from(key)[0])
+
+
+def offset_key(at: bytes, offset: Offset) -> bytes:
+    """Return the key of a tombstone, and what the keys of an offset's history begin with."""
+    return at + _OFFSET.pack(offset)
+
+
+def history_key(at: bytes, offset: Offset, order: int = RECORD_ORDER) -> bytes:
+    """Return the key of a change in the history."""
+    return at + _OFFSET_ORDER.pack(offset, order)
+
+
+def order_of(key: bytes) -> int:
+    """Return the order of such a key."""
+    order: int = _OFFSET_ORDER.unpack_from(key, PLACE_BYTES)[1]
+    return order
+
+
+def offset_of(key: bytes) -> Offset:
+    """Return the offset of a key of history or tombstones."""
+    return Offset(_OFFSET.unpack_from(key, PLACE_BYTES)[0])
+
+
+def pack_row(change: Change, pack: Callable[..., bytes] = _KIND_TIME.pack) -> bytes:
+    """Return the value of a row, or of its tombstone."""
+    _, _, version, row, time_ms = change
+    return version + pack(IS_TOMBSTONE, time_ms) if row is None else version + pack(IS_ROW, time_ms) + row
+
+
+def unpack_row(value: bytes) -> StoredRow:
+    """Return what `pack_row` was given; raise `StoreCorrupt`."""
+    return StoredRow(Version(value[:VERSION_BYTES]), live_row(value))
+
+
+def live_row(value: bytes) -> bytes | None:
+    """Return the row's bytes, None for a tombstone; raise `StoreCorrupt`."""
+    kind = value[KIND_AT] if len(value) >= ROW_AT else 0
+    if kind == IS_ROW:
+        return value[ROW_AT:]
+    if kind == IS_TOMBSTONE:
+        return None
+    raise StoreCorrupt("a stored row is damaged; the store is wiped and restored when the gateway starts again")
+
+
+def is_tombstone_of(value: bytes, time_ms: int) -> bool:
+    """Return whether a row's value is the tombstone of a record of that time."""
+    return _KIND_TIME.unpack_from(value, KIND_AT) == (IS_TOMBSTONE, time_ms)
+
+
+def pack_tombstone(change: Change) -> bytes:
+    """Return the value that lists a deleted row."""
+    return _TIME.pack(change.time_ms) + change.key
+
+
+def unpack_tombstone(value: bytes) -> tuple[int, bytes]:
+    """Return time and key of a listed tombstone."""
+    return _TIME.unpack_from(value)[0], value[_TIME.size :]
+
+
+def pack_change(change: PastChange) -> bytes:
+    """Return the value of a change in the history; its offset is in the key."""
+    _, key, version, row, time_ms, before = change
+    head = version + _KIND_TIME.pack(IS_TOMBSTONE if row is None else IS_ROW, time_ms)
+    before_length = _NONE_BEFORE if before is None else len(before)
+    return b"".join((head, _LENGTHS.pack(len(key), before_length), key, before or b"", row or b""))
+
+
+def unpack_change(offset: Offset, value: bytes) -> PastChange:
+    """Return what `pack_change` was given."""
+    kind, time_ms = _KIND_TIME.unpack_from(value, KIND_AT)
+    key_length, before_length = _LENGTHS.unpack_from(value, ROW_AT)
+    key_at = ROW_AT + _LENGTHS.size
+    row_at = before_at = key_at + key_length
+    before = None
+    if before_length != _NONE_BEFORE:
+        row_at += before_length
+        before = value[before_at:row_at]
+    row = value[row_at:] if kind == IS_ROW else None
+    return PastChange(offset, value[key_at:before_at], Version(value[:VERSION_BYTES]), row, time_ms, before)
+
+
+def pack_position(position: Position, history_count: int) -> bytes:
+    """Return the value of a position, and of how many changes the history holds."""
+    head = _POSITION.pack(
+        position.next_offset,
+        position.as_of_ms,
+        position.phase,
+        position.is_final,
+        position.history_start,
+        history_count,
+        position.life_id,
+    )
+    sources = [
+        _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
+        for (topic, partition), next_offset in position.source_offsets.items()
+        for name in [topic.encode()]
+    ]
+    return head + b"".join(sources)
+
+
+@lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
+def unpack_position(value: bytes) -> tuple[Position, int]:
+    """Return what `pack_position` was given."""
+    next_offset, as_of_ms, phase, is_final, history_start, history_count, life_id = _POSITION.unpack_from(value)
+    sources = _unpack_sources(value[_POSITION.size :])
+    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, life_id), history_count
+
+
+@lru_cache(maxsize=4096)  # they change with a marker only
+def _unpack_sources(value: bytes) -> Mapping[tuple[str, int], int]:
+    sources: dict[tuple[str, int], int] = {}
+    at = 0
+    while at < len(value):
+        name_at = at + _KEY_LENGTH.size
+        name_end = name_at + _KEY_LENGTH.unpack_from(value, at)[0]
+        partition, next_offset = _SOURCE.unpack_from(value, name_end)
+        sources[value[name_at:name_end].decode(), partition] = next_offset
+        at = name_end + _SOURCE.size
+    return MappingProxyType(sources)

@@ -1,0 +1,413 @@
+"""The store in LMDB: one file, one writing process, any number of reading processes.
+
+LMDB does not sync here, and so survives a killed process but not a lost machine: the writer keeps the machine's boot
+id and a clean-shutdown mark, and a store in doubt is `StoreCorrupt`, to be wiped and restored. The map is read-only for
+the processor (no `writemap`): a full disk is then an error of a write, and not a SIGBUS.
+
+A process must not open one store twice, and not use one after a fork.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import lmdb
+from tablegate.gateway.contract.keys import after_prefix
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import (
+    HISTORY_CHANGES_MAX,
+    Applied,
+    Change,
+    OwnStore,
+    PastChange,
+    Phase,
+    Position,
+    Snapshot,
+    StoredRow,
+    StoreFull,
+    StoreReader,
+    StoreUnavailable,
+)
+from tablegate.gateway.stores.lmdb import environment as environments
+from tablegate.gateway.stores.lmdb import history as lmdb_history
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
+from tablegate.internal.v1.store_pb2 import TableState
+from typing_extensions import override
+
+STATUSES_PER_READER_CHECK = 20  # ten seconds: a killed worker pins pages no longer
+
+_STATUS, _NEXT_STORE_ID = b"status", b"next-store-id"
+_ID = struct.Struct(">I")
+
+
+class LmdbSnapshot(Snapshot):
+    """A read transaction; enter it to begin, leave it to end."""
+
+    __slots__ = ("_environment", "_transaction")
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def __enter__(self) -> "LmdbSnapshot":
+        try:
+            self._transaction = self._environment.env.begin()
+        except lmdb.Error as error:
+            raise environments.as_store_error(error, self._environment.path) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        self._transaction.abort()
+        if isinstance(error, lmdb.Error):
+            raise environments.as_store_error(error, self._environment.path) from error
+        return False
+
+    @override
+    def table(self, name: str) -> TableState | None:
+        value = self._transaction.get(name.encode(), db=self._environment.tables)
+        return None if value is None else _table_state(value)
+
+    @override
+    def position(self, store_id: StoreId, partition: Partition) -> Position | None:
+        value = self._transaction.get(layout.place(store_id, partition), db=self._environment.positions)
+        return None if value is None else layout.unpack_position(value)[0]
+
+    @override
+    def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
+        value = self._transaction.get(layout.place(store_id, partition) + key, db=self._environment.rows)
+        return None if value is None else layout.live_row(value)
+
+    @override
+    def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
+        value = self._transaction.get(layout.place(store_id, partition) + key, db=self._environment.rows)
+        return None if value is None else layout.unpack_row(value)
+
+    @override
+    def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
+        at = layout.place(store_id, partition)
+        full_keys = [at + key for key in keys]
+        with self._transaction.cursor(self._environment.rows) as cursor:
+            found = dict(cursor.getmulti(sorted(set(full_keys))))
+        return [None if (value := found.get(key)) is None else layout.live_row(value) for key in full_keys]
+
+    @override
+    def range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        at = layout.place(store_id, partition)
+        first, last = at + start, after_prefix(at) if end is None else at + end
+        assert last is not None
+        rows: list[tuple[bytes, bytes]] = []
+        if limit <= 0:
+            return rows
+        with self._transaction.cursor(self._environment.rows) as cursor:
+            for full_key, value in _run_down(cursor, first, last) if descending else _run_up(cursor, first, last):
+                row = layout.live_row(value)
+                if row is not None:
+                    rows.append((full_key[layout.PLACE_BYTES :], row))
+                    if len(rows) == limit:
+                        break
+        return rows
+
+    @override
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[PastChange]:
+        at = layout.place(store_id, partition)
+        last = after_prefix(at)
+        assert last is not None
+        with self._transaction.cursor(self._environment.history) as cursor:
+            run = islice(_run_up(cursor, layout.history_key(at, start, skip), last), max(limit, 0))
+            return [layout.unpack_change(layout.offset_of(key), value) for key, value in run]
+
+    @override
+    def status(self) -> bytes:
+        value: bytes = self._transaction.get(_STATUS, b"", db=self._environment.meta)
+        return value
+
+
+class LmdbReader(StoreReader):
+    """The store for a process that answers."""
+
+    def __init__(self, path: Path) -> None:
+        self._use(environments.open_for_reading(path))
+
+    def _use(self, environment: Environment) -> None:
+        self._environment = environment
+        self._inode = environment.inode()
+        self._closed = False
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        if self._closed:
+            raise StoreUnavailable(f"the store in {self._environment.path} is closed")
+        return LmdbSnapshot(self._environment)
+
+    @override
+    def is_current(self) -> bool:
+        return self._environment.inode() == self._inode
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._environment.env.close()
+
+
+class LmdbStore(LmdbReader, OwnStore):
+    """The store for its writing process. Opening one raises `StoreCorrupt` where `environment.wipe` must come first."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        history_changes_max: int = HISTORY_CHANGES_MAX,
+        free_bytes: Callable[[], int] | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        self._use(
+            environments.open_for_writing(path, boot_id=environments.machine_boot_id() if boot_id is None else boot_id)
+        )
+        self._history_changes_max = history_changes_max
+        self._free_bytes = free_bytes or (lambda: environments.free_disk_bytes(path))
+        self._statuses = 0
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            with Guarded(self._environment.path):
+                environments.mark_clean(self._environment)
+            super().close()
+
+    def abandon(self) -> None:
+        """Let go of the store without the clean mark: it is in doubt."""
+        super().close()
+
+    def _write(self, db: Any = None) -> Any:
+        return self._environment.env.begin(db=db, write=True)
+
+    @override
+    def put_table(self, name: str, state: TableState) -> None:
+        with Guarded(self._environment.path), self._write(self._environment.tables) as transaction:
+            transaction.put(name.encode(), state.SerializeToString(deterministic=True))
+
+    @override
+    def new_store_id(self) -> StoreId:
+        with Guarded(self._environment.path), self._write(self._environment.meta) as transaction:
+            store_id = int.from_bytes(transaction.get(_NEXT_STORE_ID, b"\x01"), "big")
+            transaction.put(_NEXT_STORE_ID, _ID.pack(store_id + 1))
+        return StoreId(store_id)
+
+    @override
+    def store_ids(self) -> set[StoreId]:
+        found: set[StoreId] = set()
+        with Guarded(self._environment.path), self._environment.env.begin() as transaction:
+            for database in (self._environment.positions, self._environment.rows, self._environment.history):
+                with transaction.cursor(database) as cursor:
+                    more = cursor.first()
+                    while more:
+                        store_id = layout.store_id_of(cursor.key())
+                        found.add(store_id)
+                        more = cursor.set_range(layout.store_prefix(StoreId(store_id + 1)))
+        return found
+
+    @override
+    def set_status(self, status: bytes) -> None:
+        with Guarded(self._environment.path):
+            with self._write(self._environment.meta) as transaction:
+                transaction.put(_STATUS, status)
+            self._statuses += 1
+            if self._statuses % STATUSES_PER_READER_CHECK == 0:
+                self._environment.env.reader_check()
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        if self._free_bytes() < environments.FREE_BYTES_MIN:
+            least_mib = environments.FREE_BYTES_MIN >> 20
+            raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
+        at = layout.place(store_id, partition)
+        with Guarded(self._environment.path), self._write() as transaction:
+            applied, count, stale = self._put_rows(transaction, at, changes)
+            self._put_position(transaction, at, applied, count, position)
+        return Applied(count, stale)
+
+    def _put_rows(
+        self, transaction: Any, at: bytes, changes: Sequence[Change]
+    ) -> tuple[Iterator[PastChange], int, list[Change]]:
+        """Write the newest of each key where it is newer than what is stored; return applied, their number, stale."""
+        newest = {change.key: change for change in reversed(changes)}  # of each key, its first
+        if len(newest) < len(changes):
+            for change in changes:
+                if change.version > newest[change.key].version:
+                    newest[change.key] = change
+        stored = _put_newest(transaction.cursor(self._environment.rows), at, newest)
+        deletes = [change for change in newest.values() if change.row is None]
+        if deletes:
+            listed = [(layout.offset_key(at, change.offset), layout.pack_tombstone(change)) for change in deletes]
+            with transaction.cursor(self._environment.tombstones) as cursor:
+                cursor.putmulti(listed)
+        if not stored and len(newest) == len(changes):
+            return (PastChange(*change, None) for change in changes), len(changes), []
+        applied, stale = _split(changes, stored)
+        return iter(applied), len(applied), stale
+
+    def _put_position(
+        self, transaction: Any, at: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
+    ) -> None:
+        """Write the position, and the history that belongs to it."""
+        value = transaction.get(at, db=self._environment.positions)
+        stored, count = (None, 0) if value is None else layout.unpack_position(value)
+        with transaction.cursor(self._environment.history) as cursor:
+            if position.phase is Phase.RESTORING:
+                lmdb_history.drop_oldest(cursor, at, count)
+                new, count = replace(position, history_start=position.next_offset), 0
+            else:
+                lmdb_history.add_applied(cursor, at, applied)
+                new = position if stored is None else replace(position, history_start=stored.history_start)
+                new, count = self._bound_history(cursor, at, new, count + applied_count)
+        transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+
+    def _bound_history(self, cursor: Any, at: bytes, position: Position, count: int) -> tuple[Position, int]:
+        """Remove what is too much of the history's `count`; return position and count after that."""
+        excess = count - self._history_changes_max
+        if excess <= 0:
+            return position, count
+        history_start = Offset(lmdb_history.drop_oldest(cursor, at, excess) + 1)
+        return replace(position, history_start=history_start), count - excess
+
+    @override
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        at = layout.place(store_id, partition)
+        gone: dict[bytes, bytes] = {}
+        with Guarded(self._environment.path), self._write() as transaction:
+            for key in keys:
+                value = transaction.get(at + key, db=self._environment.rows)
+                if value is not None and layout.live_row(value) is not None:
+                    transaction.delete(at + key, db=self._environment.rows)
+                    gone[key] = value
+            value = transaction.get(at, db=self._environment.positions)
+            if value is not None and layout.unpack_position(value)[0].phase is not Phase.RESTORING:
+                position, count = layout.unpack_position(value)
+                deletes = [_expired(position.next_offset, key, stored, time_ms) for key, stored in gone.items()]
+                with transaction.cursor(self._environment.history) as cursor:
+                    lmdb_history.add_expired(cursor, at, deletes)
+                    new, count = self._bound_history(cursor, at, position, count + len(deletes))
+                transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+        return len(gone)
+
+    @override
+    def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
+        at = layout.place(store_id, partition)
+        removed = 0
+        with Guarded(self._environment.path), self._write() as transaction:
+            cursor = transaction.cursor(self._environment.tombstones)
+            more = cursor.set_range(at)
+            while more and removed < limit and cursor.key().startswith(at):
+                time_ms, key = layout.unpack_tombstone(cursor.value())
+                if time_ms >= before_ms:
+                    break
+                value = transaction.get(at + key, db=self._environment.rows)
+                if value is not None and layout.is_tombstone_of(value, time_ms):
+                    transaction.delete(at + key, db=self._environment.rows)
+                    removed += 1
+                more = cursor.delete()
+        return removed
+
+    @override
+    def drop(self, store_id: StoreId, *, limit: int) -> bool:
+        return self._drop(layout.store_prefix(store_id), limit)
+
+    @override
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        return self._drop(layout.place(store_id, partition), limit)
+
+    def _drop(self, prefix: bytes, limit: int) -> bool:
+        """Remove what has a key that begins with `prefix`: positions, then at most `limit` of the rest."""
+        environment = self._environment
+        with Guarded(environment.path), self._write() as transaction:
+            for database in (environment.positions, environment.history, environment.tombstones, environment.rows):
+                cursor = transaction.cursor(database)
+                more = cursor.set_range(prefix)
+                while more and cursor.key().startswith(prefix):
+                    if limit <= 0 and database is not environment.positions:
+                        return False
+                    limit -= 1
+                    more = cursor.delete()
+        return True
+
+
+@lru_cache(maxsize=1024)  # every read asks for its table's
+def _table_state(value: bytes) -> TableState:
+    return TableState.FromString(value)
+
+
+def _run_up(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values with first <= key < last, in byte order."""
+    if not cursor.set_range(first):
+        return
+    for key, value in cursor.iternext():
+        if key >= last:
+            return
+        yield key, value
+
+
+def _run_down(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values with first <= key < last, the highest first."""
+    more = cursor.prev() if cursor.set_range(last) else cursor.last()
+    if not more:
+        return
+    for key, value in cursor.iterprev():
+        if key < first:
+            return
+        yield key, value
+
+
+def _expired(offset: Offset, key: bytes, stored: bytes, time_ms: int) -> PastChange:
+    version, row = layout.unpack_row(stored)
+    return PastChange(offset, key, version, None, time_ms, row)
+
+
+def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[bytes, StoredRow]:
+    """Put each change unless its key has a newer version; return what was stored, by key.
+
+    In key order, as that is the order of pages. A key that is not there yet costs one walk down the tree.
+    """
+    stored: dict[bytes, StoredRow] = {}
+    put = cursor.put
+    for key in sorted(newest):
+        change = newest[key]
+        full_key, value = at + key, layout.pack_row(change)
+        if not put(full_key, value, True, False):  # overwrite=False, by place: it is called for each row
+            found = stored[key] = layout.unpack_row(cursor.value())
+            if change.version > found.version:
+                put(full_key, value)
+    cursor.close()
+    return stored
+
+
+def _split(changes: Sequence[Change], newest: dict[bytes, StoredRow]) -> tuple[list[PastChange], list[Change]]:
+    """Return the changes that were newer than what was there before each, and the others."""
+    applied, stale = [], []
+    for change in changes:
+        known = newest.get(change.key)
+        if known is None or change.version > known.version:
+            newest[change.key] = StoredRow(change.version, change.row)
+            applied.append(PastChange(*change, None if known is None else known.row))
+        else:
+            stale.append(change)
+    return applied, stale

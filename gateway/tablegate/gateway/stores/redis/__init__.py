@@ -1,0 +1,1 @@
+"""The store in Redis: the layout of its keys, its scripts, its snapshots and writes."""

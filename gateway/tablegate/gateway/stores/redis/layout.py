@@ -1,0 +1,182 @@
+"""Keys and values of the Redis store. Whoever changes them raises `FORMAT_VERSION`.
+
+A partition's keys have one hash tag, and so one slot of a cluster; `PREFIX` is what the store's URL names, "tablegate"
+where it names nothing. `ID` is the store id, `P` the partition. Gateways of one prefix share their partitions:
+
+  PREFIX:{ID/P}:rows        hash, key → offset 8, then the row as `layout.pack_row` has it
+  PREFIX:{ID/P}:order       sorted set of the keys of live rows, all of one score, so that it is in byte order
+  PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
+  PREFIX:{ID/P}:history     stream of the latest changes, see below
+  PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
+                            `layout.pack_position`, with the phase and life of whoever was first; gateway → its own
+                            phase: who keeps the partition
+
+What is of no partition is in one slot of its own; `:GATEWAY` is not there for a gateway that stands alone:
+
+  PREFIX:{tables}:store           hash: format, and life: random, another one once the store was lost and made anew
+  PREFIX:{tables}:copies          hash, changelog → "ID/life" of the copy that gateways share
+  PREFIX:{tables}:next-id         the newest store id that is no copy's: those are drawn, so that none comes twice
+  PREFIX:{tables}:gateways        hash, gateway → when it was here last, in ms since 1970 by the clock of Redis
+  PREFIX:{tables}:states:GATEWAY  hash, table name → TableState
+  PREFIX:{tables}:status:GATEWAY  what `set_status` kept
+  PREFIX:{tables}:places:GATEWAY  set of "ID/P": partitions of which this gateway has, or may have, something
+  PREFIX:{tables}:TABLE-stream    hash, partition → name of the history that is served of it: for other programs
+
+Other programs follow a table by its stream: `HGET tablegate:{tables}:ratings-stream 0` gives the name of a stream, and
+XRANGE or XREAD its changes. A new generation of the table is another stream under the same `ratings-stream`. An entry's
+id is `OFFSET-ORDER`: orders 1, 2, ... for rows that expired before the record of that offset came, and 4294967295 for
+the record. Its fields: `key` and `version` (both as in the changelog), `time_ms`, `row` (the row message's bytes; none
+for a delete) and `before` (the row that it took the place of; none where there was none).
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import Version
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position
+from tablegate.gateway.stores.lmdb import layout
+
+FORMAT_VERSION = b"3"
+DEFAULT_PREFIX = "tablegate"
+
+GATEWAY = "gateway:"  # what the names of gateways begin with
+
+Place = tuple[StoreId, Partition]
+
+KNOWN_BYTES = 55  # of the value of a mark: the phase, and `at` up to the life
+
+_OFFSET = struct.Struct(">Q")
+_LAST = struct.Struct(">QI")
+
+
+class PlaceKeys(NamedTuple):
+    """The keys of a partition."""
+
+    position: str
+    rows: str
+    order: str
+    tombstones: str
+    history: str
+
+
+class Keys:
+    """The keys of the store of one prefix, as one gateway has it; "" is one that stands alone."""
+
+    def __init__(self, prefix: str, gateway: str) -> None:
+        self.gateway = f"{GATEWAY}{gateway}"
+        self._prefix = prefix
+        self._places: dict[Place, PlaceKeys] = {}
+        shared, own = f"{prefix}:{{tables}}:", f":{gateway}" if gateway else ""
+        self.store, self.copies, self.next_id = shared + "store", shared + "copies", shared + "next-id"
+        self.gateways = shared + "gateways"
+        self.states, self.status, self.places = (
+            shared + "states" + own,
+            shared + "status" + own,
+            shared + "places" + own,
+        )
+        self._shared = shared
+
+    def of_gateway(self, name: str) -> "Keys":
+        """Return the keys as the gateway has them that is called so in `gateways`."""
+        return Keys(self._prefix, name.removeprefix(GATEWAY))
+
+    def of(self, place: Place) -> PlaceKeys:
+        """Return the keys of a partition."""
+        keys = self._places.get(place)
+        if keys is None:
+            keys = self._places[place] = self._of(place, "")
+        return keys
+
+    def held(self, place: Place, name: str) -> PlaceKeys:
+        """Return the keys of a copy of a partition, in the same slot."""
+        return self._of(place, f":held:{name}")
+
+    def _of(self, place: Place, ending: str) -> PlaceKeys:
+        at = f"{self._prefix}:{{{place[0]}/{place[1]}}}:"
+        return PlaceKeys(*(at + name + ending for name in PlaceKeys._fields))
+
+    def ask_position(self, at: PlaceKeys) -> tuple[str, ...]:
+        """Return the command whose answer `held_value` takes."""
+        return "HMGET", at.position, self.gateway, "at"
+
+    def stream(self, table: str) -> str:
+        """Return the key under which others find the histories of a table."""
+        return f"{self._shared}{table}-stream"
+
+
+def place_name(place: Place) -> str:
+    """Return how `places` has a partition."""
+    return f"{place[0]}/{place[1]}"
+
+
+def place_of(name: bytes) -> Place:
+    """Return the partition of such a name."""
+    store_id, _, partition = name.decode().partition("/")
+    return StoreId(int(store_id)), Partition(int(partition))
+
+
+class Mark(NamedTuple):
+    """A position as it is stored, and the id of the newest change that its history had then.
+
+    `value`: the phase of the gateway, then `at`.
+    """
+
+    value: bytes
+    position: Position
+    last: tuple[int, int]
+
+    @property
+    def last_id(self) -> str:
+        """Return that id as Redis has it."""
+        return f"{self.last[0]}-{self.last[1]}"
+
+
+def held_value(fields: Sequence[bytes | None]) -> bytes | None:
+    """Return the value of a position from its fields of the gateway and `at`; None where the gateway has it not."""
+    phase, at = fields
+    return None if phase is None or at is None else phase + at
+
+
+@lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
+def mark_of(value: bytes) -> Mark:
+    """Return what the value of a position says: the phase of its gateway, then `at`."""
+    position = layout.unpack_position(value[1 + _LAST.size :])[0]
+    return Mark(value, position.in_phase(Phase(value[0])), _LAST.unpack_from(value, 1))
+
+
+def pack_position(position: Position) -> bytes:
+    """Return a position as the script of `apply` takes it."""
+    return layout.pack_position(position, 0)  # a stream knows its length
+
+
+def pack_row(change: Change, pack: Any = _OFFSET.pack) -> bytes:
+    """Return the value of a row, or of its tombstone."""
+    value: bytes = pack(change[0]) + layout.pack_row(change)
+    return value
+
+
+def offset_of(value: bytes) -> Offset:
+    """Return the offset of the record that wrote a row, from its value."""
+    return Offset(_OFFSET.unpack_from(value)[0])
+
+
+def stored_part(value: bytes) -> bytes:
+    """Return what `layout` reads of a row's value."""
+    return value[_OFFSET.size :]
+
+
+def first_id(start: Offset, skip: int) -> str:
+    """Return the lowest id of the history at or after `start`, but for the first `skip` of that offset."""
+    return f"{start}-{skip + 1}"  # 0-0 is no id
+
+
+def past_change(entry: Sequence[Any]) -> PastChange:
+    """Return the change of an entry of the history."""
+    entry_id, parts = entry
+    fields = dict(zip(parts[::2], parts[1::2], strict=True))
+    offset = Offset(int(entry_id.partition(b"-")[0]))
+    version, time_ms = Version(fields[b"version"]), int(fields[b"time_ms"])
+    return PastChange(offset, fields[b"key"], version, fields.get(b"row"), time_ms, fields.get(b"before"))

@@ -1,0 +1,324 @@
+"""Reads of the Redis store: a snapshot is one moment of each partition, though it is read in several round trips.
+
+The moment is that at which a snapshot first asks for a partition: it keeps the position that was stored then, and each
+script that reads returns, in one atomic step, the position of its own moment. Where that is another, what was changed
+in between is in the history with the row that it took the place of, and is taken back. What cannot be taken back, as it
+left the history or the partition went away, is an error and no answer. While a partition is RESTORING, which has no
+history, each read is a moment of its own; nobody is answered from it.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Literal
+
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoredRow, StoreUnavailable
+from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.redis.connection import Command, RedisConnection
+from tablegate.gateway.stores.redis.layout import (
+    Keys,
+    Mark,
+    Place,
+    PlaceKeys,
+    first_id,
+    held_value,
+    mark_of,
+    offset_of,
+    past_change,
+    stored_part,
+)
+from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_RANGE, READ_VALUES
+from tablegate.internal.v1.store_pb2 import TableState
+from typing_extensions import override
+
+PREFETCHED_MAX = 32  # positions that come with a table's state: a Get is then two round trips
+KEYS_PER_READ = 1_000
+CHANGES_PER_READ = 1_000  # so that Redis is not kept for long
+UNDONE_MAX = 50_000  # changes of one partition between two reads of a snapshot: more than the largest batch
+HELD_S = 60  # a copy that a dead process left goes by itself
+
+_UNKNOWN_VERSION = Version(bytes(VERSION_BYTES))
+
+KnownStates = dict[str, tuple[bytes, TableState]]
+"""The states that were read last, by table."""
+
+
+class RedisSnapshot(Snapshot):
+    """A moment of each partition. `open_snapshots` has it while it is open, for a writer in the same process.
+
+    `noted` gets the position of each partition that is looked at for the first time.
+    """
+
+    __slots__ = ("_connection", "_held", "_keys", "_known", "_marks", "_noted", "_open", "_states", "_status")
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        keys: Keys,
+        known: KnownStates,
+        *,
+        open_snapshots: list["RedisSnapshot"] | None = None,
+        noted: Callable[[Place, bytes | None], None] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._known = known
+        self._open = open_snapshots
+        self._noted = noted
+        self._marks: dict[Place, Mark | None] = {}
+        self._states: dict[str, TableState | None] = {}
+        self._status: bytes | None = None
+        self._held: dict[Place, PlaceKeys] = {}
+
+    def __enter__(self) -> "RedisSnapshot":
+        if self._open is not None:
+            self._open.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if self._open is not None:
+            self._open.remove(self)
+        if self._held:
+            self._connection.run(*(("UNLINK", *keys) for keys in self._held.values()))
+        return False
+
+    # What a writer in the same process does before it changes something.
+
+    def hold_place(self, place: Place) -> None:
+        """Keep a partition as it is now, in a copy."""
+        if place in self._held:
+            return
+        keys, held = self._keys.of(place), self._keys.held(place, secrets.token_hex(8))
+        commands: list[Command] = []
+        for key, copy in zip(keys, held, strict=True):
+            commands += [("COPY", key, copy, "REPLACE"), ("EXPIRE", copy, HELD_S)]
+        self._connection.run(("MULTI",), *commands, ("EXEC",))  # other gateways may write meanwhile
+        self._held[place] = held
+        self._mark(place)
+
+    # Reads.
+
+    @override
+    def table(self, name: str) -> TableState | None:
+        if name not in self._states:
+            known = self._known.get(name)
+            places = [] if known is None else _places(known[1])
+            places = [place for place in places if place not in self._marks]
+            state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, places))
+            for place, value in zip(places, values, strict=True):
+                self._note(place, held_value(value))
+            self._states[name] = self._parsed(name, state)
+        return self._states[name]
+
+    def _parsed(self, name: str, value: bytes | None) -> TableState | None:
+        if value is None:
+            self._known.pop(name, None)
+            return None
+        known = self._known.get(name)
+        if known is None or known[0] != value:
+            known = self._known[name] = value, TableState.FromString(value)
+        return known[1]
+
+    @override
+    def position(self, store_id: StoreId, partition: Partition) -> Position | None:
+        mark = self._mark((store_id, partition))
+        return None if mark is None else mark.position
+
+    @override
+    def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
+        return self.get_many(store_id, partition, [key])[0]
+
+    @override
+    def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
+        """Return what is stored at the key.
+
+        Where it was changed since the snapshot's moment, the version is the lowest there is: which it was is not kept.
+        """
+        [value], undone = self._values((store_id, partition), [key])
+        if key in undone:
+            before = undone[key].before
+            return None if before is None else StoredRow(_UNKNOWN_VERSION, before)
+        return None if value is None else layout.unpack_row(stored_part(value))
+
+    @override
+    def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
+        values, undone = self._values((store_id, partition), keys)
+        if undone:
+            return [
+                undone[key].before if key in undone else _live_row(value)
+                for key, value in zip(keys, values, strict=True)
+            ]
+        return [None if value is None else layout.live_row(stored_part(value)) for value in values]
+
+    def _values(self, place: Place, keys: Sequence[bytes]) -> tuple[list[bytes | None], dict[bytes, PastChange]]:
+        """Return the values at `keys`, and for those that were changed since the moment, the first change."""
+        mark, at = self._mark(place), self._of(place)
+        values: list[bytes | None] = []
+        undone: dict[bytes, PastChange] = {}
+        if mark is None:
+            return [None] * len(keys), undone
+        for start in range(0, len(keys), KEYS_PER_READ):
+            asked = keys[start : start + KEYS_PER_READ]
+            now, found = self._connection.call(READ_VALUES, (at.position, at.rows), (self._keys.gateway, *asked))
+            values += found
+            if now == mark.value:
+                continue
+            moved = self._moved(mark, now)
+            if any(value is None or offset_of(value) >= mark.position.next_offset for value in found):
+                undone.update(self._first_changes(place, mark, moved))
+        return values, undone
+
+    @override
+    def range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        place = store_id, partition
+        mark, at = self._mark(place), self._of(place)
+        if mark is None or limit <= 0:
+            return []
+        bounds = (self._keys.gateway, b"[" + start, b"+" if end is None else b"(" + end)
+        order = ("REV",) if descending else ()
+        asked = limit
+        while True:
+            now, keys, values = self._connection.call(
+                READ_RANGE, (at.position, at.rows, at.order), (*bounds, asked, *order)
+            )
+            found = zip(keys, map(_live_row, values), strict=True)
+            rows = [(key, row) for key, row in found if row is not None]
+            undone = {} if now == mark.value else self._first_changes(place, mark, self._moved(mark, now))
+            if not undone:
+                return rows
+            is_whole = len(keys) < asked
+            rows = _taken_back(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
+            if is_whole or len(rows) >= limit:
+                return rows[:limit]
+            asked = limit + len(undone)
+
+    @override
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[PastChange]:
+        place = store_id, partition
+        mark, at = self._mark(place), self._of(place)
+        if mark is None or limit <= 0:
+            return []
+        asked = (self._keys.gateway, first_id(start, skip), mark.last_id, limit)
+        now, entries = self._connection.call(READ_HISTORY, (at.position, at.history), asked)
+        if now != mark.value:
+            moved = self._moved(mark, now)
+            history_start = moved.position.history_start
+            if start < history_start != mark.position.history_start:
+                raise _lost(self._connection)
+        return [past_change(entry) for entry in entries]
+
+    @override
+    def status(self) -> bytes:
+        if self._status is None:
+            self._status = self._connection.run(("GET", self._keys.status))[0] or b""
+        return self._status
+
+    # The moment of a partition.
+
+    def _of(self, place: Place) -> PlaceKeys:
+        return self._held.get(place) or self._keys.of(place)
+
+    def _mark(self, place: Place) -> Mark | None:
+        """Return the moment of a partition; None where it had no position then, and so nothing."""
+        try:
+            return self._marks[place]
+        except KeyError:
+            self._note(place, held_value(self._connection.run(self._ask_position(place))[0]))
+            return self._marks[place]
+
+    def _ask_position(self, place: Place) -> Command:
+        return self._keys.ask_position(self._of(place))
+
+    def _note(self, place: Place, value: bytes | None) -> None:
+        self._marks[place] = None if value is None else mark_of(value)
+        if self._noted is not None:
+            self._noted(place, value)
+
+    def _moved(self, mark: Mark, value: bytes | None) -> Mark:
+        """Return a later moment of a partition; raise `StoreUnavailable` where it is not that."""
+        if value is None:
+            raise _lost(self._connection)
+        moved = mark_of(value)
+        position = mark.position
+        if moved.position.next_offset < position.next_offset:
+            raise _lost(self._connection)
+        if moved.position.phase is Phase.RESTORING and position.phase is not Phase.RESTORING:
+            raise _lost(self._connection)
+        return moved
+
+    def _first_changes(self, place: Place, mark: Mark, moved: Mark) -> dict[bytes, PastChange]:
+        """Return the first change of each key between two moments."""
+        first: dict[bytes, PastChange] = {}
+        at, last_id, count = self._of(place), mark.last_id, 0
+        if mark.position.phase is Phase.RESTORING:
+            return first
+        if moved.position.history_start > mark.position.next_offset:
+            raise _lost(self._connection)
+        if mark.last == moved.last:
+            return first
+        while last_id != moved.last_id:
+            if count > UNDONE_MAX:
+                raise _lost(self._connection)
+            entries, value = self._connection.run(
+                ("XRANGE", at.history, f"({last_id}", moved.last_id, "COUNT", CHANGES_PER_READ),
+                self._ask_position(place),
+            )
+            later = self._moved(mark, held_value(value))
+            if not entries or later.position.history_start > mark.position.next_offset:
+                raise _lost(self._connection)
+            for change in map(past_change, entries):
+                first.setdefault(change.key, change)
+            last_id, count = entries[-1][0].decode(), count + len(entries)
+        return first
+
+
+def _places(state: TableState) -> list[Place]:
+    """Return the partitions whose positions are wanted with a table's state."""
+    count = state.manifest.partition_count
+    if count > PREFETCHED_MAX:
+        return []
+    return [(StoreId(state.store_id), Partition(number)) for number in range(count)]
+
+
+def _live_row(value: bytes | None) -> bytes | None:
+    return None if value is None else layout.live_row(stored_part(value))
+
+
+def _lost(connection: RedisConnection) -> StoreUnavailable:
+    return StoreUnavailable(f"the store in {connection.address.text} changed while it was read: ask again")
+
+
+def _taken_back(
+    rows: Sequence[tuple[bytes, bytes]],
+    undone: dict[bytes, PastChange],
+    start: bytes,
+    end: bytes | None,
+    *,
+    edge: bytes | None,
+    descending: bool,
+) -> list[tuple[bytes, bytes]]:
+    """Return rows of a range as they were before changes; what lies beyond `edge` (None: the end) is not known yet."""
+
+    def is_known(key: bytes) -> bool:
+        if key < start or (end is not None and key >= end):
+            return False
+        return edge is None or (key >= edge if descending else key <= edge)
+
+    kept = [row for row in rows if row[0] not in undone]
+    kept += [(key, each.before) for key, each in undone.items() if each.before is not None and is_known(key)]
+    return sorted(kept, reverse=descending)

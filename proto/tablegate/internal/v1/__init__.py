@@ -1,0 +1,1 @@
+"""Generated from proto/tablegate/internal/v1."""

@@ -1,0 +1,122 @@
+import datetime
+
+from tablegate.v1 import options_pb2 as _options_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class KeyType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_TYPE_UNSPECIFIED: _ClassVar[KeyType]
+    KEY_TYPE_INT64: _ClassVar[KeyType]
+    KEY_TYPE_BOOL: _ClassVar[KeyType]
+    KEY_TYPE_STRING: _ClassVar[KeyType]
+    KEY_TYPE_BYTES: _ClassVar[KeyType]
+    KEY_TYPE_TIMESTAMP: _ClassVar[KeyType]
+
+class JobMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_MODE_UNSPECIFIED: _ClassVar[JobMode]
+    JOB_MODE_REALTIME: _ClassVar[JobMode]
+    JOB_MODE_MICROBATCH: _ClassVar[JobMode]
+KEY_TYPE_UNSPECIFIED: KeyType
+KEY_TYPE_INT64: KeyType
+KEY_TYPE_BOOL: KeyType
+KEY_TYPE_STRING: KeyType
+KEY_TYPE_BYTES: KeyType
+KEY_TYPE_TIMESTAMP: KeyType
+JOB_MODE_UNSPECIFIED: JobMode
+JOB_MODE_REALTIME: JobMode
+JOB_MODE_MICROBATCH: JobMode
+
+class Manifest(_message.Message):
+    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation")
+    class ValueSchemasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    CHANGELOG_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CHANGELOG_TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_BY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    generation: int
+    contract_fingerprint: bytes
+    changelog_topic: str
+    changelog_topic_id: str
+    partition_count: int
+    partitioner: _options_pb2.Partitioner
+    key: _containers.RepeatedCompositeFieldContainer[KeyColumn]
+    partition_by_count: int
+    value_schemas: _containers.ScalarMap[int, str]
+    sources: _containers.RepeatedCompositeFieldContainer[SourceTopic]
+    mode: JobMode
+    publish_time: _timestamp_pb2.Timestamp
+    declared_generation: int
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ...) -> None: ...
+
+class KeyColumn(_message.Message):
+    __slots__ = ("name", "type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: KeyType
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[KeyType, str]] = ...) -> None: ...
+
+class SourceTopic(_message.Message):
+    __slots__ = ("topic", "partition_count", "keyed")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition_count: int
+    keyed: bool
+    def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ..., keyed: _Optional[bool] = ...) -> None: ...
+
+class ProgressMarker(_message.Message):
+    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIME_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    batch_id: int
+    sources: _containers.RepeatedCompositeFieldContainer[SourceOffsets]
+    commit_time: _timestamp_pb2.Timestamp
+    final: bool
+    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
+
+class SourceOffsets(_message.Message):
+    __slots__ = ("topic", "next_offsets")
+    class NextOffsetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    next_offsets: _containers.ScalarMap[int, int]
+    def __init__(self, topic: _Optional[str] = ..., next_offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...

@@ -1,0 +1,204 @@
+import datetime
+
+from tablegate.v1 import changelog_pb2 as _changelog_pb2
+from tablegate.v1 import cluster_pb2 as _cluster_pb2
+from tablegate.v1 import options_pb2 as _options_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_ROLE_UNSPECIFIED: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_OWNER: _ClassVar[ReplicaRole]
+    REPLICA_ROLE_STANDBY: _ClassVar[ReplicaRole]
+
+class PartitionRoute(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PARTITION_ROUTE_UNSPECIFIED: _ClassVar[PartitionRoute]
+    PARTITION_ROUTE_HERE: _ClassVar[PartitionRoute]
+    PARTITION_ROUTE_FORWARDED: _ClassVar[PartitionRoute]
+    PARTITION_ROUTE_NONE: _ClassVar[PartitionRoute]
+REPLICA_ROLE_UNSPECIFIED: ReplicaRole
+REPLICA_ROLE_OWNER: ReplicaRole
+REPLICA_ROLE_STANDBY: ReplicaRole
+PARTITION_ROUTE_UNSPECIFIED: PartitionRoute
+PARTITION_ROUTE_HERE: PartitionRoute
+PARTITION_ROUTE_FORWARDED: PartitionRoute
+PARTITION_ROUTE_NONE: PartitionRoute
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
+    beat_time: _timestamp_pb2.Timestamp
+    kafka_reachable: bool
+    gateway_id: str
+    gateways: _containers.RepeatedCompositeFieldContainer[GatewayStatus]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ...) -> None: ...
+
+class GatewayStatus(_message.Message):
+    __slots__ = ("record", "beat_time", "alive")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    record: _cluster_pb2.GatewayRecord
+    beat_time: _timestamp_pb2.Timestamp
+    alive: bool
+    def __init__(self, record: _Optional[_Union[_cluster_pb2.GatewayRecord, _Mapping]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., alive: _Optional[bool] = ...) -> None: ...
+
+class TableStatus(_message.Message):
+    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    POISON_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_TIME_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    serving: bool
+    problem: str
+    manifest: _changelog_pb2.Manifest
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionStatus]
+    poison_records: int
+    restore_rows_per_second: float
+    restore_seconds_left: float
+    caught_up_time: _timestamp_pb2.Timestamp
+    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class PartitionStatus(_message.Message):
+    __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_TIME_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    phase: _cluster_pb2.ReplicaPhase
+    next_offset: int
+    end_offset: int
+    as_of_time: _timestamp_pb2.Timestamp
+    def __init__(self, partition: _Optional[int] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class GetTableRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class GetTableResponse(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: TableMetadata
+    def __init__(self, table: _Optional[_Union[TableMetadata, _Mapping]] = ...) -> None: ...
+
+class WatchTableRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class WatchTableResponse(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: TableMetadata
+    def __init__(self, table: _Optional[_Union[TableMetadata, _Mapping]] = ...) -> None: ...
+
+class TableMetadata(_message.Message):
+    __slots__ = ("table", "generation", "partitioner", "partition_count", "key", "partition_by_count", "partitions")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_BY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    generation: int
+    partitioner: _options_pb2.Partitioner
+    partition_count: int
+    key: _containers.RepeatedCompositeFieldContainer[_changelog_pb2.KeyColumn]
+    partition_by_count: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionReplicas]
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., partition_count: _Optional[int] = ..., key: _Optional[_Iterable[_Union[_changelog_pb2.KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ...) -> None: ...
+
+class PartitionReplicas(_message.Message):
+    __slots__ = ("partition", "replicas")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, partition: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("gateway_id", "endpoint", "zone", "role", "phase", "next_offset")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    endpoint: str
+    zone: str
+    role: ReplicaRole
+    phase: _cluster_pb2.ReplicaPhase
+    next_offset: int
+    def __init__(self, gateway_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., zone: _Optional[str] = ..., role: _Optional[_Union[ReplicaRole, str]] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("method", "json", "message")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    json: str
+    message: bytes
+    def __init__(self, method: _Optional[str] = ..., json: _Optional[str] = ..., message: _Optional[bytes] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("query", "table", "generation", "reads", "freshness", "partitions")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    FRESHNESS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    table: str
+    generation: int
+    reads: str
+    freshness: str
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionPlan]
+    def __init__(self, query: _Optional[str] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., reads: _Optional[str] = ..., freshness: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionPlan, _Mapping]]] = ...) -> None: ...
+
+class PartitionPlan(_message.Message):
+    __slots__ = ("partition", "route", "gateway_id", "why", "replicas")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    route: PartitionRoute
+    gateway_id: str
+    why: str
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, partition: _Optional[int] = ..., route: _Optional[_Union[PartitionRoute, str]] = ..., gateway_id: _Optional[str] = ..., why: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...

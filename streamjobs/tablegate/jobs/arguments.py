@@ -1,0 +1,56 @@
+"""Arguments of the commands that run jobs: the same in `tablegate job …` and in `python -m tablegate.jobs.running`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tablegate.jobs.table import Mode
+
+KEEP_OLD_S = 60.0
+CHECKPOINTS = ".tablegate/checkpoints"
+
+Bootstrap = Annotated[
+    str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP", show_default=False)
+]
+Checkpoints = Annotated[
+    str,
+    typer.Option(
+        help="Directory or URL that Spark can write; each table has its own checkpoint below it.",
+        metavar="DIRECTORY",
+        envvar="TABLEGATE_CHECKPOINTS",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        help="Spark master, for example local[8] or spark://host:7077. Enough local threads without it.", metavar="URL"
+    ),
+]
+OtherMode = Annotated[Mode | None, typer.Option("--mode", help="Instead of the declaration's.")]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        help="Of a new changelog; as many as the table had or, if it is new, as the source has.",
+        min=1,
+        metavar="N",
+    ),
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--schema-registry",
+        help="Schema registry with the Confluent API; https://user:password@host where it asks for a user.",
+        metavar="URL",
+    ),
+]
+KeepOld = Annotated[
+    float,
+    typer.Option(
+        help="How long the old generation's changelog stays at the end, for gateways that are behind.",
+        min=0,
+        metavar="SECONDS",
+    ),
+]
+SparkLog = Annotated[
+    Path | None, typer.Option(help="File for what Spark itself writes; stderr without it.", metavar="FILE")
+]

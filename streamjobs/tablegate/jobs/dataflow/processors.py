@@ -1,0 +1,179 @@
+"""Declared processors as Spark operators."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql import types as spark_types
+from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
+from pyspark.sql.udf import _create_udf
+from pyspark.util import PythonEvalType
+from tablegate import jobs
+from tablegate.jobs.dataflow.stateful import SEQUENCE_COLUMN, TIMER_COLUMN, SparkProcessor
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.processor import Fields, Processor, Steps
+from tablegate.jobs.table import KAFKA_COLUMN
+from tablegate.jobs.values import SCALARS, Array, Column, Map, Moment, Scalar, Struct, Type, decimal_type
+
+RECORD_COLUMN = "record"
+"""Struct of a record's fields and of `KAFKA_COLUMN`."""
+RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 2 KB each in Python: 200 MB at worst
+
+_KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp")
+_KEY_TYPES = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINARY", "TIMESTAMP")
+
+
+def apply_processor(records: DataFrame, processor: Processor, key_columns: Sequence[str], *, owner: str) -> DataFrame:
+    """Return what a processor emits over a stream: key columns, what it declares, `SEQUENCE_COLUMN`.
+
+    `records` has the key columns and `RECORD_COLUMN`. The sequence of a key grows with each emitted row and is the
+    same when a batch runs again. `owner` is the table or output that errors name, like `table "ratings"`. Raise
+    `JobError` where a type does not do.
+    """
+    where = f'{processor.declared_at}: {owner} processor "{type(processor).__name__}"'
+    steps = Steps(processor, owner, tuple(key_columns))
+    _check_names(steps, where)
+    key = [Column(name, _key_type(records.schema[name], where)) for name in key_columns]
+    record_schema = records.schema[RECORD_COLUMN].dataType
+    assert isinstance(record_schema, spark_types.StructType), "a record is a struct"
+    spark_processor = SparkProcessor(
+        steps,
+        key_columns=key,
+        record_type=_record_type(record_schema, where),
+        state_ddl=_state_ddl(steps.state_columns),
+        every_ms=None if processor.every_s is None else round(processor.every_s * 1000),
+    )
+    sent = records.select(
+        *(_sent(sql.col(f"`{column.name}`"), column.type).alias(column.name) for column in key),
+        _sent_record(record_schema).alias(RECORD_COLUMN),
+    )
+    emitted = _transform(sent, key, spark_processor, _emitted_schema(records, key, steps))
+    return emitted.withColumns(
+        {column.name: sql.timestamp_micros(f"`{column.name}`") for column in key if isinstance(column.type, Moment)}
+    )
+
+
+def _transform(
+    sent: DataFrame, key: Sequence[Column], processor: SparkProcessor, schema: spark_types.StructType
+) -> DataFrame:
+    """Return `GroupedData.transformWithState` of rows, which asks for pandas and then never uses it."""
+    time_mode = "None" if processor.every_ms is None else "ProcessingTime"
+    udf = TransformWithStateInPandasUdfUtils(processor, time_mode)
+    with _pickled_by_value(type(processor.steps.processor)):
+        function = _create_udf(
+            udf.transformWithStateUDF, schema, PythonEvalType.SQL_TRANSFORM_WITH_STATE_PYTHON_ROW_UDF
+        )
+        called = function(*(sent[name] for name in sent.columns))
+    session = sent.sparkSession
+    transformed = sent.groupBy(*(column.name for column in key))._jgd.transformWithStateInPySpark(
+        called._jc, session._jsparkSession.parseDataType(schema.json()), "update", time_mode, None, ""
+    )
+    return DataFrame(transformed, session)
+
+
+@contextmanager
+def _pickled_by_value(processor: type) -> Iterator[None]:
+    """Have the code of a processor and what runs it travel with it: workers on other machines can import neither."""
+    modules = [sys.modules[one.__module__] for one in processor.__mro__ if issubclass(one, Processor)]
+    wanted = {jobs.__name__: jobs, **{module.__name__: module for module in modules}}
+    for module in wanted.values():
+        register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in wanted.values():
+            unregister_pickle_by_value(module)
+
+
+def _check_names(steps: Steps, where: str) -> None:
+    keys = {name.lower() for name in steps.key_columns}
+    for column in steps.emit_columns:
+        if column.name.lower() in keys:
+            raise JobError(f'{where} emits "{column.name}", which is a key column and there anyway; remove it')
+
+
+def _key_type(field: spark_types.StructField, where: str) -> Scalar:
+    found = _type(field.dataType)
+    if not isinstance(found, Scalar) or found.sql not in _KEY_TYPES:
+        raise JobError(
+            f'{where} key column "{field.name}" is {field.dataType.simpleString()}; '
+            f"cast it to one of {', '.join(_KEY_TYPES)}"
+        )
+    return found
+
+
+def _record_type(schema: spark_types.StructType, where: str) -> Struct:
+    columns = []
+    for field in schema.fields:
+        if field.name == KAFKA_COLUMN:
+            fields = [(name, field.dataType[name].dataType) for name in _KAFKA_FIELDS]
+            found: Type | None = Struct(tuple(Column(name, _required(_type(one))) for name, one in fields), Fields)
+        else:
+            found = _type(field.dataType)
+        if found is None:
+            raise JobError(
+                f'{where} gets a field "{field.name}" of type {field.dataType.simpleString()}, '
+                "which no processor takes; leave it out of the schema"
+            )
+        columns.append(Column(field.name, found))
+    return Struct(tuple(columns), Fields)
+
+
+def _type(of: spark_types.DataType) -> Type | None:
+    """Return our type for a type of Spark's; None where there is none."""
+    match of:
+        case spark_types.DecimalType():
+            return decimal_type(of.precision, of.scale)
+        case spark_types.ArrayType():
+            element = _type(of.elementType)
+            return None if element is None else Array(element)
+        case spark_types.MapType():
+            key, value = _type(of.keyType), _type(of.valueType)
+            return Map(key, value) if isinstance(key, Scalar) and value is not None else None
+        case spark_types.StructType():
+            fields = [(field.name, _type(field.dataType)) for field in of.fields]
+            if any(found is None for _, found in fields):
+                return None
+            return Struct(tuple(Column(name, _required(found)) for name, found in fields), Fields)
+    return SCALARS.get(of.simpleString().upper())
+
+
+def _required(found: Type | None) -> Type:
+    assert found is not None, "it was looked at before"
+    return found
+
+
+def _sent_record(schema: spark_types.StructType) -> SparkColumn:
+    """Return the record with timestamps in microseconds, which Python can tell when it has no such time."""
+    fields = []
+    for field in schema.fields:
+        column = sql.col(f"{RECORD_COLUMN}.`{field.name}`")
+        if field.name == KAFKA_COLUMN:
+            parts = [_sent(column[name], _type(field.dataType[name].dataType)).alias(name) for name in _KAFKA_FIELDS]
+            fields.append(sql.struct(*parts).alias(KAFKA_COLUMN))
+        else:
+            fields.append(_sent(column, _type(field.dataType)).alias(field.name))
+    return sql.struct(*fields)
+
+
+def _sent(column: SparkColumn, of: Type | None) -> SparkColumn:
+    return sql.unix_micros(column) if isinstance(of, Moment) else column
+
+
+def _state_ddl(columns: Sequence[Column]) -> str:
+    declared = [f"{column.name} {column.type.stored_sql}" for column in columns]
+    return ", ".join((*declared, f"{SEQUENCE_COLUMN} BIGINT", f"{TIMER_COLUMN} BIGINT"))
+
+
+def _emitted_schema(records: DataFrame, key: Sequence[Column], steps: Steps) -> spark_types.StructType:
+    schema = spark_types.StructType()
+    for column in key:
+        is_moment = isinstance(column.type, Moment)
+        schema.add(column.name, spark_types.LongType() if is_moment else records.schema[column.name].dataType)
+    for field in spark_types.StructType.fromDDL(steps.processor.emits).fields:
+        schema.add(field)
+    return schema.add(SEQUENCE_COLUMN, spark_types.LongType())

@@ -1,0 +1,198 @@
+"""The pinned jars of Spark's Kafka connector and of the embedded broker.
+
+`jars.lock` beside this file names every jar and its SHA-256. `jars()` gives the files, and fetches them when they are
+not there yet, into `~/.cache/tablegate/jars` (or `$TABLEGATE_CACHE/jars`). Nothing that the lock does not name is ever
+returned; it may lie there all the same, for a checkout with another lock that shares the cache.
+
+`python -m tablegate.jobs.jars.jars --lock` writes the lock anew after an edit of `ROOTS`.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+from tablegate.jobs.jars import LocalError, ivy
+from tablegate.jobs.jars.ivy import Artifact, Progress
+
+Kind = Literal["spark", "broker"]
+
+LOCK_FILE = Path(__file__).with_name("jars.lock")
+
+ROOTS: Mapping[Kind, tuple[str, ...]] = {
+    # The newest builds of Spark's connectors that Maven Central has; they run on PySpark 4.3.0. All else that they
+    # depend on is in PySpark already, and a second copy would be on the class path twice: these are taken alone.
+    "spark": (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+        "org.apache.spark:spark-avro_2.13:4.1.1",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    ),
+    # Kafka's own jar asks for no logging back end, and without one the broker would fail in silence.
+    "broker": ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
+}
+
+
+def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
+    """Return the jars of `kind`, fetching those that are missing; raise `LocalError` if that cannot be done.
+
+    `progress` is told how many jars are there and how many there will be. Any number of processes may call at once:
+    one fetches, the others wait for it.
+    """
+    report = progress or (lambda _done, _total: None)
+    lock_text = _lock_text()
+    locked = read_lock(lock_text)[kind]
+    directory = cache_directory() / kind
+    files = [directory / artifact.file for artifact in locked]
+    mark = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not _is_verified(mark, files):
+            with _alone(directory):
+                if not _is_verified(mark, files):
+                    _complete(directory, locked, report)
+                    _replace_text(mark, _stamp(files))
+    except OSError as error:
+        raise LocalError(
+            f'jars cannot be kept in "{directory}" ({error.strerror}): set TABLEGATE_CACHE to a directory with room'
+        ) from None
+    report(len(files), len(files))
+    return files
+
+
+def class_path(kind: Kind, progress: Progress | None = None) -> str:
+    """Return the jars of `kind` as a Java class path."""
+    return os.pathsep.join(str(jar) for jar in jars(kind, progress))
+
+
+def cache_directory() -> Path:
+    """Return where the jars are kept."""
+    return Path(os.environ.get("TABLEGATE_CACHE") or Path.home() / ".cache" / "tablegate").absolute() / "jars"
+
+
+def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
+    """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `LocalError` for a damaged one."""
+    locked: dict[Kind, dict[Artifact, str]] = {kind: {} for kind in get_args(Kind)}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line and not line.startswith("#"):
+            try:
+                checksum, kind, coordinates = line.split()
+                locked[kind][Artifact.parse(coordinates)] = checksum  # type: ignore[index]  # a KeyError says so
+            except (ValueError, KeyError):
+                raise LocalError(
+                    f'"{LOCK_FILE}" line {number} is not "SHA-256 kind group:name:revision": restore the file'
+                ) from None
+    return locked
+
+
+def _lock_text() -> str:
+    try:
+        return LOCK_FILE.read_text()
+    except OSError as error:
+        raise LocalError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
+
+
+def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress) -> None:
+    """Check the jars that are there, fetch those that are not, and check these before they get their names."""
+    for artifact, checksum in locked.items():
+        if (directory / artifact.file).exists():
+            _check(directory / artifact.file, checksum)
+    missing = [artifact for artifact in locked if not (directory / artifact.file).exists()]
+    if not missing:
+        return
+    there = len(locked) - len(missing)
+    report(there, len(locked))
+    for abandoned in directory.glob(".fetch-*"):  # by a process that was killed; nobody else is here now
+        shutil.rmtree(abandoned, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as work:
+        fetched = ivy.fetch(missing, Path(work), lambda done, _total: report(there + done, len(locked)))
+        for artifact in missing:
+            if artifact not in fetched:
+                raise LocalError(f'jar "{artifact}" did not arrive from Maven Central: try again')
+            _check(fetched[artifact], locked[artifact])
+        for artifact in missing:
+            fetched[artifact].rename(directory / artifact.file)
+
+
+def _check(jar: Path, expected: str) -> None:
+    found = _sha256(jar)
+    if found != expected:
+        jar.unlink()
+        raise LocalError(
+            f'jar "{jar.name}" has SHA-256 {found}, but jars.lock says {expected}; it was removed from '
+            f'"{cache_directory()}": try again, and if that repeats, do not trust where it came from'
+        )
+
+
+def _is_verified(mark: Path, files: list[Path]) -> bool:
+    """Say whether the files were checked, against the lock that `mark` is named after, and not touched since."""
+    try:
+        return mark.read_text() == _stamp(files)
+    except FileNotFoundError:
+        return False
+
+
+def _stamp(files: list[Path]) -> str:
+    """Return what changes when a file does; raise `FileNotFoundError` if one is missing."""
+    status = {file.name: file.stat() for file in files}
+    return "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in status.items())
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold the directory against other processes; they wait."""
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace_text(file: Path, text: str) -> None:
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_lock() -> None:
+    """Resolve `ROOTS` anew and write what they come to; raise `LocalError` if that cannot be done."""
+    lines = ["# SHA-256, kind and coordinates of each jar; written by `python -m tablegate.jobs.jars.jars --lock`."]
+    for kind, roots in ROOTS.items():
+        artifacts = [Artifact.parse(root) for root in roots]
+        with tempfile.TemporaryDirectory() as work:
+            if kind == "spark":
+                found = ivy.fetch(artifacts, Path(work), lambda _done, _total: None)
+            else:
+                found = ivy.resolve(artifacts, Path(work))
+            lines += [f"{_sha256(jar)} {kind} {artifact}" for artifact, jar in sorted(found.items())]
+    _replace_text(LOCK_FILE, "\n".join(lines) + "\n")
+
+
+def main() -> int:
+    """Fetch all jars, or write the lock."""
+    parser = argparse.ArgumentParser(prog="python -m tablegate.jobs.jars.jars", description="Fetch the pinned jars.")
+    parser.add_argument("--lock", action="store_true", help="resolve the jars anew and write jars.lock")
+    try:
+        if parser.parse_args().lock:
+            write_lock()
+        for kind in get_args(Kind):
+            print(f"{len(jars(kind))} jars of {kind} in {cache_directory() / kind}")
+    except LocalError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

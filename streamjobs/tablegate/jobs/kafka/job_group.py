@@ -1,0 +1,187 @@
+"""Who keeps a table: a job is a member of the table's consumer group while it runs, wherever it runs.
+
+The same consumer reads the topic of manifests, so that a job hears of a newer generation of its table.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from google.protobuf.message import DecodeError
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
+from tablegate.jobs.running.log import log
+from tablegate.v1 import changelog_pb2
+
+SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
+GONE_WITHIN_S = 10.0  # a session timeout and what the broker takes beside it
+JOINED_WITHIN_S = 20.0  # a first member waits for others, as brokers are set; a hundred times what it takes here
+FORGOTTEN_WITHIN_S = 30.0  # a group that changes is done long before
+POLL_S = 0.1
+_CLIENT_ID = "tablegate-generation-"
+"""What a member's own name begins with; the generation that it started with follows."""
+
+
+def job_group(table: str) -> str:
+    """Return the group of the job that keeps a table."""
+    return f"tablegate-job-{table}"
+
+
+def rebuild_group(table: str) -> str:
+    """Return the group of the job that builds a table's next generation."""
+    return f"tablegate-rebuild-{table}"
+
+
+def is_rebuilding(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+    """Return whether a job builds this generation now, or waits for its place."""
+    return any(member.client_id == _client_id(generation) for member in cluster.members(rebuild_group(table)))
+
+
+def is_keeping(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+    """Return whether the job that keeps the table has started with this generation."""
+    return any(member.client_id == _client_id(generation) for member in cluster.members(job_group(table)))
+
+
+def rebuilt_generation(members: Sequence[GroupMember]) -> int | None:
+    """Return which generation the member of a rebuild group builds; None where it has none."""
+    for member in members:
+        number = member.client_id.removeprefix(_CLIENT_ID)
+        if number.isdigit():
+            return int(number)
+    return None
+
+
+def _client_id(generation: int) -> str:
+    return f"{_CLIENT_ID}{generation}"
+
+
+class JobGroup:
+    """Membership in one of a table's groups. One thread uses it."""
+
+    def __init__(self, bootstrap: str, table: str, group: str, generation: int) -> None:
+        self._table = table
+        self._group = group
+        self._cluster = KafkaAdmin(bootstrap)
+        self._has_assignment: bool | None = None  # None while the group is changing
+        self._read_generation = 0
+        self._newest_generation = 0
+        self._bootstrap = bootstrap
+        self._client_id = _client_id(generation)
+        self._changing_s = time.monotonic()  # since when the group does
+        self._consumer = self._new_consumer()
+
+    def _new_consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._group,
+                "client.id": self._client_id,
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                **QUIET_CLIENT,
+            }
+        )
+
+    @classmethod
+    def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
+        """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
+        await_gone(bootstrap, table, group)
+        presence = cls(bootstrap, table, group, generation)
+        try:
+            presence._await_assignment()
+        except BaseException:
+            presence.leave()
+            raise
+        return presence
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def _await_assignment(self) -> None:
+        self._subscribe()
+        end_s = time.monotonic() + JOINED_WITHIN_S
+        while not self._has_assignment:
+            self.poll()
+            if time.monotonic() >= end_s:
+                raise JobError(
+                    f'consumer group "{self._group}" takes no member within {JOINED_WITHIN_S:g} s; look at the log of '
+                    "the brokers, then start the job again"
+                )
+            time.sleep(POLL_S)
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if consumer is self._consumer:
+            self._has_assignment = bool(partitions)
+
+    def _on_revoke(self, consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        if consumer is self._consumer:
+            self._has_assignment, self._changing_s = None, time.monotonic()
+
+    def _join_again(self) -> None:
+        """Be a member by another client: a broker that ended may have told this one that there are none.
+
+        Then it never connects again (https://github.com/confluentinc/librdkafka/issues/5301), and the group forgets it.
+        """
+        log("joins_again", table=self._table, group=self._group)
+        deaf, self._consumer = self._consumer, self._new_consumer()
+        self._changing_s = time.monotonic()
+        self._subscribe()
+        threading.Thread(target=deaf.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
+
+    def poll(self) -> int:
+        """Stay a member; return the newest generation that the table's manifests have told of.
+
+        Raise `JobError` where another job has the table too: the topic's one partition says which of them goes on.
+        """
+        for record in self._consumer.consume(100, timeout=0):
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                # Not before the end: the manifests before it may be of a life of the table that was reset.
+                self._newest_generation = self._read_generation
+            if error is None and record.key() == self._table.encode():
+                self._read(record.value())
+        if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
+            self._join_again()
+        if self._has_assignment is False:
+            members = self._cluster.members(self._group)
+            if len(members) > 1:
+                raise _taken(self._table, self._group, members)
+        return self._newest_generation
+
+    def _read(self, value: bytes | None) -> None:
+        if value is None:
+            self._read_generation = 0
+            return
+        with suppress(DecodeError):
+            generation = changelog_pb2.Manifest.FromString(value).generation
+            self._read_generation = max(self._read_generation, generation)
+
+    def leave(self) -> None:
+        """Leave the group at once."""
+        self._consumer.close()
+
+
+def await_gone(bootstrap: str, table: str, group: str) -> None:
+    """Return when a group has no member; raise `JobError` where one stays longer than one that was killed would."""
+    cluster = KafkaAdmin(bootstrap)
+    end_s = time.monotonic() + GONE_WITHIN_S
+    while members := cluster.members(group):
+        if time.monotonic() >= end_s:
+            raise _taken(table, group, members)
+        time.sleep(POLL_S)
+
+
+def hosts_of(members: Iterable[GroupMember]) -> str:
+    """Return where members of a group run, for a sentence."""
+    return ", ".join(sorted({member.host for member in members}))
+
+
+def _taken(table: str, group: str, members: Sequence[GroupMember]) -> JobError:
+    doing = "kept" if group == job_group(table) else "being rebuilt"
+    return JobError(f'table "{table}" is {doing} by another job, on {hosts_of(members)}; stop that one first')

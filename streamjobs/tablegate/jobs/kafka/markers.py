@@ -1,0 +1,116 @@
+"""Progress markers: after each batch, a record in every partition of the changelog.
+
+A reader that has come to a marker has everything that the batch changed, knows how far the sources were read, and
+knows that a silent partition is current.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
+from tablegate.jobs.running.log import log
+from tablegate.v1 import changelog_pb2
+
+MARKER_KEY = b""  # no row's key is empty
+FLUSH_TIMEOUT_S = 5.0  # of the last markers, when the job ends
+SourceOffsets = Mapping[str, Mapping[int, int]]
+"""Next offsets of source topics, by topic and partition."""
+
+DELIVERY_TIMEOUT_MS = 10_000  # an older marker is worth nothing beside a newer one
+
+
+class Markers:
+    """Writes the markers of one changelog. One thread calls it; `publish` does not wait for Kafka."""
+
+    def __init__(self, bootstrap: str, changelog: Topic, generation: int) -> None:
+        self._bootstrap = bootstrap
+        self._changelog = changelog
+        self._generation = generation
+        self._is_failing = False
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "max.in.flight.requests.per.connection": 1,  # a marker that is sent again never comes after a newer one
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+                **QUIET_CLIENT,
+            }
+        )
+
+    def publish(self, progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+        """Write the marker of a committed batch, by Spark's progress report of it; return its source offsets."""
+        offsets = source_offsets(progress)
+        marker = _marker(offsets, self._generation, batch_id=progress["batchId"])
+        try:
+            self._write(marker, self._note)
+        except (BufferError, KafkaException) as error:
+            self._fail(str(error))
+        return offsets
+
+    def _note(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._fail(error.str())
+
+    def _fail(self, why: str) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log("marker_lost", topic=self._changelog.name, error=why)
+
+    def publish_final(self, offsets: SourceOffsets) -> None:
+        """Write that nothing comes after: all rows are made from records before `offsets`; wait until Kafka has it."""
+        marker = _marker(offsets, self._generation, batch_id=-1)
+        marker.final = True
+        errors: list[str] = []
+        try:
+            self._write(marker, lambda error, _: errors.append(error.str()) if error is not None else None)
+        except (BufferError, KafkaException) as error:
+            errors.append(str(error))
+        if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0:
+            raise broker_away(self._bootstrap)
+        if errors:
+            topic = self._changelog.name
+            raise JobError(f'topic "{topic}" at {self._bootstrap} takes no last marker: {errors[0]}')
+
+    def _write(
+        self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None]
+    ) -> None:
+        marker.commit_time.GetCurrentTime()
+        value = marker.SerializeToString()
+        self._producer.poll(0)
+        if self._is_failing:  # a broker that ended may have told it that there are none: then it never connects again
+            self._producer.purge()
+            self._producer.poll(0)
+            self._producer, self._is_failing = self._new_producer(), False
+        for partition in range(self._changelog.partition_count):
+            self._producer.produce(
+                self._changelog.name, key=MARKER_KEY, value=value, partition=partition, on_delivery=on_delivery
+            )
+
+    def close(self) -> None:
+        """Wait a little for the last markers."""
+        self._producer.flush(FLUSH_TIMEOUT_S)
+
+
+def source_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Return how far a batch has read the sources. Of a topic that several sides read, how far all of them did."""
+    found: dict[str, dict[int, int]] = {}
+    for source in progress["sources"]:
+        for topic, next_offsets in (source["endOffset"] or {}).items():
+            offsets = found.setdefault(topic, {})
+            for text, next_offset in next_offsets.items():
+                partition = int(text)
+                offsets[partition] = min(next_offset, offsets.get(partition, next_offset))
+    return found
+
+
+def _marker(offsets: SourceOffsets, generation: int, *, batch_id: int) -> changelog_pb2.ProgressMarker:
+    marker = changelog_pb2.ProgressMarker(generation=generation, batch_id=batch_id)
+    for topic, next_offsets in offsets.items():
+        marker.sources.add(topic=topic).next_offsets.update(next_offsets)
+    return marker

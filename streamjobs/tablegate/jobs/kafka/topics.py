@@ -1,0 +1,281 @@
+"""Topics of a job: found, made with the right settings, or refused."""
+
+import re
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them without saying so
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS
+from tablegate.jobs.errors import JobError
+
+BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
+QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
+
+HOUR_MS = 60 * 60 * 1000
+_CHANGELOG_SETTINGS = {
+    "cleanup.policy": "compact",
+    # The time in which a stale record that landed late is healed before compaction drops the newer one, and in which
+    # a store that is restored knows what each change took the place of.
+    "min.compaction.lag.ms": str(COMPACTION_LAG_MS),
+    # A reader's staleness counts from the time the row arrived, not from the job's clock.
+    "message.timestamp.type": "LogAppendTime",
+}
+MANIFESTS_TOPIC = "tables"
+MANIFESTS_SETTINGS = {"cleanup.policy": "compact"}
+DEAD_LETTERS_SETTINGS = {"cleanup.policy": "delete"}
+DEAD_LETTERS_NEW_SETTINGS = {"retention.ms": str(14 * 24 * HOUR_MS)}
+EXPIRED_KEPT_MS = 24 * HOUR_MS  # how far clocks and event times may be ahead of the brokers' before rows go too early
+
+_FOR_EVER = -1  # as a retention.ms
+_GROUPS_COMING = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+)
+"""What a cluster says of its groups until it has made their topic: when it is asked for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the cluster has it. `topic_id`: a topic deleted and made again has another."""
+
+    name: str
+    topic_id: str
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A client in a consumer group: the host it runs on, and the name it has given itself."""
+
+    host: str
+    client_id: str
+
+
+def changelog_name(table: str, generation: int) -> str:
+    """Return the name of a table's changelog topic."""
+    return f"{table}-g{generation}-changelog"
+
+
+def changelog_settings(lifetime_us: int | None) -> dict[str, str]:
+    """Return the settings of a changelog whose rows are gone `lifetime_us` after their last change; None: they stay.
+
+    Nobody writes tombstones for rows that are gone, so Kafka drops their records by their age.
+    """
+    if lifetime_us is None:
+        return dict(_CHANGELOG_SETTINGS)
+    # First of all, so that nobody is told to have records deleted by an age that is yet to be set.
+    retention = {"retention.ms": str(-(-lifetime_us // 1000) + EXPIRED_KEPT_MS)}
+    return {**retention, **_CHANGELOG_SETTINGS, "cleanup.policy": "compact,delete"}
+
+
+def dead_letters_name(table: str) -> str:
+    """Return the name of the topic that takes the malformed records of a table's sources."""
+    return f"{table}-dead-letters"
+
+
+class KafkaAdmin:
+    """The topics of one cluster. Every method raises `JobError` when Kafka does not answer."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
+
+    def find(self, name: str) -> Topic | None:
+        """Return the topic; None where there is none."""
+        try:
+            futures = self._admin.describe_topics(TopicCollection([name]), request_timeout=BROKER_TIMEOUT_S)
+            found = futures[name].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self._failure(f'topic "{name}" cannot be described', error) from None
+        return Topic(name, str(found.topic_id), len(found.partitions))
+
+    def require_source(self, name: str) -> Topic:
+        """Return a topic that the job reads, which must be there."""
+        topic = self.find(name)
+        if topic is None:
+            raise JobError(f'source topic "{name}" does not exist at {self._bootstrap}; create it, or correct its name')
+        return topic
+
+    def ensure(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        *,
+        partition_count: int | None = None,
+        new_partition_count: int = 1,
+        new_settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> Topic:
+        """Return the topic, made if it is not there; raise `JobError` where it is there and is not as it should be.
+
+        `partition_count` None takes the topic as it is, or makes one of `new_partition_count`. `new_settings` are given
+        to a new topic beside `settings`; later they are for people to change.
+        """
+        topic = self.find(name)
+        if topic is None:
+            self._create(name, partition_count or new_partition_count, {**settings, **new_settings})
+            topic = self._find_new(name)
+        if partition_count is not None and topic.partition_count != partition_count:
+            raise JobError(
+                f'topic "{name}" has {topic.partition_count} partitions, not {partition_count}; '
+                f"start the job with {topic.partition_count}, or raise the table's generation to get a new topic"
+            )
+        self._check_settings(name, settings)
+        return topic
+
+    def _find_new(self, name: str) -> Topic:
+        """Return a topic just made: brokers hear of it one after the other."""
+        end_s = time.monotonic() + BROKER_TIMEOUT_S
+        while time.monotonic() < end_s:
+            topic = self.find(name)
+            if topic is not None:
+                return topic
+            time.sleep(0.05)
+        raise JobError(f'topic "{name}" was created at {self._bootstrap} and is not there yet; start the job again')
+
+    def first_offsets(self, topic: Topic) -> dict[int, int]:
+        """Return the offset of the first record that Kafka still has, by partition."""
+        return self._offsets(topic, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def end_offsets(self, topic: Topic) -> dict[int, int]:
+        """Return the offset that the next record will have, by partition."""
+        return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def offsets_at(self, topic: Topic, time_ms: int) -> dict[int, int]:
+        """Return the offset of the first record of that time or later, by partition; the end where there is none."""
+        found = self._offsets(topic, OffsetSpec.for_timestamp(time_ms))
+        ends = self.end_offsets(topic)
+        return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete topics; one that is not there is deleted already."""
+        for name, future in self._admin.delete_topics(list(names), request_timeout=BROKER_TIMEOUT_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._failure(f'topic "{name}" cannot be deleted', error) from None
+
+    def members(self, group: str) -> list[GroupMember]:
+        """Return the clients that are in a consumer group now."""
+        end_s = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
+                members = futures[group].result().members
+                return [GroupMember(str(member.host).lstrip("/"), str(member.client_id)) for member in members]
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                if code not in _GROUPS_COMING or time.monotonic() >= end_s:
+                    raise self._failure(f'consumer group "{group}" cannot be described', error) from None
+            time.sleep(0.05)
+
+    def changelogs(self, table: str) -> dict[int, str]:
+        """Return the names of a table's changelog topics, by generation, the oldest first."""
+        try:
+            names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise self._failure("the topics cannot be listed", error) from None
+        pattern = re.compile(re.escape(table) + r"-g([1-9][0-9]*)-changelog")
+        found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
+        return dict(sorted(found))
+
+    def _offsets(self, topic: Topic, spec: OffsetSpec) -> dict[int, int]:
+        partitions = [TopicPartition(topic.name, partition) for partition in range(topic.partition_count)]
+        wanted = dict.fromkeys(partitions, spec)
+        try:
+            futures = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
+            return {partition.partition: future.result().offset for partition, future in futures.items()}
+        except KafkaException as error:
+            raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+
+    def _create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
+        topic = NewTopic(name, partition_count, config=dict(settings))
+        try:
+            self._admin.create_topics([topic], request_timeout=BROKER_TIMEOUT_S)[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another job was faster
+                raise self._failure(f'topic "{name}" cannot be created', error) from None
+
+    def _check_settings(self, name: str, settings: Mapping[str, str]) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        try:
+            described = self._admin.describe_configs([resource], request_timeout=BROKER_TIMEOUT_S)[resource].result()
+        except KafkaException as error:
+            raise self._failure(f'the settings of topic "{name}" cannot be read', error) from None
+        for setting, wanted in settings.items():
+            actual = described[setting].value if setting in described else None
+            if not _agrees(setting, actual, wanted):
+                value = f"[{wanted}]" if "," in wanted else wanted  # a list, as that command has it
+                raise JobError(
+                    f'topic "{name}" has {setting}={actual}, not {_or_more(setting, wanted)}; alter it with '
+                    f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {setting}={value}"
+                )
+
+    def _failure(self, what: str, error: KafkaException) -> JobError:
+        kafka_error = error.args[0]
+        if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            return broker_away(self._bootstrap)
+        return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
+
+
+def _agrees(setting: str, actual: str | None, wanted: str) -> bool:
+    if actual is None:
+        return False
+    if setting == "retention.ms":
+        return int(actual) == _FOR_EVER or int(actual) >= int(wanted)
+    return sorted(actual.split(",")) == sorted(wanted.split(","))
+
+
+def _or_more(setting: str, wanted: str) -> str:
+    return f"{wanted} or more" if setting == "retention.ms" else wanted
+
+
+def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, None, None]:
+    """Yield the records of a topic's first partition from an offset to its end; raise `JobError`."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # The broker answers a fetch that finds nothing new after this time, by default half a second: that is how
+            # long the end would take to show, several times for each table that starts.
+            "fetch.wait.max.ms": 10,
+            **QUIET_CLIENT,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, start)])
+        while True:
+            record = consumer.poll(BROKER_TIMEOUT_S)
+            if record is None:
+                raise broker_away(bootstrap)
+            error = record.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return
+            if error is not None:
+                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {KafkaException(error)}')
+            yield record
+    finally:
+        consumer.close()
+
+
+def broker_away(bootstrap: str) -> JobError:
+    """Return the error of a cluster that does not answer."""
+    return JobError(
+        f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; start it, or correct --bootstrap"
+    )

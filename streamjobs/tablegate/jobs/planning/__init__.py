@@ -1,0 +1,1 @@
+"""From a declaration to a plan: contract, topics and schemas are settled before Spark starts."""

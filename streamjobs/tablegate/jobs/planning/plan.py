@@ -1,0 +1,246 @@
+"""What a job is about to do, settled with Kafka and the schema registry before Spark starts."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.rows import UnsupportedColumn, row_schema
+from tablegate.jobs.dataflow.rows import has_keyed_versions
+from tablegate.jobs.dataflow.sources import SourceSchemas
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.formats import Avro
+from tablegate.jobs.kafka import topics
+from tablegate.jobs.kafka.manifests import (
+    check_changelog,
+    check_declaration,
+    check_succession,
+    make_manifest,
+    past_generation,
+    read_manifest,
+)
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
+from tablegate.jobs.planning.declarations import job_argument, load_contract
+from tablegate.jobs.planning.schemas import SchemaRegistry, WriterSchemas, choose_value_schema
+from tablegate.jobs.running.options import Options, Start
+from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source, Table
+from tablegate.v1 import changelog_pb2
+
+MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidePlan:
+    """A side's source, its topic, the schemas of its writers, and where a new query begins to read (Spark's JSON)."""
+
+    source: Source
+    topic: Topic
+    schemas: SourceSchemas
+    starting_offsets: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a job needs to know of one table.
+
+    `older`: the manifest of an older generation, which is served until this one has caught up; None where none is.
+    """
+
+    table: Table
+    contract: catalogue.Table
+    bootstrap: str
+    mode: Mode
+    batch_s: float
+    generation: int
+    checkpoint: str
+    outputs_checkpoint: str
+    sides: Mapping[str, SidePlan]
+    changelog: Topic
+    dead_letters: Topic
+    value_schema: Mapping[str, Any]
+    schema_id: int
+    manifest: changelog_pb2.Manifest
+    older: changelog_pb2.Manifest | None
+    is_built_before: bool  # by a job of the same generation into the same changelog
+
+    @property
+    def streamed(self) -> Mapping[str, SidePlan]:
+        """The sides whose records come one after the other: those that are not global."""
+        return {name: side for name, side in self.sides.items() if not isinstance(self.table.all_sides[name], Global)}
+
+    @property
+    def realtime_slots(self) -> int:
+        """How many tasks run at once, all the time; none of micro-batches do."""
+        if self.mode is Mode.MICROBATCH:
+            return 0
+        return self.changelog.partition_count + sum(side.topic.partition_count for side in self.streamed.values())
+
+
+def make_plan(
+    table: Table,
+    options: Options,
+    *,
+    generation: int | None = None,
+    start: Start | None = None,
+    seen_schemas: Mapping[str, Collection[int]] | None = None,
+) -> Plan:
+    """Return the plan of a run, with its topics made; raise `JobError`.
+
+    `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
+    `seen_schemas`: ids that records had and no subject of their topic told of, by topic.
+    """
+    contract = load_contract(table)
+    try:
+        value_schema = row_schema(contract)
+    except UnsupportedColumn as error:
+        raise JobError(str(error)) from None
+    mode = _mode(table, options)
+    cluster = KafkaAdmin(options.bootstrap)
+    registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
+    sides = _side_plans(table, cluster, registry, start, seen_schemas or {})
+    first = next(iter(sides.values())).topic
+    cluster.ensure(topics.MANIFESTS_TOPIC, topics.MANIFESTS_SETTINGS, partition_count=1)
+    old = read_manifest(options.bootstrap, table.name)
+    if generation is None:
+        check_declaration(table, old)
+        newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
+        generation = max(table.generation, newest)
+    check_succession(table, contract, old, generation)
+    changelog = cluster.ensure(
+        topics.changelog_name(table.name, generation),
+        topics.changelog_settings(_lifetime_us(contract)),
+        partition_count=options.partition_count,
+        new_partition_count=old.partition_count if old is not None else first.partition_count,
+    )
+    check_changelog(table, changelog, old, generation)
+    dead_letters = cluster.ensure(
+        topics.dead_letters_name(table.name),
+        topics.DEAD_LETTERS_SETTINGS,
+        new_settings=topics.DEAD_LETTERS_NEW_SETTINGS,
+    )
+    for output in table.outputs:
+        cluster.ensure(output.topic, {}, new_partition_count=first.partition_count)
+    schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
+    manifest = make_manifest(
+        table,
+        contract,
+        generation=generation,
+        changelog=changelog,
+        sources=[side.topic for side in sides.values()],
+        keyed=has_keyed_versions(table),
+        mode=mode,
+        value_schemas=value_schemas,
+    )
+    return Plan(
+        table=table,
+        contract=contract,
+        bootstrap=options.bootstrap,
+        mode=mode,
+        batch_s=batch_s(table, mode),
+        generation=generation,
+        checkpoint=f"{options.checkpoints.rstrip('/')}/{table.name}/g{generation}",
+        outputs_checkpoint=f"{options.checkpoints.rstrip('/')}/{table.name}/outputs",
+        sides=sides,
+        changelog=changelog,
+        dead_letters=dead_letters,
+        value_schema=value_schema,
+        schema_id=schema_id,
+        manifest=manifest,
+        older=old if old is not None and old.generation < generation else None,
+        is_built_before=old is not None and old.changelog_topic_id == changelog.topic_id,
+    )
+
+
+def _lifetime_us(contract: catalogue.Table) -> int | None:
+    """Return how long after its last change a row is gone at the latest; None where rows stay."""
+    expiry = contract.expiry
+    return expiry.window.size_us + expiry.retention_us if expiry is not None else None
+
+
+def _side_plans(
+    table: Table,
+    cluster: KafkaAdmin,
+    registry: SchemaRegistry | None,
+    start: Start | None,
+    seen_schemas: Mapping[str, Collection[int]],
+) -> dict[str, SidePlan]:
+    sides = {}
+    for name in table.all_sides:
+        source = table.source_of(name)
+        topic = cluster.require_source(source.topic)
+        sides[name] = SidePlan(
+            source=source,
+            topic=topic,
+            schemas=source_schemas(source, registry, seen_schemas.get(source.topic, ())),
+            starting_offsets=_starting_offsets(topic, cluster, start),
+        )
+    return sides
+
+
+def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collection[int] = ()) -> SourceSchemas:
+    """Return the schemas of a source's writers, by the registry or by the declaration."""
+    if not isinstance(source.value, Avro):
+        return SourceSchemas()
+    if registry is not None:
+        found = registry.writer_schemas(source.topic, source.value.schema, seen=seen)
+        known = {**found.decoded, **found.ignored, **found.incompatible}
+        lost = {number: "the schema registry does not know it" for number in seen if number not in known}
+        return SourceSchemas(
+            WriterSchemas(
+                decoded=found.decoded,
+                ignored=found.ignored,
+                incompatible={**lost, **found.incompatible},
+            ),
+            can_learn=True,
+        )
+    if not source.value.others:
+        return SourceSchemas()
+    others = dict(enumerate(source.value.other_names, start=2))
+    return SourceSchemas(WriterSchemas(decoded={1: source.value.schema}, ignored=others, incompatible={}))
+
+
+def _starting_offsets(topic: Topic, cluster: KafkaAdmin, start: Start | None) -> str:
+    if start is None or (start.time_ms is None and topic.name not in (start.offsets or {})):
+        return "earliest"
+    offsets = cluster.first_offsets(topic)
+    if start.time_ms is not None:
+        offsets = cluster.offsets_at(topic, start.time_ms)
+    for partition, offset in (start.offsets or {}).get(topic.name, {}).items():
+        if partition not in offsets:
+            raise JobError(f'topic "{topic.name}" has no partition {partition}; it has {topic.partition_count}')
+        offsets[partition] = offset
+    return json.dumps({topic.name: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def check_rebuild(plan: Plan) -> None:
+    """Raise `JobError` where a job without its checkpoint cannot build the table again: a source has lost records."""
+    if not plan.is_built_before:
+        return
+    for side in plan.streamed.values():
+        for partition, offset in KafkaAdmin(plan.bootstrap).first_offsets(side.topic).items():
+            if offset > 0:
+                raise JobError(
+                    f'table "{plan.table.name}" generation {plan.generation} was built before, its checkpoint is not '
+                    f'at "{plan.checkpoint}", and source topic "{side.topic.name}" partition {partition} has dropped '
+                    f"its first {offset} records; give the --checkpoints it had, or build the next generation from "
+                    f"what is left: tablegate job rebuild {job_argument(plan.table)}"
+                )
+
+
+def _mode(table: Table, options: Options) -> Mode:
+    if options.mode is Mode.REALTIME:
+        reason = table.why_not_realtime()
+        if reason is not None:
+            raise JobError(
+                f'{table.declared_at}: table "{table.name}": Spark\'s Real-time Mode does not take {reason}; '
+                "run it in micro-batches"
+            )
+    return options.mode or table.mode
+
+
+def batch_s(table: Table, mode: Mode) -> float:
+    """Return how long a batch is at least."""
+    if mode is Mode.REALTIME:
+        return table.trigger_s or REALTIME_TRIGGER_S_MIN
+    return max(table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)

@@ -1,0 +1,54 @@
+"""Runs jobs: `python -m tablegate.jobs.running --table ratings …`, or this file under spark-submit.
+
+    spark-submit --master spark://host:7077 \\
+      --jars "$(python -c 'from tablegate.jobs.jars.jars import jars; print(*jars("spark"), sep=",")')" \\
+      streamjobs/tablegate/jobs/running/__main__.py --table ratings --bootstrap host:9092 --checkpoints hdfs:///checkpoints
+
+The package must be installed where the driver runs; executors need nothing of it. `tablegate job run` is the same for
+people.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, OtherMode, Partitions, RegistryUrl, SparkLog
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.running.options import Options
+from tablegate.jobs.running.runner import run_declared
+
+
+def main(
+    table: Annotated[
+        list[str],
+        typer.Option(help="Example table, or a .py file that defines TABLE or TABLES. Repeatable.", metavar="NAME"),
+    ],
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints,
+    master: Master = None,
+    mode: OtherMode = None,
+    partitions: Partitions = None,
+    schema_registry: RegistryUrl = None,
+    spark_log: SparkLog = None,
+) -> None:
+    """Keep declared tables until SIGTERM."""
+    options = Options(
+        bootstrap=bootstrap,
+        checkpoints=checkpoints,
+        master=master,
+        mode=mode,
+        partition_count=partitions,
+        schema_registry_url=schema_registry,
+        spark_log=spark_log,
+    )
+    try:
+        run_declared(table, options)
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise typer.Exit(1) from None
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app(prog_name="python -m tablegate.jobs.running")

@@ -1,0 +1,241 @@
+"""What people ask of jobs beside running them: which there are, where to begin again, and to forget a table."""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from google.protobuf.message import DecodeError
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, rebuilt_generation
+from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
+from tablegate.jobs.kafka.markers import MARKER_KEY
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end
+from tablegate.jobs.running.options import Start
+from tablegate.jobs.table import Global, Mode, Table
+from tablegate.v1 import changelog_pb2
+
+MARKER_WINDOWS = (1, 1_000, 100_000)
+"""How many records before a changelog's end the newest marker is looked for in, one window after the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """What a cluster tells of a table's job. `mode`, counts and times are None where there is nothing to tell.
+
+    `rebuilding`: the generation that is being built beside the table. `records_behind`: records of the sources that the
+    newest marker has not. `marker_time`: when that was written.
+    """
+
+    name: str
+    is_declared: bool
+    generation: int | None = None
+    mode: Mode | None = None
+    partition_count: int | None = None
+    sources: tuple[str, ...] = ()
+    is_running: bool = False
+    rebuilding: int | None = None
+    records_behind: int | None = None
+    marker_time: datetime | None = None
+
+
+def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
+    """Return the declared tables and those that the cluster has manifests of, by name; raise `JobError`."""
+    cluster = KafkaAdmin(bootstrap)
+    by_name = {table.name: table for table in declared}
+    manifests = read_manifests(bootstrap)
+    states = []
+    for name in sorted({*by_name, *manifests}):
+        states.append(_state(cluster, bootstrap, name, by_name.get(name), manifests.get(name)))
+    return states
+
+
+def _state(
+    cluster: KafkaAdmin, bootstrap: str, name: str, table: Table | None, manifest: changelog_pb2.Manifest | None
+) -> TableState:
+    is_running = bool(cluster.members(job_group(name)))
+    rebuilding = rebuilt_generation(cluster.members(rebuild_group(name)))
+    if manifest is None:
+        sources = tuple(table.source_of(side).topic for side in table.all_sides) if table is not None else ()
+        return TableState(
+            name=name, is_declared=table is not None, sources=sources, is_running=is_running, rebuilding=rebuilding
+        )
+    changelog = cluster.find(manifest.changelog_topic)
+    marker = newest_marker(bootstrap, cluster, changelog) if changelog is not None else None
+    modes = {number: mode for mode, number in JOB_MODES.items()}
+    return TableState(
+        name=name,
+        is_declared=table is not None,
+        generation=manifest.generation,
+        mode=modes.get(manifest.mode),
+        partition_count=manifest.partition_count,
+        sources=tuple(source.topic for source in manifest.sources),
+        is_running=is_running,
+        rebuilding=rebuilding,
+        records_behind=_records_behind(cluster, marker) if marker is not None else None,
+        marker_time=marker.commit_time.ToDatetime(tzinfo=UTC) if marker is not None else None,
+    )
+
+
+def _records_behind(cluster: KafkaAdmin, marker: changelog_pb2.ProgressMarker) -> int | None:
+    """Return how many records the sources have beyond a marker; None where one of them is not there any more."""
+    behind = 0
+    for source in marker.sources:
+        topic = cluster.find(source.topic)
+        if topic is None:
+            return None
+        ends = cluster.end_offsets(topic)
+        behind += sum(max(end - source.next_offsets.get(partition, 0), 0) for partition, end in ends.items())
+    return behind if marker.sources else None
+
+
+def newest_marker(bootstrap: str, cluster: KafkaAdmin, changelog: Topic) -> changelog_pb2.ProgressMarker | None:
+    """Return the newest marker in a changelog's first partition, as all partitions have the same; None without one."""
+    first, end = cluster.first_offsets(changelog)[0], cluster.end_offsets(changelog)[0]
+    for window in (*MARKER_WINDOWS, end):
+        marker = _newest_in(bootstrap, changelog, max(first, end - window), end)
+        if marker is not None or end - window <= first:
+            return marker
+    return None
+
+
+def _newest_in(bootstrap: str, changelog: Topic, start: int, end: int) -> changelog_pb2.ProgressMarker | None:
+    if start >= end:
+        return None
+    newest = None
+    with closing(read_to_end(bootstrap, changelog.name, start)) as records:
+        for record in records:
+            if record.key() == MARKER_KEY:
+                newest = _marker(record.value() or b"") or newest
+            if (record.offset() or 0) >= end - 1:
+                break
+    return newest
+
+
+def _marker(value: bytes) -> changelog_pb2.ProgressMarker | None:
+    try:
+        return changelog_pb2.ProgressMarker.FromString(value)
+    except DecodeError:
+        return None
+
+
+def start_at_time(time: datetime) -> Start:
+    """Return the start at a moment; raise `JobError` where it is in the future."""
+    if time.tzinfo is None:
+        raise JobError(f"time {time.isoformat()} has no time zone; write {time.isoformat()}Z for UTC")
+    if time > datetime.now(UTC):
+        raise JobError(f"time {time.isoformat()} is in the future; give one that records have been written after")
+    return Start(time_ms=int(time.timestamp() * 1000))
+
+
+def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping[int, int]]) -> Start:
+    """Return the start at offsets by topic and partition; raise `JobError` where the table cannot begin there."""
+    cluster = KafkaAdmin(bootstrap)
+    streamed = [name for name, side in table.all_sides.items() if not isinstance(side, Global)]
+    topics = sorted({table.source_of(name).topic for name in streamed})
+    for name, wanted in offsets.items():
+        if name not in topics:
+            listed = ", ".join(f'"{topic}"' for topic in topics)
+            raise JobError(f'topic "{name}" is no source of table "{table.name}"; it reads {listed}')
+        topic = cluster.require_source(name)
+        first, end = cluster.first_offsets(topic), cluster.end_offsets(topic)
+        for partition, offset in wanted.items():
+            if partition not in end:
+                raise JobError(
+                    f'topic "{name}" has no partition {partition}; its partitions are 0 to {topic.partition_count - 1}'
+                )
+            if not first[partition] <= offset <= end[partition]:
+                raise JobError(
+                    f'topic "{name}" partition {partition} has no offset {offset}; give one from {first[partition]}, '
+                    f"the first record that Kafka still has, to {end[partition]}, its end"
+                )
+    return Start(offsets=offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArtifacts:
+    """Everything that is kept of a table. `remote`: its checkpoints, where these are not on this machine.
+
+    `generation` is the newest that it has had, 0 where none is known.
+    """
+
+    table: str
+    generation: int
+    has_manifest: bool
+    changelogs: tuple[str, ...]
+    directories: tuple[Path, ...]
+    remote: str | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to delete."""
+        return not (self.has_manifest or self.changelogs or self.directories)
+
+
+def remains_of(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
+    """Return what is kept of a table; raise `JobError` where a job runs that keeps it."""
+    if not table.isidentifier():  # it becomes part of a path
+        raise JobError(f'"{table}" is no name of a table; tablegate job list shows them')
+    cluster = KafkaAdmin(bootstrap)
+    _refuse_running(cluster, table)
+    directory = _local_directory(checkpoints)
+    changelogs = cluster.changelogs(table)
+    manifest = read_manifests(bootstrap).get(table)
+    return StoredArtifacts(
+        table=table,
+        generation=max([manifest.generation if manifest is not None else 0, *changelogs]),
+        has_manifest=has_manifest(bootstrap, table),
+        changelogs=tuple(changelogs.values()),
+        directories=_checkpoints_of(directory / table) if directory is not None else (),
+        remote=None if directory is not None else f"{checkpoints.rstrip('/')}/{table}",
+    )
+
+
+def delete(remains: StoredArtifacts, bootstrap: str) -> None:
+    """Delete it; raise `JobError`. Broken off, it can be done again."""
+    cluster = KafkaAdmin(bootstrap)
+    _refuse_running(cluster, remains.table)
+    if remains.has_manifest:  # first of all, as gateways must not wait for topics that are gone
+        remove_manifest(bootstrap, remains.table, newest=remains.generation)
+    if remains.changelogs:
+        cluster.delete(remains.changelogs)
+    for directory in remains.directories:
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    try:
+        shutil.rmtree(directory)
+        if not any(directory.parent.iterdir()):
+            directory.parent.rmdir()
+    except OSError as error:
+        raise JobError(
+            f'directory "{directory}" cannot be deleted: {error.strerror}; delete it, or the next run of the job goes '
+            "wrong"
+        ) from None
+
+
+def _refuse_running(cluster: KafkaAdmin, table: str) -> None:
+    for group, doing in ((job_group(table), "is kept by a job that runs"), (rebuild_group(table), "is being rebuilt")):
+        members = cluster.members(group)
+        if members:
+            raise JobError(f'table "{table}" {doing} on {hosts_of(members)}; stop that one first')
+
+
+def _local_directory(checkpoints: str) -> Path | None:
+    """Return the directory that a checkpoint location is; None where it is not on this machine."""
+    scheme = urlsplit(checkpoints).scheme
+    if scheme == "file":
+        return Path(unquote(urlsplit(checkpoints).path))
+    return None if scheme else Path(checkpoints)
+
+
+def _checkpoints_of(directory: Path) -> tuple[Path, ...]:
+    """Return the checkpoints in a table's directory, and nothing else that may be there."""
+    found: Sequence[Path] = sorted(directory.iterdir()) if directory.is_dir() else ()
+    return tuple(
+        one for one in found if one.is_dir() and (one.name == "outputs" or one.name.removeprefix("g").isdigit())
+    )

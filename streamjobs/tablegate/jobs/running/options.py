@@ -1,0 +1,36 @@
+"""Where and how jobs run: what declarations leave open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tablegate.jobs.arguments import KEEP_OLD_S
+from tablegate.jobs.table import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of one Spark application.
+
+    `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
+    local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
+    as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr.
+    `old_changelog_kept_s`: how long the changelog of an older generation stays once a newer one is in its place.
+    """
+
+    bootstrap: str
+    checkpoints: str
+    master: str | None = None
+    mode: Mode | None = None
+    schema_registry_url: str | None = None
+    partition_count: int | None = None
+    spark_log: Path | None = None
+    old_changelog_kept_s: float = KEEP_OLD_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a new generation begins to read: at a time, at offsets by topic and partition, or at the topics' start."""
+
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] | None = None

@@ -1,0 +1,287 @@
+"""One table while its job runs, from its first query to its last, through restarts and generations.
+
+running ──(a record of an unknown schema)──► running, with the registry's newest schemas
+   └──(a manifest of a newer generation)──► ended ──(who built it has gone)──► running, the new generation
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
+from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
+from tablegate.jobs.kafka.markers import Markers, SourceOffsets
+from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.plan import Plan, check_rebuild, make_plan
+from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.handover import (
+    LOOK_EVERY_S,
+    GenerationHandover,
+    HandoverPhase,
+    end_generation,
+    source_ends,
+)
+from tablegate.jobs.running.java_errors import error_reason
+from tablegate.jobs.running.log import log
+from tablegate.jobs.running.options import Options, Start
+from tablegate.jobs.running.queries import Queries, Started
+from tablegate.jobs.running.query_monitor import QueryMonitor
+from tablegate.jobs.running.session import table_session
+from tablegate.jobs.table import Table
+
+LATE_WORKERS_MAX = 5  # restarts without a batch in between
+STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
+
+
+class RunningTable:
+    """Keeps one table. One thread makes it, calls its methods and closes it.
+
+    `is_rebuild`: this job builds the plan's generation until that is in place; another may keep the table. `declared`
+    gives the declaration that a generation built elsewhere is gone on with: it may have changed meanwhile.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        options: Options,
+        *,
+        is_rebuild: bool,
+        start: Start | None = None,
+        declared: Callable[[], Table] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._is_rebuild = is_rebuild
+        self._start = start
+        self._plan = plan
+        self._declared = declared or (lambda: plan.table)
+        self._cluster = KafkaAdmin(options.bootstrap)
+        self._late_workers = 0  # restarts for them since the newest batch
+        self._seen_schemas: dict[str, set[int]] = {}
+        self._started: Started | None = None
+        self._succession: GenerationHandover | None = None
+        self._look_at_s = 0.0
+        self._drop_at_s: float | None = None
+        name = plan.table.name
+        group = (rebuild_group if is_rebuild else job_group)(name)
+        self._presence = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
+        try:
+            self._check_others()
+            if is_rebuild:
+                self._begin(plan)
+            elif self._newest_generation() > plan.generation:  # published while Spark was starting
+                self._take_over(self._newest_generation())
+            elif is_rebuilding(self._cluster, name, plan.generation):
+                log("waiting", table=name, generation=plan.generation, reason="another job is building it")
+            else:
+                self._begin(plan)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_others(self) -> None:
+        name, generation = self._plan.table.name, self._plan.generation
+        if self._is_rebuild and is_keeping(self._cluster, name, generation):
+            raise JobError(
+                f'table "{name}": the job that keeps it is building generation {generation} already; wait until its '
+                "log says that it is in place"
+            )
+
+    def _newest_generation(self) -> int:
+        manifest = read_manifest(self._options.bootstrap, self._plan.table.name)
+        return manifest.generation if manifest is not None else 0
+
+    def _begin(self, plan: Plan) -> None:
+        """Start the queries of a plan; raise `JobError`."""
+        self._plan = plan
+        if self._succession is not None:
+            self._succession.close()
+        self._succession = GenerationHandover(plan, self._cluster, is_rebuild=self._is_rebuild)
+        if self._is_rebuild:
+            self._succession.drop_abandoned()
+        self._run_queries(self._succession)
+
+    def _run_queries(self, succession: GenerationHandover) -> None:
+        plan, phase = self._plan, succession.phase
+        checkpoint = Checkpoint(self._spark, plan.checkpoint)
+        owner = checkpoint.owner()
+        if owner is None:
+            check_rebuild(plan)
+        elif self._is_rebuild and owner.begins != _begins(self._start):
+            raise JobError(
+                f'table "{plan.table.name}" generation {plan.generation} was begun by a seek that was broken off; '
+                f"seek again, or build from the first record: tablegate job seek {job_argument(plan.table)} "
+                "--time 1970-01-01T00:00:00Z"
+            )
+        session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
+        queries = Queries(
+            session,
+            plan,
+            # A table that is built anew would send its topics once more what they have had already.
+            row_outputs=phase is not HandoverPhase.BUILDING,
+            # They have a place in the sources of their own, and the job that keeps the table goes on with it.
+            other_outputs=not self._is_rebuild,
+        )
+        checkpoint.claim(_identity(plan, self._start))
+        if not succession.is_building and self._newest_generation() <= plan.generation:
+            publish_manifest(plan.bootstrap, plan.manifest)
+        self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
+        self._started = queries.start()
+        self._watch = QueryMonitor(plan, self._started, self._markers)
+        if phase is HandoverPhase.IN_PLACE:
+            self._discard_older()
+        log("running", table=plan.table.name, generation=plan.generation, phase=phase.value)
+
+    def _discard_older(self) -> None:
+        """Remove the checkpoints of older generations, which nobody goes on from; what fails is tried again later."""
+        if self._is_rebuild:  # the job that keeps the table may not have let go of its own
+            return
+        try:
+            names = Checkpoint(self._spark, self._plan.checkpoint).discard_older()
+        except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
+            log("not_discarded", table=self._plan.table.name, reason=error_reason(error))
+            return
+        if names:
+            log("discarded", table=self._plan.table.name, checkpoints=names)
+
+    @property
+    def phase(self) -> HandoverPhase:
+        """Where the generation is."""
+        return self._succession.phase if self._succession is not None else HandoverPhase.BUILDING
+
+    @property
+    def next_offsets(self) -> SourceOffsets:
+        """How far the sources were read when the newest batch was done; nothing before the first one."""
+        return self._watch.next_offsets if self._started is not None else {}
+
+    def poll(self) -> None:
+        """Look once at everything; raise `JobError` when the table cannot be kept."""
+        newest = self._presence.poll()
+        if self._succession is None or self._started is None:
+            self._take_over(max(newest, self._plan.generation))
+        elif newest > self._plan.generation and not self._is_rebuild:
+            self._hand_over(newest)
+        else:
+            try:
+                self._watch.poll()
+            except UnknownSchema as unknown:
+                self._learn(unknown)
+                return
+            except PythonWorkerLate as late:
+                self._try_again(late)
+                return
+            self._succeed(self._succession)
+
+    def _succeed(self, succession: GenerationHandover) -> None:
+        before = succession.phase
+        succession.poll(self._watch.next_offsets)
+        after = succession.phase
+        if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
+            self._end_queries()
+            self._run_queries(succession)
+        if before is not after and after is HandoverPhase.IN_PLACE:
+            self._drop_at_s = time.monotonic() + self._options.old_changelog_kept_s
+            self._discard_older()
+        if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
+            self._drop_at_s = None
+            succession.drop_old()
+
+    def drop_old(self) -> None:
+        """Delete the changelogs of older generations."""
+        if self._succession is not None:
+            self._succession.drop_old()
+
+    def _learn(self, unknown: UnknownSchema) -> None:
+        """Start again with the schemas that the registry has now; an id that it has not is malformed from now on."""
+        log("unknown_schema", table=self._plan.table.name, topic=unknown.topic, schema_id=unknown.schema_id)
+        self._seen_schemas.setdefault(unknown.topic, set()).add(unknown.schema_id)
+        self._end_queries()
+        self._begin(self._make_plan(self._plan.table, self._plan.generation))
+
+    def _try_again(self, late: PythonWorkerLate) -> None:
+        """Start again from the checkpoint; raise `JobError` where that has not helped so far."""
+        self._late_workers = self._late_workers + 1 if self._watch.batch_id < 0 else 1
+        if self._late_workers > LATE_WORKERS_MAX:
+            raise JobError(
+                f'table "{self._plan.table.name}" has stopped: {late}; Spark waits ten seconds for a Python worker, so '
+                "give the machine more cores or less work"
+            )
+        log("python_worker_late", table=self._plan.table.name, reason=str(late))
+        self._end_queries()
+        self._begin(self._plan)
+
+    def _make_plan(self, table: Table, generation: int | None) -> Plan:
+        return make_plan(
+            table,
+            self._options,
+            generation=generation,
+            start=self._start,
+            seen_schemas=self._seen_schemas,
+        )
+
+    def _hand_over(self, newest: int) -> None:
+        """End this generation: a newer one is ready to take its place."""
+        log("handing_over", table=self._plan.table.name, generation=self._plan.generation, newest=newest)
+        self._end_queries()
+        self._look_at_s = 0.0
+        ends = source_ends(self._plan, self._cluster)
+        end_generation(self._plan.bootstrap, self._plan.changelog, self._plan.generation, ends)
+
+    def _take_over(self, generation: int) -> None:
+        """Go on with a new generation once the job that built it has gone, by what is declared now."""
+        now_s = time.monotonic()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_EVERY_S
+        if not is_rebuilding(self._cluster, self._plan.table.name, generation):
+            # What was asked of a new changelog was not asked of this one.
+            self._options = replace(self._options, partition_count=None)
+            self._begin(self._make_plan(self._declared(), None))
+
+    def _end_queries(self) -> None:
+        """Stop the queries, and see that they write nothing any more: others take their place."""
+        for query in self._started.all if self._started is not None else ():
+            for _ in range(STOP_TRIES):
+                with suppress(Py4JJavaError):  # it takes longer than Spark waits
+                    query.stop()
+                if not query.isActive:
+                    break
+        self._stop_queries()
+
+    def _stop_queries(self) -> None:
+        started, self._started = self._started, None
+        if started is None:
+            return
+        for query in started.all:
+            query.stop()
+        self._markers.close()
+
+    def close(self) -> None:
+        """Stop the queries, and leave the table to others."""
+        try:
+            self._stop_queries()
+            if self._succession is not None:
+                self._succession.close()
+        finally:
+            self._presence.leave()
+
+
+def _identity(plan: Plan, start: Start | None) -> Identity:
+    return Identity(
+        table=plan.table.name,
+        generation=plan.generation,
+        changelog_topic_id=plan.changelog.topic_id,
+        source_topic_ids={side.topic.name: side.topic.topic_id for side in plan.streamed.values()},
+        begins=_begins(start),
+    )
+
+
+def _begins(start: Start | None) -> str:
+    return "" if start is None else json.dumps(asdict(start), sort_keys=True)

@@ -1,0 +1,202 @@
+"""The Spark session of a job."""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars.jars import jars
+from tablegate.jobs.jars.java import find_java
+from tablegate.jobs.running.java_errors import first_line
+from tablegate.jobs.running.log import log
+
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
+    "spark.sql.adaptive.enabled": "false",  # streams do without; Spark would warn of it each time
+    # A second copy of a task would write stale records to the changelog.
+    "spark.speculation": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A batch uploads what it changed, not the whole state.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # State files with names of their own for each attempt: what Real-time Mode needs. Micro-batches have them too, so
+    # that a table can change its mode and keep its checkpoint.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
+    # an event through the job in 15 ms instead of 40.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+    # A tick while no data comes: a progress marker then proves that the table is current.
+    "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
+    # Spark ends a Real-time Mode query for which there are not enough free slots at the moment its batch begins: each
+    # time that micro-batches beside it have just taken some, or that a worker is away. They come back soon, and
+    # `check_slots` or `await_slots` has counted that all fit.
+    "spark.scheduler.pipelinedGroup.slotCheck.enabled": "false",
+}
+
+# Spark's default way to a local checkpoint starts chmod and readlink processes for each file, and it writes one for
+# each state partition between two batches. This way the gap between batches is 0.2 s instead of 0.3 to 0.45; a
+# Real-time Mode job's slowest rows are those that arrive in it. Files still appear by rename: whole, or not at all.
+LOCAL_CHECKPOINT_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
+SLOTS_POLL_S = 0.5
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:\s*,\s*\d+)?])?")
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_SUBMIT_JARS = '--jars "$(python -c \'from tablegate.jobs.jars.jars import jars; print(*jars("spark"), sep=",")\')"'
+
+
+def local_slots(master: str) -> int | None:
+    """Return how many tasks a local master runs at once; None for a cluster, whose slots only it knows."""
+    matched = _LOCAL.fullmatch(master)
+    if matched is None:
+        return None
+    threads = matched.group(1) or "1"
+    return os.cpu_count() or 1 if threads == "*" else int(threads)
+
+
+def check_slots(master: str, needed: int) -> None:
+    """Raise `JobError` where Spark would refuse Real-time Mode: its tasks run all at once, for a whole batch."""
+    slots = local_slots(master)
+    if slots is not None and slots < needed:
+        raise JobError(
+            f"Real-time Mode needs {needed} slots (one for each partition of sources and of tables, and "
+            f'{MICROBATCH_SLOTS} for micro-batches beside them), master "{master}" has {slots}; use local[{needed}]'
+        )
+
+
+def await_slots(spark: SparkSession, needed: int, stop: threading.Event) -> None:
+    """Return when the cluster has given as many slots as Real-time Mode needs, or `stop` is set; raise `JobError`.
+
+    `needed` 0 is none. Executors come seconds after the session, and later where workers have yet to start.
+    """
+    context = spark.sparkContext
+    check_slots(context.master, needed)
+    if needed == 0 or context.defaultParallelism >= needed:  # which is the cores of all executors
+        return
+    log("waiting_for_slots", needed=needed, master=context.master)
+    while context.defaultParallelism < needed and not stop.wait(SLOTS_POLL_S):
+        pass
+
+
+def is_submitted() -> bool:
+    """Return whether spark-submit has started this process: then master and jars are its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def table_session(spark: SparkSession, *, shuffle_partitions: int) -> SparkSession:
+    """Return a session of the same application, for the queries of one table."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", shuffle_partitions)
+    return session
+
+
+# PySpark writes each error of an expression to stderr, with two stack traces; it is raised all the same.
+PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+
+
+@contextmanager
+def spark_session(
+    name: str, *, master: str | None, checkpoints: str, spark_log: Path | None, java_options: Sequence[str] = ()
+) -> Iterator[SparkSession]:
+    """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given."""
+    builder = SparkSession.builder.appName(name)
+    local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoints) else {}
+    for setting, value in {**SETTINGS, **local_settings}.items():
+        builder = builder.config(setting, value)
+    if master is not None:
+        builder = builder.master(master)
+        if local_slots(master) is not None:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
+            builder = builder.config("spark.driver.host", "127.0.0.1")
+    if not is_submitted():
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
+        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]
+        builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
+    with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
+        spark = _started(builder)
+    try:
+        if is_submitted():
+            spark.sparkContext.setLogLevel("WARN")
+        if not has_connectors(spark):
+            raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")
+        yield spark
+    finally:
+        _stop(spark)
+
+
+def _is_local(checkpoints: str) -> bool:
+    scheme, separator, _ = checkpoints.partition(":")
+    return not separator or scheme == "file"
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
+        spark.sparkContext.setLogLevel("OFF")  # what is cut off on purpose would log its stack traces
+        spark.stop()
+    except (Py4JError, ConnectionError):
+        pass  # Java is gone already: a signal to the process group ends it too
+
+
+def _local_parts() -> list[Path]:
+    try:
+        find_java()
+        return jars("spark")
+    except LocalError as error:
+        raise JobError(str(error)) from None
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise JobError(f"Spark does not start: {first_line(error)}") from None
+    except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
+        raise JobError(f"Spark does not start: {first_line(error)}; its log says more") from None
+
+
+def has_connectors(spark: SparkSession) -> bool:
+    """Return whether Spark has the jars that jobs need."""
+    jvm = spark.sparkContext._jvm
+    try:
+        jvm.java.lang.Class.forName(_KAFKA_SOURCE, False, jvm.Thread.currentThread().getContextClassLoader())
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,404 @@
+"""What users write to declare a table: frozen data, no Spark.
+
+A file of one declaration has a constant `TABLE`:
+
+    TABLE = Table(
+        name="ratings",
+        contract="examples/ratings/v1/ratings.proto",
+        source=Source("ratings", Avro(RATING_SCHEMA)),
+        key={"movie_id": "movie_id"},
+        columns={"average_rating": "avg(rating)", "update_time": "max(kafka.timestamp)"},
+    )
+
+Its expressions are Spark SQL. Those of a source (`where`, `event_time`) and the table's `key` see the fields of one
+record; `columns` aggregate over the records of a key; `having` sees the row that came out. The struct `kafka` beside
+the fields has the record's own `key`, `value`, `topic`, `partition`, `offset` and `timestamp`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
+from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.processor import Processor
+
+__all__ = [
+    "KAFKA_COLUMN",
+    "Avro",
+    "Bytes",
+    "DeclarationError",
+    "Double",
+    "Format",
+    "Global",
+    "Join",
+    "Json",
+    "Latest",
+    "Long",
+    "Mode",
+    "Processor",
+    "ProcessorOutput",
+    "Protobuf",
+    "RecordOutput",
+    "RowOutput",
+    "Source",
+    "Table",
+    "Text",
+    "Window",
+]
+
+KAFKA_COLUMN = "kafka"
+"""Struct of a source record's own key, value, topic, partition, offset and timestamp, for expressions."""
+WINDOW_COLUMN = "window"
+"""Struct of a window's start and end, for the key and columns of a table with a `Window`."""
+ITEM_COLUMN = "item"
+"""Element of the array that a `RecordOutput` has `each` of."""
+
+GENERATION_MAX = 2**32 - 1  # it travels in 4 bytes
+REALTIME_TRIGGER_S_MIN = 5.0  # Spark refuses shorter batches in Real-time Mode
+
+_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SIDE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_OWN_NAMES = "__"
+"""What the names of the runtime's own columns begin with."""
+
+
+class Mode(Enum):
+    """How a job runs: Spark's Real-time Mode (milliseconds), or micro-batches."""
+
+    REALTIME = "realtime"
+    MICROBATCH = "microbatch"
+
+
+class Join(Enum):
+    """What a key without a row on that side means: no row in the table, or null fields."""
+
+    INNER = "inner"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic, and how its records become rows of fields.
+
+    `value` and `key` say which fields a record has: `Avro`, `Json`, `Protobuf`, `Text`, `Long`, `Double`, `Bytes`.
+    `where`: records that do not meet it are passed over. `event_time`: a TIMESTAMP of the fields, for windows; by
+    default Kafka's own. `keyed`: the records of one key of the table lie in one partition, in their order, so that a
+    row's version can be the offset of its newest input, by which producers read their own writes; the job stops where
+    that turns out to be untrue. Else the version is the number of inputs, right for any producer.
+    """
+
+    topic: str
+    value: Format
+    _: KW_ONLY
+    key: Format | None = None
+    where: str | None = None
+    event_time: str | None = None
+    keyed: bool = False
+    declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_topic(self.topic, f"{self.declared_at}: source topic")
+        if isinstance(self.key, Avro):
+            raise DeclarationError(
+                f'{self.declared_at}: source "{self.topic}" has a key in Avro; use Text, Long, Bytes or Json'
+            )
+        seen: set[str] = set()
+        for name in self.field_names:
+            if name == KAFKA_COLUMN or name.startswith(_OWN_NAMES):
+                raise DeclarationError(
+                    f'{self.declared_at}: source "{self.topic}" has a field "{name}", a name that the job needs '
+                    "itself; give the field another name in the schema, and its old one as an alias"
+                )
+            if name.lower() in seen:
+                raise DeclarationError(
+                    f'{self.declared_at}: source "{self.topic}" has field "{name}" twice (Spark tells no upper case '
+                    "from lower case); give one of them another name"
+                )
+            seen.add(name.lower())
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of a record's fields; raise `DeclarationError` where a format is wrong."""
+        names: tuple[str, ...] = ()
+        for form in (self.value, self.key):
+            if form is not None:
+                try:
+                    names += form.field_names
+                except ValueError as error:
+                    raise DeclarationError(f'{self.declared_at}: source "{self.topic}": {error}') from None
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A side of a join that is a table itself: the newest record of each key counts, a null value deletes it.
+
+    `join`: whether the table has a row for a key that this side lacks. `key` replaces the table's key expressions for
+    this side's records, where their fields have other names.
+    """
+
+    source: Source
+    _: KW_ONLY
+    join: Join = Join.INNER
+    key: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A topic that is read whole in each batch, and looked up for each record of the other sides as it comes.
+
+    `key`: expression of this topic's own key. `on`: the key function, an expression over the other side's record.
+    A change of this topic shows in a row with the row's next input. Micro-batches only; for topics that fit in memory.
+    """
+
+    source: Source
+    _: KW_ONLY
+    key: str
+    on: str
+    join: Join = Join.LEFT
+
+
+Side = Source | Latest | Global
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Windows of event time: `size_s` long, one each `hop_s` (by default one after the other).
+
+    `late_s`: how far behind the newest event another may come; a later one is dropped, and counted.
+    """
+
+    size_s: float
+    hop_s: float | None = None
+    late_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutput:
+    """A topic that gets a record for each change of the table; one without value where the row is gone.
+
+    `key` and `value` are expressions over the row in a format: `Long("movie_id")`, `Json("id, name")`. `where`: changes
+    to rows that do not meet it are left out.
+    """
+
+    topic: str
+    _: KW_ONLY
+    key: Format
+    value: Format
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOutput:
+    """A topic that gets a record for each record of a source; with `each`, for each element of an array in it.
+
+    `key` and `value` are expressions over the record's fields in a format, and over `item`, the element. `side` names
+    the source in a table that has several.
+    """
+
+    topic: str
+    _: KW_ONLY
+    key: Format
+    value: Format
+    where: str | None = None
+    each: str | None = None
+    side: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorOutput:
+    """A topic that gets what a processor emits, each record once, also when a batch is run again.
+
+    `by`: the processor's key, expressions over the record's fields. `key` and `value` are expressions over `by` and
+    what it emits, and the same when a batch is run again.
+    """
+
+    topic: str
+    _: KW_ONLY
+    processor: Processor
+    by: Mapping[str, str]
+    key: Format
+    value: Format
+    where: str | None = None
+    side: str | None = None
+
+
+Output = RowOutput | RecordOutput | ProcessorOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table: of one `source`, or of several `sides` by name.
+
+    `name` is the table's name in the contract. `contract` is the path of the `.proto` or descriptor set: absolute, or
+    as seen from the directory of the declaration or one above it, or of an example. `key` and `columns` have an
+    expression for each column of the contract's row. With `sides`, the fields of a side's records are a struct of its
+    name: `count(actions)`, `prospects.name`. With a `processor`, `columns` are expressions over what it emits. A row
+    that does not meet `having` is deleted.
+
+    `trigger_s` (Real-time Mode) is the length of a batch: how often progress is kept and told, what Kafka Streams calls
+    `commit.interval.ms`; rows come at once all the same. `emit_interval_s` (micro-batches) is how often rows come: at
+    most one change of a key in that time, what Kafka Streams' record cache does; 0 is as often as can be.
+    `generation` is raised when logic or input changes: the table is then built anew, in a changelog of its own.
+    """
+
+    name: str
+    contract: str
+    source: Source | None = None
+    sides: Mapping[str, Side] = field(default_factory=dict)
+    key: Mapping[str, str]
+    columns: Mapping[str, str]
+    window: Window | None = None
+    having: str | None = None
+    processor: Processor | None = None
+    outputs: tuple[Output, ...] = ()
+    mode: Mode = Mode.REALTIME
+    trigger_s: float | None = None
+    emit_interval_s: float | None = None
+    generation: int = 1
+    declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise DeclarationError(f'{self.declared_at}: table "{self.name}": {problem}')
+        # A frozen declaration holds no dict that somebody else may still change.
+        for name in ("sides", "key", "columns"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @property
+    def all_sides(self) -> Mapping[str, Side]:
+        """The sides by name; a lone source has the empty name, and its fields no struct around them."""
+        return {"": self.source} if self.source is not None else self.sides
+
+    def source_of(self, side: str) -> Source:
+        """Return the source of a side."""
+        found = self.all_sides[side]
+        return found if isinstance(found, Source) else found.source
+
+    @property
+    def has_row_outputs(self) -> bool:
+        """Whether topics get the table's changes."""
+        return any(isinstance(output, RowOutput) for output in self.outputs)
+
+    def why_not_realtime(self) -> str | None:
+        """Return what in the declaration needs micro-batches; None where Real-time Mode takes all of it."""
+        if self.processor is not None:
+            return "a processor"
+        for name, side in self.all_sides.items():
+            if isinstance(side, Global):
+                return f'the global side "{name}"'
+            source = self.source_of(name)
+            if isinstance(source.value, Protobuf) or isinstance(source.key, Protobuf):
+                return f'the Protobuf of source "{source.topic}" ({source.declared_at}), which Python decodes'
+        return None
+
+    def _problems(self) -> Iterator[str]:
+        if not _TABLE_NAME.fullmatch(self.name):
+            yield "no table name; use a lower-case letter, then at most 62 letters, digits or underscores"
+        yield from self._problems_of_columns()
+        yield from self._problems_of_sides()
+        yield from self._problems_of_outputs()
+        yield from self._problems_of_time()
+        if not 1 <= self.generation <= GENERATION_MAX:
+            yield f"generation {self.generation} is not from 1 to {GENERATION_MAX}"
+
+    def _problems_of_sides(self) -> Iterator[str]:
+        if (self.source is None) == (not self.sides):
+            yield "give either source or sides"
+            return
+        for name, side in self.sides.items():
+            if not _SIDE_NAME.fullmatch(name) or name in (KAFKA_COLUMN, WINDOW_COLUMN, ITEM_COLUMN):
+                yield f'"{name}" is no name of a side; use lower-case letters, digits and underscores'
+            if isinstance(side, Latest) and side.key is not None and list(side.key) != self._record_key():
+                yield f'side "{name}" has other key columns than the table; give the same in the same order'
+        if self.sides and all(isinstance(side, Global) for side in self.sides.values()):
+            yield "all sides are global, so no record would ever make a row; give a source or a Latest side"
+        if self.processor is not None and self.source is None:
+            yield "a processor has one source; remove sides or processor"
+
+    def _record_key(self) -> list[str]:
+        return [name for name, expression in self.key.items() if not is_window_start(expression)]
+
+    def _problems_of_columns(self) -> Iterator[str]:
+        if not self.key:
+            yield "no key; give the expression of each key column of the contract"
+        if not self.columns:
+            yield "no columns; give an aggregate for each column of the contract that is not in the key"
+        for name in self.key:
+            if name in self.columns:
+                yield f'"{name}" is in key and in columns; remove it from one'
+        for name, expression in {**self.key, **self.columns}.items():
+            if not expression.strip():
+                yield f'column "{name}" has no expression; write Spark SQL'
+        starts = [name for name, expression in self.key.items() if is_window_start(expression)]
+        if self.window is not None and len(starts) != 1:
+            yield 'has a window, so one key column must be "window.start"'
+        if self.window is None and starts:
+            yield f'key column "{starts[0]}" is the start of a window; give window=Window(size_s=…)'
+
+    def _problems_of_outputs(self) -> Iterator[str]:
+        for output in self.outputs:
+            check_topic(output.topic, f'{self.declared_at}: table "{self.name}": output topic')
+            for form in (output.key, output.value):
+                if isinstance(form, Avro | Protobuf):
+                    name = type(form).__name__
+                    yield f'output "{output.topic}" is in {name}; use Json, Text, Long, Double or Bytes'
+            if isinstance(output, RowOutput):
+                continue
+            names = [name for name, side in self.all_sides.items() if not isinstance(side, Global)]
+            if (output.side or "") not in names:
+                known = ", ".join(f'"{name}"' for name in names if name)
+                yield (
+                    f'output "{output.topic}" needs side=, one of {known}'
+                    if known
+                    else (f'output "{output.topic}" names a side, but the table has one source; remove side=')
+                )
+
+    def _problems_of_time(self) -> Iterator[str]:
+        if not isinstance(self.mode, Mode):
+            yield f"mode {self.mode!r} is no Mode; use Mode.REALTIME or Mode.MICROBATCH"
+            return
+        if self.window is not None:
+            yield from _problems_of_window(self.window, has_processor=self.processor is not None)
+        if self.mode is Mode.REALTIME:
+            reason = self.why_not_realtime()
+            if reason is not None:
+                yield f"Spark's Real-time Mode does not take {reason}; use mode=Mode.MICROBATCH"
+            if self.emit_interval_s is not None:
+                yield "Real-time Mode emits each change; remove emit_interval_s, or use mode=Mode.MICROBATCH"
+            if self.trigger_s is not None and self.trigger_s < REALTIME_TRIGGER_S_MIN:
+                yield (
+                    f"trigger_s {self.trigger_s:g} is too short for Real-time Mode; "
+                    f"use {REALTIME_TRIGGER_S_MIN:g} or more"
+                )
+        else:
+            if self.trigger_s is not None:
+                yield "trigger_s is the batch of Real-time Mode; in micro-batches give emit_interval_s"
+            if self.emit_interval_s is not None and self.emit_interval_s < 0:
+                yield f"emit_interval_s {self.emit_interval_s:g} is negative; use 0 or more"
+
+
+def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]:
+    if has_processor:
+        yield "has a processor and a window; a processor keeps its own time, remove one"
+    if window.size_s <= 0 or (window.hop_s is not None and not 0 < window.hop_s <= window.size_s):
+        yield "window needs size_s above 0, and hop_s above 0 and at most size_s"
+    if window.late_s < 0:
+        yield f"window late_s {window.late_s:g} is negative; use 0 or more"
+
+
+def is_window_start(expression: str) -> bool:
+    """Return whether a key column is the start of the window."""
+    return expression.strip().lower() == f"{WINDOW_COLUMN}.start"
+
+
+def check_topic(name: str, where: str) -> None:
+    """Raise `DeclarationError` where `name` is no name of a topic."""
+    if not _TOPIC_NAME.fullmatch(name):
+        raise DeclarationError(
+            f'{where} "{name}" is no topic name; use letters, digits, dots, underscores and hyphens, at most 249'
+        )

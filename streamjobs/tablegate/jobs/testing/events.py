@@ -1,0 +1,226 @@
+"""Events of a test, and the records that a producer would make of them."""
+
+import io
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+from fastavro.validation import ValidationError, validate
+from google.protobuf.message import EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN
+from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
+from tablegate.jobs.messages import frame_indexes
+from tablegate.jobs.table import Source, Table
+
+START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+"""Timestamp of a test's first event, unless it has one of its own; the others come a second apart."""
+
+OWN_SCHEMA_ID = 1  # without a registry, the declared schema has this id, and its `others` those after it
+_AVRO_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error)
+"""What fastavro raises on a value that does not fit."""
+
+
+class UnfitEvent(ValueError):
+    """An event that cannot be in a topic of the table; the message says which one, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of a source topic.
+
+    `value` and `key` are in the format of the topic's source: a dict of fields for `Avro`, `Json` and `Protobuf`, which
+    takes a message, too; text, a whole number or a number for `Text`, `Long` and `Double`. Bytes are taken as they are,
+    whatever the format: so a test writes a malformed record. A value of None deletes. `timestamp` is Kafka's own, in
+    milliseconds: what is finer is cut off. `record_type` names one of the `others` of an `Avro` topic, with or without
+    its namespace.
+    """
+
+    topic: str
+    _: KW_ONLY
+    value: object
+    key: object = None
+    timestamp: datetime | None = None
+    partition: int = 0
+    record_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An event as it lies in its topic. `timestamp` is in UTC."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    key: bytes | None
+    value: bytes | None
+
+
+def lay_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
+    """Return the records of each batch; raise `UnfitEvent`. Offsets count the events of a topic's partition."""
+    next_offsets: dict[tuple[str, int], int] = {}
+    sources: dict[str, list[Source]] = {}
+    for side in table.all_sides:
+        source = table.source_of(side)
+        sources.setdefault(source.topic, []).append(source)
+    laid: list[list[Record]] = []
+    count = 0
+    for batch_number, batch in enumerate(batches, start=1):
+        laid.append([])
+        for number, event in enumerate(batch, start=1):
+            where = f"batch {batch_number}, event {number}" if len(batches) > 1 else f"event {number}"
+            _check(event, sources, where)
+            key, value = _encoded(event, sources[event.topic], where)
+            place = (event.topic, event.partition)
+            offset = next_offsets.get(place, 0)
+            next_offsets[place] = offset + 1
+            timestamp = event.timestamp or START_TIME + timedelta(seconds=count)
+            laid[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value))
+            count += 1
+    return laid
+
+
+def _check(event: object, sources: Mapping[str, object], where: str) -> None:
+    if not isinstance(event, Event):
+        raise UnfitEvent(f"{where} is a {type(event).__name__}; give Event(topic, value=…)")
+    if event.topic not in sources:
+        known = ", ".join(f'"{topic}"' for topic in sources)
+        raise UnfitEvent(f'{where}: topic "{event.topic}" is none of the table\'s: {known}; correct it')
+    if type(event.partition) is not int or event.partition < 0:
+        raise UnfitEvent(f"{where}: partition {event.partition!r} is no number from 0 on; correct it")
+    if event.timestamp is not None and (not isinstance(event.timestamp, datetime) or event.timestamp.tzinfo is None):
+        raise UnfitEvent(f"{where}: timestamp {event.timestamp!r} is no datetime with a time zone; give it tzinfo=UTC")
+
+
+def _in_milliseconds(timestamp: datetime) -> datetime:
+    in_utc = timestamp.astimezone(UTC)
+    return in_utc.replace(microsecond=in_utc.microsecond // 1000 * 1000)
+
+
+def _encoded(event: Event, sources: Sequence[Source], where: str) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of the record."""
+    if event.record_type is not None and not isinstance(event.value, Mapping):
+        raise UnfitEvent(f"{where}: record_type is the type of a dict, and the value is none; remove it")
+    parts = []
+    for name, given in (("key", event.key), ("value", event.value)):
+        what = f'{where}: topic "{event.topic}" {name}'
+        if given is None or isinstance(given, bytes):
+            parts.append(given)
+            continue
+        forms = [source.key if name == "key" else source.value for source in sources]
+        if any(form != forms[0] for form in forms):
+            raise UnfitEvent(f"{what} has another format in each side of the table; give bytes")
+        if forms[0] is None:
+            raise UnfitEvent(f"{what} has no format in the declaration; give bytes, or give the source a key=")
+        parts.append(_encode(forms[0], given, event.record_type, what))
+    return parts[0], parts[1]
+
+
+def _encode(form: Format, value: object, record_type: str | None, what: str) -> bytes:
+    match form:
+        case Avro():
+            return _encode_avro(form, value, record_type, what)
+        case Json() | Protobuf() if record_type is not None:
+            raise UnfitEvent(f"{what} is in {type(form).__name__}, which has no record_type; remove it")
+        case Json():
+            return _encode_json(value, what)
+        case Protobuf():
+            return _encode_protobuf(form, value, what)
+        case Text() if isinstance(value, str):
+            try:
+                return value.encode()
+            except UnicodeEncodeError:
+                raise UnfitEvent(f"{what} has characters that UTF-8 cannot have; give bytes") from None
+        case Long() if type(value) is int and INT64_MIN <= value <= INT64_MAX:
+            return struct.pack(">q", value)
+        case Double() if type(value) in (int, float):
+            return struct.pack(">d", value)
+    wanted = {Text: "a str", Long: "an int of 64 bits", Double: "a float", Bytes: "bytes"}[type(form)]
+    raise UnfitEvent(f"{what} is {value!r}; its format {type(form).__name__} takes {wanted}")
+
+
+def _encode_json(value: object, what: str) -> bytes:
+    if not isinstance(value, Mapping):
+        raise UnfitEvent(f"{what} is {value!r}; its format Json takes a dict")
+    try:
+        return json.dumps(dict(value), default=_json_value, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise UnfitEvent(f"{what} is no JSON: {error}; correct it, or give bytes") from None
+
+
+def _json_value(value: object) -> str:
+    """Return how Spark reads the value from JSON; raise `TypeError`."""
+    if isinstance(value, date):  # a datetime is one as well
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} has no form in it")
+
+
+def _encode_protobuf(form: Protobuf, value: object, what: str) -> bytes:
+    is_message = isinstance(value, Message) and value.DESCRIPTOR.full_name == form.message
+    if not is_message and not isinstance(value, Mapping):
+        raise UnfitEvent(f"{what} is {value!r}; its format Protobuf takes a dict or a {form.message}")
+    try:
+        message: Any = value if is_message else GetMessageClass(form.descriptor)(**dict(value))  # type: ignore[call-overload]
+        body: bytes = message.SerializeToString()
+    except (TypeError, ValueError, EncodeError) as error:
+        raise UnfitEvent(f"{what} is no {form.message}: {error}") from None
+    if not form.framed:
+        return body
+    return struct.pack(">bI", 0, OWN_SCHEMA_ID) + frame_indexes(form.descriptor)[0] + body
+
+
+def _encode_avro(form: Avro, value: object, record_type: str | None, what: str) -> bytes:
+    schema_id, text = _schema(form, record_type, what)
+    if not isinstance(value, Mapping):
+        raise UnfitEvent(f"{what} is {value!r}; its format Avro takes a dict")
+    for problem in _problems(text, value):
+        raise UnfitEvent(f"{what} is no {full_name(text)}: {problem}")
+    body = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(body, json.loads(text), dict(value))
+    except _AVRO_ERRORS as error:
+        raise UnfitEvent(f"{what} is no {full_name(text)}: {error}") from None
+    return struct.pack(">bI", 0, schema_id) + body.getvalue()
+
+
+def _schema(form: Avro, record_type: str | None, what: str) -> tuple[int, str]:
+    """Return id and JSON text of the schema that is meant."""
+    if record_type is None:
+        return OWN_SCHEMA_ID, form.schema
+    names = []
+    for schema_id, text in enumerate((form.schema, *form.others), start=OWN_SCHEMA_ID):
+        names.append(full_name(text))
+        if record_type in (names[-1], names[-1].rpartition(".")[2]):
+            return schema_id, text
+    raise UnfitEvent(f'{what}: record_type "{record_type}" is none of {", ".join(names)}; correct it')
+
+
+def _problems(text: str, value: Mapping[str, object]) -> Iterator[str]:
+    """Yield what does not fit; fastavro alone would not always say which field."""
+    schema = json.loads(text)
+    named: dict[str, Any] = {}
+    fastavro.parse_schema(schema, named)
+    fields = {str(field["name"]): field for field in schema["fields"]}
+    for name in value:
+        if name not in fields:
+            yield f'it has no field "{name}"; there are {", ".join(fields)}'
+    for name, field in fields.items():
+        if name not in value:
+            if "default" not in field:
+                yield f'field "{name}" is missing, and has no default'
+            continue
+        try:
+            alone = {"type": "record", "name": "Alone", "fields": [{"name": name, "type": field["type"]}]}
+            validate({name: value[name]}, fastavro.parse_schema(alone, dict(named)))
+        except ValidationError:
+            yield f'field "{name}" is {value[name]!r}, which is no {json.dumps(field["type"])}'
+        except _AVRO_ERRORS as error:
+            yield f'field "{name}": {error}'

@@ -1,0 +1,211 @@
+"""What came of a test's events: the table as a gateway would serve it, and what went to other topics."""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.columns import is_money, is_timestamp
+from tablegate.gateway.contract.keys import KeyType, decode_key
+from tablegate.gateway.contract.rows import RowDecoder
+from tablegate.gateway.contract.versions import VERSION_HEADER, Version
+from tablegate.jobs.formats import Double, Format, Json, Long, Text
+from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.table import Output
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANO = Decimal("1e-9")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row written, or None where the key has no row from here on. `batch` counts from 1."""
+
+    key: Key
+    row: Row | None
+    batch: int
+
+
+class OutputRecord(NamedTuple):
+    """A record of an output topic, decoded by the output's formats; None where it has none."""
+
+    key: Any
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A malformed record: where it lay, what it was, and why no row can be made of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of the events.
+
+    `rows`: the other columns by name, by key. Times are `datetime` in UTC, amounts `Decimal`, enums numbers. `changes`:
+    all changes in their order, a key at most once a batch, unless a processor makes more. `outputs`: records by topic.
+    `ignored`: how many records were passed over, by the name of their type. `late`: what Spark has dropped because
+    its window was over. It counts as a job's log does: once for each batch, key and window.
+    """
+
+    rows: Mapping[Key, Row]
+    changes: Sequence[Change]
+    outputs: Mapping[str, Sequence[OutputRecord]]
+    dead_letters: Sequence[DeadLetter]
+    ignored: Mapping[str, int]
+    late: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record that a query has written."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the queries of a table have written in one batch, and how many records they passed over or came late."""
+
+    records: Sequence[Written]
+    ignored: Mapping[str, int]
+    late: int
+
+
+def make_result(plan: Plan, batches: Iterable[Batch]) -> Result:
+    """Return what a plan's queries came to."""
+    changes = _Changes(plan)
+    outputs: dict[str, list[OutputRecord]] = {output.topic: [] for output in plan.table.outputs}
+    formats = _formats(plan.table.outputs)
+    dead_letters = []
+    ignored: Counter[str] = Counter()
+    late = 0
+    for number, batch in enumerate(batches, start=1):
+        for record in batch.records:
+            if record.topic == plan.changelog.name:
+                changes.apply(record, number)
+            elif record.topic == plan.dead_letters.name:
+                dead_letters.append(_dead_letter(record))
+            else:
+                outputs[record.topic].append(_output_record(record, formats.get(record.topic)))
+        ignored.update(batch.ignored)
+        late += batch.late
+    return Result(
+        rows={change.key: change.row for change in changes.newest.values() if change.row is not None},
+        changes=tuple(changes.all),
+        outputs={topic: tuple(records) for topic, records in outputs.items()},
+        dead_letters=tuple(dead_letters),
+        ignored=dict(ignored),
+        late=late,
+    )
+
+
+class _Changes:
+    """The changes of a table, applied as a gateway applies them: only where their version is newer."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._contract = plan.contract
+        self._decoder = RowDecoder(plan.contract, {plan.schema_id: json.dumps(plan.value_schema)})
+        self._versions: dict[bytes, Version] = {}
+        self.newest: dict[bytes, Change] = {}
+        self.all: list[Change] = []
+
+    def apply(self, record: Written, batch: int) -> None:
+        assert record.key is not None, "a row has a key"
+        version = Version(record.headers[VERSION_HEADER])
+        if record.key in self._versions and version <= self._versions[record.key]:
+            return
+        row = None
+        if record.value is not None:
+            message = self._contract.row_class.FromString(self._decoder.decode(record.value))
+            row = _columns(message, self._contract)
+        change = Change(_key(self._contract, record.key), row, batch)
+        self._versions[record.key] = version
+        self.newest[record.key] = change
+        self.all.append(change)
+
+
+def _key(contract: catalogue.Table, key: bytes) -> Key:
+    values = decode_key(contract.key, key)
+    return tuple(
+        _EPOCH + timedelta(microseconds=int(value)) if column.type is KeyType.TIMESTAMP else value
+        for column, value in zip(contract.key, values, strict=True)
+    )
+
+
+def _columns(row: Message, contract: catalogue.Table) -> Row:
+    key = {column.name for column in contract.key}
+    columns: Row = {}
+    for column in row.DESCRIPTOR.fields:
+        if column.name in key:
+            continue
+        value: Any = getattr(row, column.name)
+        if column.has_presence and not row.HasField(column.name):
+            value = None
+        elif is_timestamp(column):  # type: ignore[arg-type] # the stubs name one class twice
+            value = value.ToDatetime(tzinfo=UTC)
+        elif is_money(column):  # type: ignore[arg-type] # as above
+            value = value.units + value.nanos * _NANO
+        columns[column.name] = value
+    return columns
+
+
+def _formats(outputs: Iterable[Output]) -> dict[str, tuple[Format, Format]]:
+    """Return the formats of key and value by topic; nothing where outputs of one topic have different ones."""
+    found: dict[str, set[tuple[Format, Format]]] = {}
+    for output in outputs:
+        found.setdefault(output.topic, set()).add((output.key, output.value))
+    kinds = {topic: {(type(key), type(value)) for key, value in pairs} for topic, pairs in found.items()}
+    return {topic: next(iter(pairs)) for topic, pairs in found.items() if len(kinds[topic]) == 1}
+
+
+def _output_record(record: Written, formats: tuple[Format, Format] | None) -> OutputRecord:
+    if formats is None:
+        return OutputRecord(record.key, record.value)
+    return OutputRecord(_decoded(formats[0], record.key), _decoded(formats[1], record.value))
+
+
+def _decoded(form: Format, data: bytes | None) -> Any:
+    if data is None:
+        return None
+    match form:
+        case Json():
+            return json.loads(data)
+        case Text():
+            return data.decode()
+        case Long():
+            return struct.unpack(">q", data)[0]
+        case Double():
+            return struct.unpack(">d", data)[0]
+    return data
+
+
+def _dead_letter(record: Written) -> DeadLetter:
+    headers = {name: value.decode() for name, value in record.headers.items()}
+    return DeadLetter(
+        topic=headers["topic"],
+        partition=int(headers["partition"]),
+        offset=int(headers["offset"]),
+        key=record.key,
+        value=record.value,
+        reason=headers["reason"],
+    )

@@ -1,0 +1,165 @@
+"""A log in this process's memory, with compaction: for tests and the simulator."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
+from typing_extensions import override
+
+DELETE_RETENTION_MS = 86_400_000  # Kafka's default: a day
+
+
+@dataclass(slots=True)
+class _Topic:
+    topic_id: str
+    delete_retention_ms: int
+    records: list[list[Record]]
+    starts: list[Offset]
+    ends: list[Offset]
+
+
+@dataclass(slots=True)
+class MemoryBroker:
+    """Topics, for any number of `MemoryLog`s. `is_up` False: nobody answers."""
+
+    now_ms: Callable[[], int]
+    is_up: bool = True
+    _topics: dict[str, _Topic] = field(default_factory=dict)
+    _ids: "count[int]" = field(default_factory=lambda: count(1))
+
+    def create(self, topic: str, partitions: int, *, delete_retention_ms: int = DELETE_RETENTION_MS) -> str:
+        """Make a topic, in place of one that was there; return its id."""
+        topic_id = f"topic-{next(self._ids)}"
+        zeros = [Offset(0)] * partitions
+        records: list[list[Record]] = [[] for _ in range(partitions)]
+        self._topics[topic] = _Topic(topic_id, delete_retention_ms, records, list(zeros), list(zeros))
+        return topic_id
+
+    def delete(self, topic: str) -> None:
+        """Remove a topic."""
+        del self._topics[topic]
+
+    def append(
+        self, source: TopicPartition, key: bytes | None, value: bytes | None, *, version: bytes | None = None
+    ) -> Offset:
+        """Write a record; return its offset."""
+        topic = self._topics[source.topic]
+        offset = topic.ends[source.partition]
+        topic.records[source.partition].append(Record(offset, key, value, version, self.now_ms()))
+        topic.ends[source.partition] = Offset(offset + 1)
+        return offset
+
+    def compact(self, source: TopicPartition, *, tombstones: bool = False) -> None:
+        """Keep the last record of each key; with `tombstones`, remove those too."""
+        records = self._topics[source.topic].records[source.partition]
+        last = {record.key: record for record in records}
+        records[:] = sorted(record for record in last.values() if not (tombstones and record.value is None))
+
+    def truncate_before(self, source: TopicPartition, offset: Offset) -> None:
+        """Remove the records before `offset`."""
+        topic = self._topics[source.topic]
+        records = topic.records[source.partition]
+        del records[: bisect_left(records, (offset,))]
+        topic.starts[source.partition] = offset
+
+    def truncate_from(self, source: TopicPartition, offset: Offset) -> None:
+        """Lose the records at and after `offset`, as after an unclean election."""
+        topic = self._topics[source.topic]
+        records = topic.records[source.partition]
+        del records[bisect_left(records, (offset,)) :]
+        topic.ends[source.partition] = offset
+
+    def facts(self, topic: str) -> TopicFacts | None:
+        """Return what a look sees."""
+        found = self._topics.get(topic)
+        if found is None:
+            return None
+        return TopicFacts(found.topic_id, tuple(found.starts), tuple(found.ends), found.delete_retention_ms)
+
+    def read(self, source: TopicPartition, start: Offset, records_max: int) -> Fetched | None:
+        """Return the next records; None where there is nothing new."""
+        topic = self._topics.get(source.topic)
+        if topic is None:
+            return None
+        end = topic.ends[source.partition]
+        if not topic.starts[source.partition] <= start <= end:
+            return Fetched(source, [], start, lost=True)
+        records = topic.records[source.partition]
+        first = bisect_left(records, (start,))
+        found = records[first : first + records_max]
+        at_end = first + len(found) == len(records)
+        next_offset = end if at_end else Offset(found[-1].offset + 1) if found else start
+        return Fetched(source, found, next_offset) if next_offset > start else None
+
+
+class MemoryLog(Log):
+    """A client of a `MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._positions: dict[TopicPartition, Offset] = {}
+
+    @override
+    def look(self, topic: str) -> "Future[TopicFacts | None]":
+        answer: Future[TopicFacts | None] = Future()
+        if self._broker.is_up:
+            answer.set_result(self._broker.facts(topic))
+        else:
+            answer.set_exception(LogUnavailable("the broker is down"))
+        return answer
+
+    @override
+    def follow(self, source: TopicPartition, next_offset: Offset) -> None:
+        self._positions[source] = next_offset
+
+    @override
+    def unfollow(self, source: TopicPartition) -> None:
+        self._positions.pop(source, None)
+
+    @override
+    def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
+        if not self._broker.is_up:
+            return []
+        fetched = []
+        for source, start in list(self._positions.items()):
+            found = self._broker.read(source, start, records_max)
+            if found is None:
+                continue
+            fetched.append(found)
+            self._positions[source] = found.next_offset
+            if found.lost:
+                self.unfollow(source)
+        return fetched
+
+    @override
+    def create(self, topic: str) -> "Future[None]":
+        answer: Future[None] = Future()
+        if self._broker.is_up:
+            if self._broker.facts(topic) is None:
+                self._broker.create(topic, 1)
+            answer.set_result(None)
+        else:
+            answer.set_exception(LogUnavailable("the broker is down"))
+        return answer
+
+    @override
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if self._broker.is_up and self._broker.facts(topic) is not None:
+            self._broker.append(source(topic, 0), key, value)
+
+    @override
+    def trouble(self) -> str:
+        return "" if self._broker.is_up else "the broker is down"
+
+    @override
+    def close(self) -> None:
+        self._positions.clear()
+
+
+def source(topic: str, partition: int) -> TopicPartition:
+    """Return a source of plain numbers."""
+    return TopicPartition(topic, Partition(partition))

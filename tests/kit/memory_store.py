@@ -1,0 +1,277 @@
+"""The store in this process's memory: for tests and the simulator."""
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.stores.base import (
+    HISTORY_CHANGES_MAX,
+    Applied,
+    Change,
+    OwnStore,
+    PastChange,
+    Phase,
+    Position,
+    Snapshot,
+    StoredRow,
+    StoreFull,
+    StoreUnavailable,
+)
+from tablegate.internal.v1.store_pb2 import TableState
+from typing_extensions import override
+
+Place = tuple[StoreId, Partition]
+_OFFSET = attrgetter("offset")
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is stored of a partition."""
+
+    rows: dict[bytes, Change] = field(default_factory=dict)
+    keys: list[bytes] = field(default_factory=list)  # of `rows`, in order
+    history: list[PastChange] = field(default_factory=list)
+    position: Position | None = None
+
+    def copy(self) -> "_Part":
+        return _Part(dict(self.rows), list(self.keys), list(self.history), self.position)
+
+
+@dataclass(slots=True)
+class _Content:
+    """One moment of the store. While snapshots read it, the writer works on a copy."""
+
+    parts: dict[Place, _Part] = field(default_factory=dict)
+    tables: dict[str, TableState] = field(default_factory=dict)
+    status: bytes = b""
+    readers: int = 0
+    own: set[Place] = field(default_factory=set)  # parts that no other moment has
+
+    def copy(self) -> "_Content":
+        return _Content(dict(self.parts), dict(self.tables), self.status)
+
+    def part(self, place: Place) -> _Part:
+        """Return the partition's part, to be changed."""
+        if place not in self.own:
+            self.own.add(place)
+            self.parts[place] = self.parts[place].copy() if place in self.parts else _Part()
+        return self.parts[place]
+
+
+class MemorySnapshot(Snapshot):
+    """One moment of a memory store."""
+
+    def __init__(self, content: _Content) -> None:
+        self._content = content
+
+    def _part(self, store_id: StoreId, partition: Partition) -> _Part:
+        return self._content.parts.get((store_id, partition)) or _Part()
+
+    @override
+    def table(self, name: str) -> TableState | None:
+        return self._content.tables.get(name)
+
+    @override
+    def position(self, store_id: StoreId, partition: Partition) -> Position | None:
+        return self._part(store_id, partition).position
+
+    @override
+    def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
+        change = self._part(store_id, partition).rows.get(key)
+        return None if change is None else change.row
+
+    @override
+    def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
+        change = self._part(store_id, partition).rows.get(key)
+        return None if change is None else StoredRow(change.version, change.row)
+
+    @override
+    def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(store_id, partition, key) for key in keys]
+
+    @override
+    def range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        part = self._part(store_id, partition)
+        keys = part.keys[bisect_left(part.keys, start) : None if end is None else bisect_left(part.keys, end)]
+        rows = ((key, part.rows[key].row) for key in (reversed(keys) if descending else keys))
+        return [(key, row) for key, row in rows if row is not None][: max(limit, 0)]
+
+    @override
+    def history(
+        self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
+    ) -> list[PastChange]:
+        changes = self._part(store_id, partition).history
+        return changes[bisect_left(changes, start, key=_OFFSET) + skip :][: max(limit, 0)]
+
+    @override
+    def status(self) -> bytes:
+        return self._content.status
+
+
+class MemoryStore(OwnStore):
+    """The store protocol over dictionaries. `free_bytes` below 1 is a full disk."""
+
+    def __init__(
+        self, *, history_changes_max: int = HISTORY_CHANGES_MAX, free_bytes: Callable[[], int] = lambda: 1
+    ) -> None:
+        self._content = _Content()
+        self._lock = threading.Lock()
+        self._next_store_id = 1
+        self._history_changes_max = history_changes_max
+        self._free_bytes = free_bytes
+        self._closed = False
+
+    @override
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        with self._lock:
+            content = self._content
+            content.readers += 1
+        try:
+            yield MemorySnapshot(content)
+        finally:
+            with self._lock:
+                content.readers -= 1
+
+    @override
+    def is_current(self) -> bool:
+        return True
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+
+    @contextmanager
+    def _write(self) -> Iterator[_Content]:
+        with self._lock:
+            if self._content.readers:
+                self._content = self._content.copy()
+            yield self._content
+
+    @override
+    def put_table(self, name: str, state: TableState) -> None:
+        kept = TableState()
+        kept.CopyFrom(state)
+        with self._write() as content:
+            content.tables[name] = kept
+
+    @override
+    def new_store_id(self) -> StoreId:
+        self._next_store_id += 1
+        return StoreId(self._next_store_id - 1)
+
+    @override
+    def store_ids(self) -> set[StoreId]:
+        return {store_id for store_id, _ in self._content.parts}
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        if self._free_bytes() < 1:
+            raise StoreFull("no room for the batch")
+        with self._write() as content:
+            part = content.part((store_id, partition))
+            applied: list[PastChange] = []
+            stale: list[Change] = []
+            for change in changes:
+                known = part.rows.get(change.key)
+                if known is not None and change.version <= known.version:
+                    stale.append(change)
+                    continue
+                if known is None:
+                    insort(part.keys, change.key)
+                part.rows[change.key] = change
+                applied.append(PastChange(*change, None if known is None else known.row))
+            self._move(part, applied, position)
+        return Applied(len(applied), stale)
+
+    def _move(self, part: _Part, applied: Sequence[PastChange], position: Position) -> None:
+        if position.phase is Phase.RESTORING:
+            part.history.clear()
+            part.position = replace(position, history_start=position.next_offset)
+        else:
+            history_start = position.history_start if part.position is None else part.position.history_start
+            part.position = replace(position, history_start=history_start)
+            self._remember(part, part.position, applied)
+
+    def _remember(self, part: _Part, position: Position, changes: Sequence[PastChange]) -> None:
+        """Put changes into the history."""
+        part.history.extend(changes)
+        excess = len(part.history) - self._history_changes_max
+        if excess > 0:
+            part.position = replace(position, history_start=Offset(part.history[excess - 1].offset + 1))
+            del part.history[:excess]
+
+    @override
+    def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
+        with self._write() as content:
+            if (store_id, partition) not in content.parts:
+                return 0
+            part = content.part((store_id, partition))
+            found = [part.rows[key] for key in dict.fromkeys(keys) if key in part.rows]
+            found = [change for change in found if change.row is not None]
+            for change in found:
+                del part.rows[change.key]
+                del part.keys[bisect_left(part.keys, change.key)]
+            position = part.position
+            if position is not None and position.phase is not Phase.RESTORING:
+                offset = position.next_offset
+                deletes = [PastChange(offset, each.key, each.version, None, time_ms, each.row) for each in found]
+                self._remember(part, position, deletes)
+        return len(found)
+
+    @override
+    def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
+        with self._write() as content:
+            part = content.part((store_id, partition))
+            deletes = (change for change in part.rows.values() if change.row is None and change.time_ms < before_ms)
+            oldest = sorted(deletes)[: max(limit, 0)]
+            for change in oldest:
+                del part.rows[change.key]
+                del part.keys[bisect_left(part.keys, change.key)]
+        return len(oldest)
+
+    @override
+    def drop(self, store_id: StoreId, *, limit: int) -> bool:
+        with self._write() as content:
+            places = [place for place in content.parts if place[0] == store_id]
+            for place in places:
+                content.part(place).position = None
+            return all(self._drop(content, place, limit) for place in places)
+
+    @override
+    def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        with self._write() as content:
+            return (store_id, partition) not in content.parts or self._drop(content, (store_id, partition), limit)
+
+    def _drop(self, content: _Content, place: Place, limit: int) -> bool:
+        part = content.part(place)
+        part.position = None
+        part.history.clear()
+        for key in part.keys[: max(limit, 0)]:
+            del part.rows[key]
+        del part.keys[: max(limit, 0)]
+        if part.keys:
+            return False
+        del content.parts[place]
+        content.own.discard(place)
+        return True
+
+    @override
+    def set_status(self, status: bytes) -> None:
+        with self._write() as content:
+            content.status = status

@@ -1,0 +1,438 @@
+"""TLS: its files, and clients over it."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from tablegate.gateway.http.listener import Limits
+from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
+
+from tests.support.certificates import Authority, Pair
+from tests.support.http1 import BIG, Client
+from tests.support.listening import GET, PREFACE, SETTINGS, Served, frame, served
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def files(authority: Authority) -> TlsFiles:
+    return files_of(authority.issue())
+
+
+def files_of(pair: Pair, client_ca: Path | None = None) -> TlsFiles:
+    return TlsFiles(pair.certificate, pair.key, client_ca)
+
+
+def client_context(authority: Authority, *protocols: str, own: Pair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+async def connect(it: Served, context: ssl.SSLContext) -> Client:
+    reader, writer = await asyncio.open_connection("127.0.0.1", it.listener.port, ssl=context)
+    client = Client(reader, writer)
+    it.clients.append(client)
+    return client
+
+
+async def get(client: Client) -> tuple[int, bytes]:
+    await client.send(GET)
+    return await client.answer()
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",), ("h2",), ("h2", "http/1.1"), ("h3", "http/1.1"), ("h3",)])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_client_chooses_the_protocol(
+    authority: Authority, files: TlsFiles, protocols: tuple[str, ...], version: ssl.TLSVersion
+) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            context = client_context(authority, *protocols)
+            context.maximum_version = version
+            client = await connect(it, context)
+            agreed = client.writer.get_extra_info("ssl_object").selected_alpn_protocol()
+            assert agreed == ("h2" if "h2" in protocols else "http/1.1" if "http/1.1" in protocols else None)
+            if agreed == "h2":
+                await client.send(PREFACE)
+                assert (await frame(client))[0] == SETTINGS
+            else:
+                assert await get(client) == (200, b"")
+
+    asyncio.run(run())
+
+
+def test_http2_without_alpn(authority: Authority, files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await connect(it, client_context(authority))
+            await client.send(PREFACE)
+            assert (await frame(client))[0] == SETTINGS
+
+    asyncio.run(run())
+
+
+def test_much_data_both_ways(authority: Authority, files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await connect(it, client_context(authority))
+            it.app.body_bytes_max = len(BIG)
+            await client.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(BIG) + BIG)
+            assert await client.answer() == (200, BIG)
+            await client.send(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n" * 10)
+            for _ in range(10):
+                assert await client.answer() == (200, BIG)
+
+    asyncio.run(run())
+
+
+def test_client_that_does_not_read_makes_the_app_wait(authority: Authority, files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await connect(it, client_context(authority))
+            await client.send(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n" * 100)
+            assert await client.answer() == (200, BIG)
+            assert len(it.app.seen) < 50
+
+    asyncio.run(run())
+
+
+def test_long_body_is_refused_while_it_comes(authority: Authority, files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await connect(it, client_context(authority))
+            await client.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % (10 * len(BIG)))
+            await client.send(BIG)
+            assert await client.answer() == (413, b"too large")
+            assert await client.rest() == b""
+
+    asyncio.run(run())
+
+
+def test_session_is_resumed(authority: Authority, files: TlsFiles) -> None:
+    def resumed(port: int) -> bool | None:
+        context = client_context(authority)
+        session = None
+        for _ in range(2):
+            raw = socket.create_connection(("127.0.0.1", port))
+            with context.wrap_socket(raw, server_hostname="localhost", session=session) as client:
+                client.sendall(GET)
+                assert client.recv(1_000).startswith(b"HTTP/1.1 200")
+                session, reused = client.session, client.session_reused
+        return reused
+
+    async def run() -> None:
+        async with served(tls=files) as it:
+            assert await asyncio.to_thread(resumed, it.listener.port)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["other authority", "other host", "old version", "weak cipher"])
+def test_clients_that_do_not_agree(
+    authority: Authority, files: TlsFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    context = client_context(Authority(tmp_path, "other") if how == "other authority" else authority)
+    if how == "old version":
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+    if how == "weak cipher":
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("AES128-SHA")
+
+    async def run() -> None:
+        async with served(tls=files) as it:
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection(
+                    "127.0.0.1",
+                    it.listener.port,
+                    ssl=context,
+                    server_hostname="elsewhere" if how == "other host" else "localhost",
+                )
+            assert await get(await connect(it, client_context(authority))) == (200, b"")
+            await it.accepted(1)
+
+    asyncio.run(run())
+    failures = [record for record in caplog.records if record.message == "TLS handshake failed"]
+    assert len(failures) == 1
+    assert failures[0].__dict__["peer"].startswith("127.0.0.1:")
+    assert failures[0].__dict__["reason"]
+    assert failures[0].exc_info is None
+
+
+def test_client_certificates(authority: Authority, tmp_path: Path) -> None:
+    clients = Authority(tmp_path, "clients")
+    files = files_of(authority.issue(), clients.certificate)
+
+    async def alert(it: Served, own: Pair | None) -> str:
+        with pytest.raises(ssl.SSLError) as caught:
+            await get(await connect(it, client_context(authority, own=own)))
+        return caught.value.reason
+
+    async def run() -> None:
+        async with served(tls=files) as it:
+            good = client_context(authority, own=clients.issue("client"))
+            assert await get(await connect(it, good)) == (200, b"")
+            # The client learns the reason, and not just that the connection ended.
+            assert await alert(it, None) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+            assert await alert(it, authority.issue("foreign")) == "TLSV1_ALERT_UNKNOWN_CA"
+            assert await alert(it, clients.issue("old", expired=True)) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+            assert await get(await connect(it, good)) == (200, b"")
+
+    asyncio.run(run())
+
+
+def test_failed_handshakes_are_logged_sparingly(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            for _ in range(50):
+                client = await it.connect()
+                await client.send(b"\x16\x03\x01\x00\x05nonsense")
+                await client.rest()
+                client.close()
+            await it.accepted(0)
+
+    asyncio.run(run())
+    assert 1 <= caplog.text.count("TLS handshake failed") < 50
+
+
+def test_handshake_that_is_not_done(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with served(tls=files, limits=Limits(greeting_s=10)) as it:
+            client = await it.connect()
+            await client.send(b"\x16\x03\x01\x02\x00\x01")
+            await it.accepted(1)
+            it.tick(1_000)
+            it.tick(1_009)
+            await asyncio.sleep(0)
+            await it.accepted(1)
+            it.tick(1_010)
+            await it.accepted(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("beginning", [b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"nonsense but text\r\n"])
+def test_plaintext_is_told_to_use_tls(files: TlsFiles, beginning: bytes) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await it.connect()
+            await client.send(beginning)
+            assert await client.answer() == (400, b"this port speaks TLS; use https\n")
+            assert await client.rest() == b""
+            client.close()
+            await it.accepted(0)
+
+    asyncio.run(run())
+
+
+def test_plaintext_http2_is_told_to_use_tls(files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await it.connect()
+            await client.send(PREFACE)
+            # In HTTP/1.1: gRPC's clients would take SETTINGS for a good connection, and come again at once.
+            assert await client.answer() == (400, b"this port speaks TLS; use https\n")
+            assert await client.rest() == b""
+
+    asyncio.run(run())
+
+
+def test_other_bytes_are_closed(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await it.connect()
+            await client.send(b"\0\1\2")
+            assert await client.rest() == b""
+            await it.accepted(0)
+
+    asyncio.run(run())
+    assert "TLS handshake failed" in caplog.text
+
+
+def test_bytes_that_are_not_tls_end_an_open_connection(
+    authority: Authority, files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+            client = await it.connect()
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    await client.send(outgoing.read())
+                    incoming.write(await client.reader.read(65_536))
+            tls.write(GET)
+            await client.send(outgoing.read() + b"nonsense" * 10)
+            await client.rest()
+            client.close()
+            await it.accepted(0)
+            assert len(it.app.seen) == 1
+
+    asyncio.run(run())
+    assert not caplog.records
+
+
+def test_cut_anywhere(authority: Authority, files: TlsFiles) -> None:
+    """Records come in pieces as small as a byte."""
+
+    async def run() -> None:
+        async with served(tls=files) as it:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = client_context(authority).wrap_bio(incoming, outgoing, server_hostname="localhost")
+            client = await it.connect()
+            for step in (tls.do_handshake, lambda: tls.write(GET), lambda: tls.read(1_000)):
+                while True:
+                    try:
+                        answer = step()
+                        break
+                    except ssl.SSLWantReadError:
+                        for byte in outgoing.read():
+                            await client.send(bytes((byte,)))
+                        incoming.write(await client.reader.read(1))
+            assert isinstance(answer, bytes)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+
+    asyncio.run(run())
+
+
+def test_files_are_loaded_again(authority: Authority, files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    async def serial(client: Client) -> object:
+        assert await get(client) == (200, b"")
+        return client.writer.get_extra_info("peercert")["serialNumber"]
+
+    async def run() -> None:
+        async with served(tls=files) as it:
+            first = await connect(it, client_context(authority))
+            before = await serial(first)
+            authority.issue()
+            watched = it.listener._tls
+            assert watched is not None
+            watched.look()
+            second = await connect(it, client_context(authority))
+            assert await serial(second) != before
+            assert await serial(first) == before
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert caplog.text.count("TLS files were changed") == 1
+
+
+def test_broken_files_leave_those_before(
+    authority: Authority, files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = WatchedTls(files)
+    context = watched.context
+    files.key.write_text("nonsense")
+    for _ in range(5):
+        watched.look()
+        assert watched.context is context
+    assert caplog.text.count("cannot be used") == 1
+    os.unlink(files.certificate)
+    for _ in range(5):
+        watched.look()
+        assert watched.context is context
+    assert caplog.text.count("cannot be used") == 2
+    authority.issue()
+    watched.look()
+    assert watched.context is not context
+
+
+def test_files_may_be_replaced_one_after_the_other(
+    authority: Authority, files: TlsFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = WatchedTls(files)
+    context = watched.context
+    new = authority.issue("new")
+    os.replace(new.certificate, files.certificate)
+    watched.look()  # between the two
+    assert watched.context is context
+    os.replace(new.key, files.key)
+    watched.look()
+    assert watched.context is not context
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_expired_files_are_not_taken(authority: Authority, files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
+    watched = WatchedTls(files)
+    context = watched.context
+    authority.issue(expired=True)
+    watched.look()
+    watched.look()
+    assert watched.context is context
+    assert "expired at" in caplog.text
+
+
+def spoil(authority: Authority, files: TlsFiles, how: str) -> TlsFiles:
+    ca = files.certificate.with_name("clients.pem")
+    match how:
+        case "no certificate":
+            os.unlink(files.certificate)
+        case "no key":
+            os.unlink(files.key)
+        case "certificate is no PEM":
+            files.certificate.write_bytes(b"\x30\x82\xff")
+        case "certificate is damaged":
+            files.certificate.write_bytes(files.certificate.read_bytes().replace(b"M", b"N"))
+        case "key is no PEM":
+            files.key.write_bytes(b"\x30\x82\xff")
+        case "key is damaged":
+            files.key.write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+        case "key is encrypted":
+            files.key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+        case "another key":
+            os.replace(authority.issue("other").key, files.key)
+        case "expired":
+            return files_of(authority.issue(expired=True))
+        case "no client CA":
+            return TlsFiles(files.certificate, files.key, ca)
+        case "empty client CA":
+            ca.touch()
+            return TlsFiles(files.certificate, files.key, ca)
+        case "client CA is damaged":
+            ca.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            return TlsFiles(files.certificate, files.key, ca)
+        case "client CA is no CA":
+            return TlsFiles(files.certificate, files.key, authority.issue("leaf").certificate)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "says"),
+    [
+        ("no certificate", "server.pem", "cannot be read: No such file"),
+        ("no key", "server.key", "cannot be read: No such file"),
+        ("certificate is no PEM", "server.pem", "no certificate in PEM"),
+        ("certificate is damaged", "server.pem", "no certificate in PEM"),
+        ("key is no PEM", "server.key", "no private key in PEM"),
+        ("key is damaged", "server.key", "does not go with certificate"),
+        ("key is encrypted", "server.key", "is encrypted"),
+        ("another key", "server.key", "key values mismatch"),
+        ("expired", "server.pem", "expired at"),
+        ("no client CA", "clients.pem", "cannot be read: No such file"),
+        ("empty client CA", "clients.pem", "no certificate in PEM"),
+        ("client CA is damaged", "clients.pem", "cannot be read"),
+        ("client CA is no CA", "leaf.pem", "holds no CA"),
+    ],
+)
+def test_files_that_cannot_be_used(authority: Authority, files: TlsFiles, how: str, name: str, says: str) -> None:
+    with pytest.raises(TlsError) as caught:
+        spoil(authority, files, how).load()
+    text = str(caught.value)
+    assert f'{name}"' in text
+    assert says in text
+    assert "\n" not in text

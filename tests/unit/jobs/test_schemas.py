@@ -1,0 +1,210 @@
+"""Writers' and values' schemas, without a registry or with one that does not answer as one."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.schemas import (
+    Registered,
+    SchemaRegistry,
+    choose_value_schema,
+    sort_schemas,
+    split_credentials,
+)
+from tablegate.v1 import changelog_pb2
+
+from tests.support.avro_pairs import field, record
+
+SCHEMA = {"type": "record", "name": "R", "fields": []}
+OTHER = {"type": "record", "name": "Other", "fields": []}
+
+FUNDS = json.dumps(record(field("amount", "long"), name="Funds", namespace="bank", aliases=["Money"]))
+"""The reader's."""
+VALUES = "funds-value"
+
+
+def text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def registered(
+    schema_id: int, subject: str | None, name: str, kind: str = "int", references: tuple[str, ...] = ()
+) -> Registered:
+    """Return the schema of a record with one field, `amount`."""
+    refers = [SchemaReference(name, name, 1) for name in references]
+    return Registered(schema_id, Schema(json.dumps(record(field("amount", kind), name=name)), "AVRO", refers), subject)
+
+
+def test_records_are_sorted_by_name() -> None:
+    found = [
+        registered(1, VALUES, "bank.Funds"),
+        registered(2, VALUES, "bank.Funds", kind="string"),
+        registered(3, "funds-bank.Reserved", "bank.Reserved"),
+        registered(4, None, "bank.Money"),
+    ]
+    schemas = sort_schemas("funds", FUNDS, found)
+    assert schemas.decoded == {1: found[0].text, 4: found[3].text}
+    assert schemas.ignored == {3: "bank.Reserved"}
+    assert schemas.incompatible == {2: 'field "amount" is string, not long'}
+
+
+def test_lone_type_of_a_topic_may_have_another_name() -> None:
+    found = [registered(1, VALUES, "shop.Payment"), registered(2, VALUES, "shop.Payment", kind="string")]
+    schemas = sort_schemas("funds", FUNDS, found)
+    assert (list(schemas.decoded), list(schemas.ignored), list(schemas.incompatible)) == ([1], [], [2])
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"), [(VALUES, "bank.Funds"), ("funds-bank.Funds", "bank.Funds"), (VALUES, "bank.Money")]
+)
+def test_another_name_is_another_type_where_the_topic_has_the_readers(subject: str, name: str) -> None:
+    found = [registered(1, VALUES, "shop.Payment"), registered(2, subject, name)]
+    schemas = sort_schemas("funds", FUNDS, found)
+    assert (list(schemas.decoded), schemas.ignored, list(schemas.incompatible)) == ([2], {1: "shop.Payment"}, [])
+
+
+def test_record_name_of_another_topic_says_nothing_of_this_one() -> None:
+    found = [registered(1, VALUES, "shop.Payment"), registered(2, "bank.Funds", "bank.Funds")]
+    assert list(sort_schemas("funds", FUNDS, found).decoded) == [1, 2]
+
+
+def test_schema_of_two_subjects_is_sorted_once() -> None:
+    found = [registered(1, VALUES, "shop.Payment"), registered(1, "funds-shop.Payment", "shop.Payment")]
+    assert list(sort_schemas("funds", FUNDS, found).decoded) == [1]
+
+
+def test_what_is_no_avro_record() -> None:
+    found = [
+        registered(1, VALUES, "bank.Funds"),
+        Registered(2, Schema('"string"', "AVRO"), VALUES),
+        Registered(3, Schema('{"type": "object"}', "JSON"), VALUES),
+    ]
+    schemas = sort_schemas("funds", FUNDS, found)
+    assert schemas.incompatible == dict.fromkeys((2, 3), "it is no Avro record")
+
+
+def test_references_are_refused_in_records_that_are_read() -> None:
+    found = [registered(1, VALUES, "bank.Funds"), registered(2, None, "bank.Reserved", references=("bank.Account",))]
+    assert sort_schemas("funds", FUNDS, found).ignored == {2: "bank.Reserved"}
+    found.append(registered(3, VALUES, "bank.Funds", references=("bank.Account",)))
+    with pytest.raises(JobError, match='schema 3 of topic "funds" refers to types in other subjects'):
+        sort_schemas("funds", FUNDS, found)
+
+
+def test_topic_of_other_types_alone() -> None:
+    found = [registered(1, VALUES, "b.X"), registered(2, VALUES, "a.Y"), registered(3, VALUES, "a.Y", kind="long")]
+    with pytest.raises(JobError, match=r'topic "funds" has records "a\.Y", "b\.X" and none "bank\.Funds"; give'):
+        sort_schemas("funds", FUNDS, found)
+
+
+def test_topic_of_incompatible_schemas_alone() -> None:
+    found = [registered(1, VALUES, "bank.Funds", kind="string"), registered(2, VALUES, "bank.Funds", kind="boolean")]
+    with pytest.raises(JobError, match='of schema 2, field "amount" is boolean, not long: correct the schema'):
+        sort_schemas("funds", FUNDS, found)
+
+
+# Values.
+
+
+def test_first_value_schema_has_id_1() -> None:
+    assert choose_value_schema(SCHEMA, "c", 1, None, None) == (1, {1: text(SCHEMA)})
+
+
+def test_unchanged_value_schema_keeps_its_id() -> None:
+    old = changelog_pb2.Manifest(generation=1, value_schemas={1: text(OTHER), 2: text(SCHEMA), 3: text(OTHER)})
+    chosen, schemas = choose_value_schema(SCHEMA, "c", 1, old, None)
+    assert chosen == 2
+    assert schemas == dict(old.value_schemas)
+
+
+def test_changed_value_schema_gets_the_next_id_and_the_old_stay() -> None:
+    old = changelog_pb2.Manifest(generation=1, value_schemas={4: text(OTHER)})
+    assert choose_value_schema(SCHEMA, "c", 1, old, None) == (5, {4: text(OTHER), 5: text(SCHEMA)})
+
+
+def test_new_generation_starts_with_its_own_schemas() -> None:
+    old = changelog_pb2.Manifest(generation=1, value_schemas={4: text(OTHER)})
+    assert choose_value_schema(SCHEMA, "c", 2, old, None) == (1, {1: text(SCHEMA)})
+
+
+# Addresses and answers.
+
+
+@pytest.mark.parametrize(
+    ("url", "clean", "user"),
+    [
+        ("http://host:8081", "http://host:8081", None),
+        ("https://host/registry/", "https://host/registry", None),
+        ("https://user:pa%2Fs%40s%3A@host:1/r", "https://host:1/r", "user:pa/s@s:"),
+        ("https://user@host", "https://host", "user:"),
+        ("http://u:p@[::1]:8081", "http://[::1]:8081", "u:p"),
+        ("http://u:p@one:1, http://u:p@two:2", "http://one:1,http://two:2", "u:p"),
+    ],
+)
+def test_credentials_leave_the_url(url: str, clean: str, user: str | None) -> None:
+    assert split_credentials(url) == (clean, user)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "host:8081",
+        "ftp://u:secret@host",
+        "http://",
+        "http://u:secret/x@host",
+        "http://u:12/secret@host",
+        "http://[1",
+    ],
+)
+def test_what_is_no_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(JobError, match="--schema-registry is no URL; give http://host:port") as caught:
+        SchemaRegistry(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_registry_away() -> None:
+    with pytest.raises(
+        JobError, match=r"no schema registry answers at http://127\.0\.0\.1:9 \(.+\); start it"
+    ) as caught:
+        SchemaRegistry("http://user:secret@127.0.0.1:9").writer_schemas("funds", FUNDS)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """Address of a server that asks for a user, and then knows no subject."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = f"Basic {base64.b64encode(b'user:pa@ss').decode()}"
+            known = self.headers.get("Authorization") == wanted
+            body = json.dumps({"error_code": 40403, "message": "none"} if known else {"error_code": 401}).encode()
+            self.send_response(404 if known else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_user_and_password(guarded: str) -> None:
+    assert SchemaRegistry(f"http://user:pa%40ss@{guarded}").find(7) is None
+    for user in ("", "user:secret@"):
+        with pytest.raises(JobError, match=rf"schema registry at http://{guarded}: .+ refuses the user") as caught:
+            SchemaRegistry(f"http://{user}{guarded}").find(7)
+        assert "secret" not in str(caught.value)

@@ -1,0 +1,154 @@
+"""Declarations: what they remember, what they refuse, and that they need no Spark."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tablegate.examples.tables.product_views import Views
+from tablegate.examples.tables.ratings import RATING_SCHEMA, TABLE
+from tablegate.jobs.table import (
+    Avro,
+    Bytes,
+    DeclarationError,
+    Format,
+    Global,
+    Json,
+    Latest,
+    Long,
+    Mode,
+    RecordOutput,
+    RowOutput,
+    Source,
+    Table,
+    Text,
+    Window,
+)
+
+OTHER = Source("other", Json("x INT"))
+GLOBAL = Global(OTHER, key="x", on="x")
+WINDOWED: dict[str, Any] = {"key": {"movie_id": "movie_id", "start": "window.start"}}
+GOOD: dict[str, Any] = {
+    "name": "ratings",
+    "contract": "ratings.proto",
+    "source": Source("ratings", Avro(RATING_SCHEMA)),
+    "key": {"movie_id": "movie_id"},
+    "columns": {"rating_count": "count(*)"},
+}
+
+
+def test_remembers_where_it_stands() -> None:
+    table = Table(**GOOD)
+    assert table.declared_at.file == __file__
+    assert Path(__file__).read_text().splitlines()[table.declared_at.line - 1].strip() == "table = Table(**GOOD)"
+
+
+def test_equal_declarations_are_equal_wherever_they_stand() -> None:
+    one = Table(**GOOD)
+    other = Table(**GOOD)
+    assert one == other
+
+
+def test_frozen() -> None:
+    table = Table(**GOOD)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.name = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        table.key["other"] = "1"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "Ratings"}, "no table name"),
+        ({"name": "r" * 64}, "no table name"),
+        ({"key": {}}, "no key"),
+        ({"columns": {}}, "no columns"),
+        ({"columns": {"movie_id": "count(*)"}}, '"movie_id" is in key and in columns'),
+        ({"columns": {"rating_count": " "}}, 'column "rating_count" has no expression'),
+        ({"generation": 0}, "generation 0 is not from 1"),
+        ({"generation": 2**32}, "is not from 1 to 4294967295"),
+        ({"mode": "realtime"}, "use Mode.REALTIME"),
+        ({"trigger_s": 1}, "too short for Real-time Mode; use 5 or more"),
+        ({"trigger_s": 10, "mode": Mode.MICROBATCH}, "in micro-batches give emit_interval_s"),
+        ({"emit_interval_s": 1}, "Real-time Mode emits each change"),
+        ({"emit_interval_s": -1, "mode": Mode.MICROBATCH}, "is negative"),
+        ({"source": None}, "give either source or sides"),
+        ({"sides": {"a": Latest(OTHER)}}, "give either source or sides"),
+        ({"source": None, "sides": {"Ratings": Latest(OTHER)}}, '"Ratings" is no name of a side'),
+        ({"source": None, "sides": {"kafka": Latest(OTHER)}}, '"kafka" is no name of a side'),
+        ({"source": None, "sides": {"a": Latest(OTHER, key={"id": "1"})}}, "has other key columns than the table"),
+        ({"source": None, "sides": {"a": GLOBAL}, "mode": Mode.MICROBATCH}, "all sides are global"),
+        ({"source": None, "sides": {"a": OTHER, "b": GLOBAL}}, 'does not take the global side "b"; use mode='),
+        ({"processor": Views()}, "Real-time Mode does not take a processor"),
+        ({"window": Window(size_s=5)}, 'one key column must be "window.start"'),
+        ({"key": {"movie_id": "movie_id", "start": "window.start"}}, "give window=Window"),
+        ({**WINDOWED, "window": Window(size_s=0)}, "size_s above 0"),
+        ({**WINDOWED, "window": Window(size_s=5, hop_s=6)}, "at most size_s"),
+        ({**WINDOWED, "window": Window(size_s=5, late_s=-1)}, "late_s -1 is negative"),
+        ({"outputs": (RowOutput("no topic", key=Text("1"), value=Text("1")),)}, 'output topic "no topic" is no topic'),
+        ({"outputs": (RecordOutput("o", key=Text("1"), value=Text("1"), side="a"),)}, "remove side="),
+        (
+            {
+                "source": None,
+                "sides": {"a": OTHER, "b": Latest(OTHER)},
+                "outputs": (RecordOutput("o", key=Text("1"), value=Text("1")),),
+            },
+            'needs side=, one of "a", "b"',
+        ),
+    ],
+)
+def test_wrong_declaration_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Table(**{**GOOD, **change})
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "words"),
+    [
+        ("no topic!", Avro(RATING_SCHEMA), "no topic name"),
+        ("ratings", Avro("{"), "no Avro record"),
+        ("ratings", Avro('"long"'), "no Avro record"),
+        ("ratings", Avro('{"type": "enum", "name": "E", "symbols": []}'), "no Avro record"),
+        ("ratings", Avro('{"type": "record", "name": "R"}'), "no Avro record"),
+        (
+            "ratings",
+            Avro('{"type": "record", "name": "R", "fields": [{"name": "kafka", "type": "long"}]}'),
+            'has a field "kafka"',
+        ),
+        ("ratings", Json("id"), "lists no fields"),
+        ("ratings", Json("__id BIGINT"), 'has a field "__id"'),
+        ("ratings", Json("id BIGINT, Id STRING"), 'has field "Id" twice'),
+        ("ratings", Text("upper(x)"), "names no field"),
+        ("ratings", Bytes(""), "names no field"),
+    ],
+)
+def test_wrong_source_is_refused(topic: str, value: Format, words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Source(topic, value)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{__file__}:")
+
+
+def test_key_in_avro_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="has a key in Avro; use Text"):
+        Source("ratings", Json("a INT"), key=Avro(RATING_SCHEMA))
+
+
+def test_fields_of_value_and_key() -> None:
+    fields = "id BIGINT, price DECIMAL(10, 2), tags ARRAY<STRUCT<a: INT, b: STRING>>, `note` STRING"
+    assert Source("t", Json(fields), key=Long("number")).field_names == ("id", "price", "tags", "note", "number")
+
+
+def test_needs_no_spark() -> None:
+    program = "import sys, tablegate.examples.tables.ratings; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_ratings_stands_where_it_says() -> None:
+    assert TABLE.declared_at.file.endswith("examples/tablegate/examples/tables/ratings.py")
+    assert TABLE.source_of("").field_names == ("movie_id", "rating")
