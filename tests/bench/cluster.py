@@ -14,9 +14,9 @@ from tablegate.examples.demo.kafka import Broker
 
 from tests.bench.figures import Figures
 from tests.bench.load import CONNECTIONS, Generators, Load, Requests, Target, say
-from tests.support.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells
-from tests.support.cells.readers import request_of, until_readable
-from tests.support.cluster import Cluster
+from tests.kit.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells
+from tests.kit.cells.readers import request_of, until_readable
+from tests.kit.cluster import Cluster
 
 GET_PATH = f"{SERVICE}/GetCell"
 NAMES = ("g1", "g2", "g3")

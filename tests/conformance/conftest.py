@@ -10,7 +10,7 @@ from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.redis import RedisServer
+from tests.kit.redis import RedisServer
 
 HISTORY_CHANGES_MAX = 5
 

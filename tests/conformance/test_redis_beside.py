@@ -17,11 +17,11 @@ from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 
+from tests.kit.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
+from tests.kit.changes import change, position
+from tests.kit.crash_writer import KEYS, batch_of
 from tests.kit.memory_store import MemoryStore
-from tests.support.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
-from tests.support.changes import change, position
-from tests.support.crash_writer import KEYS, batch_of
-from tests.support.redis import RedisServer, needs_redis
+from tests.kit.redis import RedisServer, needs_redis
 
 pytestmark = needs_redis
 

@@ -15,12 +15,12 @@ from tablegate.gateway.stores.redis.store import RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
+from tests.kit.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
+from tests.kit.changes import change, position
+from tests.kit.crash_writer import batch_of
 from tests.kit.memory_store import MemoryStore
-from tests.support.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
-from tests.support.changes import change, position
-from tests.support.crash_writer import batch_of
-from tests.support.redis import RedisServer, needs_redis
-from tests.support.seeds import seeds
+from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.seeds import seeds
 
 pytestmark = needs_redis
 

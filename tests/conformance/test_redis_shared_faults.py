@@ -17,12 +17,12 @@ from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, Redi
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from tests.support.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
-from tests.support.changes import change, position
-from tests.support.crash_writer import KEYS, batch_of
-from tests.support.redis import RedisServer, needs_redis
-from tests.support.seeds import seeds
-from tests.support.shared_world import Gateways, Losses
+from tests.kit.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
+from tests.kit.changes import change, position
+from tests.kit.crash_writer import KEYS, batch_of
+from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.seeds import seeds
+from tests.kit.shared_world import Gateways, Losses
 
 pytestmark = needs_redis
 

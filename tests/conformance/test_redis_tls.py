@@ -8,9 +8,9 @@ from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.redis.connection import CONNECT_TIMEOUT_S
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 
-from tests.support.batches import apply_batches, expected_rows, rows_of
-from tests.support.certificates import Authority
-from tests.support.redis import RedisServer, free_port, needs_redis
+from tests.kit.batches import apply_batches, expected_rows, rows_of
+from tests.kit.certificates import Authority
+from tests.kit.redis import RedisServer, free_port, needs_redis
 
 pytestmark = needs_redis
 

@@ -17,9 +17,9 @@ import pytest
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.retry import HEARD_S
 
-from tests.support.cells.changelog import CONTRACT, Cells, filled_cells
-from tests.support.cells.load import Load
-from tests.support.cells.readers import (
+from tests.kit.cells.changelog import CONTRACT, Cells, filled_cells
+from tests.kit.cells.load import Load
+from tests.kit.cells.readers import (
     EACH_IN_TURN,
     NO_RETRIES,
     Failure,
@@ -29,9 +29,9 @@ from tests.support.cells.readers import (
     TableWalks,
     until_readable,
 )
-from tests.support.cluster import Cluster, free_port
-from tests.support.gateway import soon
-from tests.support.kafka import delete_topic
+from tests.kit.cluster import Cluster, free_port
+from tests.kit.gateway import soon
+from tests.kit.kafka import delete_topic
 
 pytestmark = pytest.mark.jvm
 

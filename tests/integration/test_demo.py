@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.demo import read_until, start_demo
-from tests.support.go_tools import go_tool
-from tests.support.jobs import wait_until
-from tests.support.processes import alive, process_tree
+from tests.kit.demo import read_until, start_demo
+from tests.kit.go_tools import go_tool
+from tests.kit.jobs import wait_until
+from tests.kit.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

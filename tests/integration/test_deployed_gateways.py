@@ -12,10 +12,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.kafka import Broker
 
-from tests.support.changelog import RatingsChangelog, many
-from tests.support.cluster import free_port
-from tests.support.deployment import command_line, compose
-from tests.support.gateway import GatewayProcess, soon
+from tests.kit.changelog import RatingsChangelog, many
+from tests.kit.cluster import free_port
+from tests.kit.deployment import command_line, compose
+from tests.kit.gateway import GatewayProcess, soon
 
 pytestmark = pytest.mark.jvm
 

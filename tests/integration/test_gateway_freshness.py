@@ -8,9 +8,9 @@ import grpc
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.support.changelog import RatingsChangelog, many
-from tests.support.gateway import GatewayProcess
-from tests.support.tables import catalogue_of
+from tests.kit.changelog import RatingsChangelog, many
+from tests.kit.gateway import GatewayProcess
+from tests.kit.tables import catalogue_of
 
 pytestmark = pytest.mark.jvm
 

@@ -16,9 +16,9 @@ from tablegate.gateway.server.preflight import reserve_address
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader
 
-from tests.support.changelog import RatingsChangelog, many
-from tests.support.gateway import SERVICE, GatewayProcess, soon
-from tests.support.tables import catalogue_of
+from tests.kit.changelog import RatingsChangelog, many
+from tests.kit.gateway import SERVICE, GatewayProcess, soon
+from tests.kit.tables import catalogue_of
 
 pytestmark = pytest.mark.jvm
 

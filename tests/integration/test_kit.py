@@ -30,10 +30,10 @@ from tablegate.jobs.table import (
 from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
 from tablegate.jobs.testing.events import START_TIME
 
-from tests.support import fold_outputs, folds
-from tests.support.folds import Fold
-from tests.support.hard_events import extreme_bookings, hard, late_actions, malformed_like
-from tests.support.laid_records import Place, Record, lay
+from tests.kit import fold_outputs, folds
+from tests.kit.folds import Fold
+from tests.kit.hard_events import extreme_bookings, hard, late_actions, malformed_like
+from tests.kit.laid_records import Place, Record, lay
 
 pytestmark = pytest.mark.jvm
 

@@ -24,11 +24,11 @@ from tablegate.gateway.query.errors import (
 )
 
 from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
-from tests.support.changelog import RatingsChangelog
-from tests.support.client_copies import Copy, for_asyncio, for_threads, request, stub_method
-from tests.support.gateway import GatewayProcess, soon
-from tests.support.kafka import new_topic
-from tests.support.ratings_door import Fault, RatingsDoor
+from tests.kit.changelog import RatingsChangelog
+from tests.kit.client_copies import Copy, for_asyncio, for_threads, request, stub_method
+from tests.kit.gateway import GatewayProcess, soon
+from tests.kit.kafka import new_topic
+from tests.kit.ratings_door import Fault, RatingsDoor
 
 Copying = Callable[..., AbstractContextManager[Copy]]
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}

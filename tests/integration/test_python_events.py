@@ -34,10 +34,10 @@ from tablegate.client import (
     open_channel,
     subscribe,
 )
-from tests.support.client_copies import request, stub_method
-from tests.support.gateway import soon
-from tests.support.ratings_door import Fault, RatingsDoor
-from tests.support.tables import RATINGS, ROOT
+from tests.kit.client_copies import request, stub_method
+from tests.kit.gateway import soon
+from tests.kit.ratings_door import Fault, RatingsDoor
+from tests.kit.tables import RATINGS, ROOT
 
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}
 WAIT_S = 60.0

@@ -22,8 +22,8 @@ from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.support.threaded_door import ThreadedDoor
+from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.kit.threaded_door import ThreadedDoor
 
 LIVE, RESTORING = REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 Held = dict[str, dict[int, int]]

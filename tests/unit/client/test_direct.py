@@ -11,10 +11,10 @@ from grpc import aio as grpc_aio
 
 from tablegate.client import aio, open_direct_channel
 from tablegate.client.direct import DirectChannel
-from tests.support.cluster_doors import EACH_ON_TWO, ClusterDoors, movie_of
-from tests.support.gateway import soon
-from tests.support.ratings_door import GET, RatingsDoor
-from tests.support.tables import catalogue_of, rating
+from tests.kit.cluster_doors import EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.gateway import soon
+from tests.kit.ratings_door import GET, RatingsDoor
+from tests.kit.tables import catalogue_of, rating
 
 ROWS = 60
 Ask = Callable[[int], Any]

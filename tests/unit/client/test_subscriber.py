@@ -30,7 +30,7 @@ from tablegate.client.failures import Failure, failure_of
 from tablegate.client.rows import Rows
 from tablegate.client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import LocalCall, rating
+from tests.kit.tables import LocalCall, rating
 from tests.unit.query.conftest import Ratings, make_ratings
 
 PATH = "/examples.ratings.v1.RatingsService/SubscribeRatings"

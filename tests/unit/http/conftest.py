@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.web_door import WebClient, WebDoor, client_of, web_clients
+from tests.kit.web_door import WebClient, WebDoor, client_of, web_clients
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
-from tests.support import h2
-from tests.support.gateway import soon
-from tests.support.tables import catalogue_of, rating
-from tests.support.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit import h2
+from tests.kit.gateway import soon
+from tests.kit.tables import catalogue_of, rating
+from tests.kit.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
 
 GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from tablegate.gateway.query.call import Call, StreamMethod
 
-from tests.support.tables import catalogue_of, rating
-from tests.support.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.tables import catalogue_of, rating
+from tests.kit.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
 
 SCAN = f"{SERVICE}/ScanRatings"
 LARGE = "/test.Service/Large"

@@ -11,9 +11,9 @@ import pytest
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
 
-from tests.support.certificates import Authority, Pair
-from tests.support.http1 import BIG, Client
-from tests.support.listening import GET, PREFACE, SETTINGS, Served, frame, served
+from tests.kit.certificates import Authority, Pair
+from tests.kit.http1 import BIG, Client
+from tests.kit.listening import GET, PREFACE, SETTINGS, Served, frame, served
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
 from tablegate.gateway.stores.base import StoreReader
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
+from tests.kit.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 
 SHOP = Path(__file__).parent / "contracts" / "shop.proto"
 

@@ -16,7 +16,7 @@ from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import LocalCall, catalogue_of, rating, ratings_table
+from tests.kit.tables import LocalCall, catalogue_of, rating, ratings_table
 from tests.unit.query.conftest import Asker, Ratings, Shop
 
 

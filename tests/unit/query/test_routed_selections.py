@@ -10,10 +10,10 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from tests.support.local_cluster import LocalCluster
-from tests.support.subscribing import TIMEOUT_S, Copy, options
-from tests.support.tables import rating
-from tests.unit.query.parcels import DEPOTS, NUMBERS, PARCELS, copy
+from tests.kit.local_cluster import LocalCluster
+from tests.kit.parcels import DEPOTS, NUMBERS, PARCELS, copy
+from tests.kit.subscribing import TIMEOUT_S, Copy, options
+from tests.kit.tables import rating
 
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
 HELD = {0: [0], 1: [1, 2], 2: [2]}

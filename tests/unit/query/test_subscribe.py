@@ -21,7 +21,7 @@ from tablegate.v1.query_pb2 import (
 )
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
+from tests.kit.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
 from tests.unit.query.conftest import Ratings, make_ratings
 
 

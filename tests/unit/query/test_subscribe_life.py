@@ -15,10 +15,10 @@ from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
 from tests.kit.memory_store import MemorySnapshot, MemoryStore
-from tests.support.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
-from tests.support.tables import FilledTable, catalogue_of, rating
+from tests.kit.parcels import Parcels, copy
+from tests.kit.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
+from tests.kit.tables import FilledTable, catalogue_of, rating
 from tests.unit.query.conftest import Asker, Ratings, make_ratings
-from tests.unit.query.parcels import Parcels, copy
 
 
 @pytest.fixture

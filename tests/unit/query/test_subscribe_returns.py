@@ -13,14 +13,14 @@ from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
+from tests.kit import windowed
 from tests.kit.memory_log import MemoryBroker
 from tests.kit.memory_store import MemoryStore
-from tests.support.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
-from tests.support.tables import ACTIONS, catalogue_of
+from tests.kit.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
+from tests.kit.tables import ACTIONS, catalogue_of
+from tests.kit.windowed import PARTITIONS, Setup, Window, aged
 from tests.unit.query.conftest import Asker
-from tests.unit.replication import windowed
 from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job
-from tests.unit.replication.windowed import PARTITIONS, Setup, Window, aged
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 

@@ -9,8 +9,8 @@ import pytest
 from tablegate.gateway.query import live_table
 from tablegate.gateway.query.errors import SlowSubscription
 
-from tests.support.subscribing import OFTEN, Stream, opened, options
-from tests.unit.query.parcels import Parcels, copy
+from tests.kit.parcels import Parcels, copy
+from tests.kit.subscribing import OFTEN, Stream, opened, options
 
 PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
     ({}, lambda depot, number, weight: True),

@@ -23,7 +23,7 @@ from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
 from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import catalogue_of
+from tests.kit.tables import catalogue_of
 
 PARTITIONS = 2
 START_MS = 1_790_000_000_000

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.seeds import seeds
-from tests.unit.replication.cluster_world import Member, SlowLog, World
+from tests.kit.cluster_world import Member, SlowLog, World
+from tests.kit.seeds import seeds
 
 
 def test_each_partition_has_its_replicas() -> None:

@@ -19,7 +19,7 @@ from tablegate.v1.status_pb2 import GatewayStatus
 
 from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import catalogue_of
+from tests.kit.tables import catalogue_of
 from tests.unit.replication.conftest import FakeClock
 
 SOURCE = TopicPartition("gateways", Partition(0))

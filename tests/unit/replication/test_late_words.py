@@ -6,9 +6,9 @@ import pytest
 from tablegate.gateway.kafka.log import Fetched
 from typing_extensions import override
 
+from tests.kit.cluster_world import World
 from tests.kit.memory_log import MemoryBroker, MemoryLog
-from tests.support.seeds import seeds
-from tests.unit.replication.cluster_world import World
+from tests.kit.seeds import seeds
 
 LATE_MS = 1_500  # three beats under way: less than what makes a gateway look dead
 

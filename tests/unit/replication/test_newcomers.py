@@ -10,8 +10,8 @@ from tablegate.gateway.replication.stored_table import StoredTable, next_name
 from tablegate.gateway.replication.table_log import TableLog
 from tablegate.v1.cluster_pb2 import GatewayRecord
 
-from tests.support.seeds import seeds
-from tests.unit.replication.cluster_world import Member, SlowLog, World
+from tests.kit.cluster_world import Member, SlowLog, World
+from tests.kit.seeds import seeds
 
 
 def rebuilding(seed: int, *, gateways: int = 3, replicas: int = 2, lag: bool = True) -> World:

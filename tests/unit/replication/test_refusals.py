@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.support.seeds import seeds
-from tests.unit.replication.cluster_world import Member, World, another_contract
+from tests.kit.cluster_world import Member, World, another_contract
+from tests.kit.seeds import seeds
 
 
 @pytest.mark.parametrize("seed", seeds(20, in_check=4))

@@ -14,8 +14,7 @@ from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 
 from tests.kit.memory_store import MemoryStore
-from tests.unit.replication.conftest import START_MS
-from tests.unit.replication.windowed import (
+from tests.kit.windowed import (
     DAY_S,
     NAME,
     PARTITIONS,
@@ -27,6 +26,7 @@ from tests.unit.replication.windowed import (
     key_of,
     value_of,
 )
+from tests.unit.replication.conftest import START_MS
 
 
 @pytest.fixture(params=["memory", "lmdb"])

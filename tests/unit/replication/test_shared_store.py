@@ -13,10 +13,10 @@ from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
+from tests.kit.cluster_world import Member, World
 from tests.kit.memory_log import MemoryBroker, MemoryLog
-from tests.support.redis import RedisServer, needs_redis
-from tests.support.seeds import seeds
-from tests.unit.replication.cluster_world import Member, World
+from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.seeds import seeds
 
 pytestmark = needs_redis
 

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster_doors import EACH_ON_TWO, ClusterDoors
-from tests.support.tables import rating
+from tests.kit.cluster_doors import EACH_ON_TWO, ClusterDoors
+from tests.kit.tables import rating
 
 ROWS = 60
 

@@ -9,7 +9,7 @@ from tablegate.gateway.server.services.health import live_tables
 from tablegate.gateway.stores.base import Phase
 
 from tests.kit.memory_store import MemoryStore
-from tests.support.tables import FilledTable, ratings_table
+from tests.kit.tables import FilledTable, ratings_table
 from tests.unit.cluster.test_directory import live, told
 from tests.unit.cluster.test_directory import status as status_of
 

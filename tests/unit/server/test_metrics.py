@@ -17,10 +17,10 @@ from tablegate.gateway.server.services.metrics import Metrics
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 
+from tests.kit.gateway import soon
 from tests.kit.memory_store import MemoryStore
-from tests.support.gateway import soon
-from tests.support.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.support.threaded_door import ThreadedDoor
+from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
+from tests.kit.threaded_door import ThreadedDoor
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 PARENT = 17

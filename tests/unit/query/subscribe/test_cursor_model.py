@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe.cursor import HistoryLost, ReadBudget, start_live, step
 
+from tests.kit.changes import change, position
 from tests.kit.memory_store import MemoryStore
-from tests.support.changes import change, position
-from tests.unit.query.subscribe.world import (
+from tests.kit.subscribe_world import (
     BLUE,
     LETTERS,
     PARTITIONS,

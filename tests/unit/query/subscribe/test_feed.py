@@ -11,10 +11,10 @@ from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Mar
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 
+from tests.kit.changes import position
 from tests.kit.memory_store import MemorySnapshot
-from tests.support.changes import position
-from tests.support.seeds import seeds
-from tests.unit.query.subscribe.world import (
+from tests.kit.seeds import seeds
+from tests.kit.subscribe_world import (
     ALL_RED,
     BLUE,
     EVERYTHING,
