@@ -181,6 +181,32 @@ def check(
 
 
 @app.command()
+def generate(
+    rows: Annotated[Path, typer.Argument(help="A .proto with row messages, and no service.", metavar="ROWS.proto")],
+) -> None:
+    """Write the queries of row messages: [bold]tablegate generate orders.proto[/bold] makes orders_queries.proto.
+
+    Get, BatchGet, List, Scan and Subscribe of each table, with REST routes: a contract to serve as it is.
+    """
+    from tablegate.gateway.cli import generate as queries
+    from tablegate.gateway.contract.binder.binder import ContractError
+    from tablegate.gateway.contract.descriptors import DescriptorError
+
+    out = rows.with_name(rows.stem + queries.SUFFIX)
+    try:
+        count = queries.generate(rows, out)
+    except DescriptorError as error:
+        fail(error)
+    except ContractError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        fail(f"{rows} has rows that cannot be tables: {len(error.problems)} problem(s)")
+    except OSError as error:
+        fail(f'"{out}" cannot be written: {error.strerror}')
+    print(f"wrote {out}: the queries of {count} table{'s' if count > 1 else ''}; next: tablegate check {out}")
+
+
+@app.command()
 def serve(
     contract: Annotated[list[Path], typer.Option(help="Contract: a .proto or a descriptor set. May be repeated.")],
     bootstrap: Annotated[
