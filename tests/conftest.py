@@ -5,7 +5,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.kit.apicurio", "tests.kit.kafka", "tests.kit.redis"]
+pytest_plugins = ["tests.kit.programs.apicurio", "tests.kit.programs.kafka", "tests.kit.programs.redis"]
 
 # Machines are noisy: no test fails for being slow. What hypothesis finds on one machine it finds on the next.
 settings.register_profile("tablegate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

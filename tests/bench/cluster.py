@@ -14,9 +14,9 @@ from tablegate.examples.demo.kafka import Broker
 
 from tests.bench.figures import Figures
 from tests.bench.load import CONNECTIONS, Generators, Load, Requests, Target, say
-from tests.kit.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells
-from tests.kit.cells.readers import request_of, until_readable
-from tests.kit.cluster import Cluster
+from tests.kit.gateway_processes.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells
+from tests.kit.gateway_processes.cells.readers import request_of, until_readable
+from tests.kit.gateway_processes.cluster import Cluster
 
 GET_PATH = f"{SERVICE}/GetCell"
 NAMES = ("g1", "g2", "g3")

@@ -12,7 +12,7 @@ import grpc
 from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, Generators, Load, Target, say
 from tests.bench.stack import GatewayProcess, Stack, request_bytes
-from tests.kit.certificates import Authority
+from tests.kit.http.certificates import Authority
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, say
 from tests.bench.peer import Peer
 from tests.bench.stack import Stack, read_count, request_bytes
-from tests.kit.own_writes import GET_TICK, OwnWrites, ticks
+from tests.kit.gateway_processes.own_writes import GET_TICK, OwnWrites, ticks
 
 MOVIES = 50
 WARM_S = 30.0

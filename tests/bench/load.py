@@ -20,8 +20,8 @@ from typing import Any
 import grpc
 
 from tests.bench.usage import cpu_s
-from tests.kit.go_tools import TOOLS, go_tool
-from tests.kit.processes import process_tree
+from tests.kit.programs.go_tools import TOOLS, go_tool
+from tests.kit.programs.processes import process_tree
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 GET_PATH = f"{SERVICE}/GetRating"

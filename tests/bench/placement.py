@@ -12,7 +12,7 @@ from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
 from tablegate.v1.status_pb2 import GetStatusResponse
 
 from tests.bench.figures import Figures
-from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 
 CLUSTERS = ((3, 12), (10, 100), (10, 1_000), (30, 1_000), (100, 1_000), (100, 10_000))  # gateways, partitions
 REPLICAS = 2

@@ -15,7 +15,7 @@ from tests.bench.load import Generators, Target, say
 from tests.bench.peer import Peer
 from tests.bench.stack import GatewayProcess, Stack
 from tests.bench.usage import cpu_s, memory_mb
-from tests.kit.processes import process_tree
+from tests.kit.programs.processes import process_tree
 
 IDLE_S = 20.0
 

@@ -26,8 +26,8 @@ from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.v1 import options_pb2, status_pb2
 
 from tests.bench.changelog import PARTITIONS, Changelog
-from tests.kit.certificates import Authority
-from tests.kit.processes import process_tree
+from tests.kit.http.certificates import Authority
+from tests.kit.programs.processes import process_tree
 
 CONTRACT = Path("examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto")
 STATUS_PATH = "/tablegate.v1.GatewayService/GetStatus"

@@ -7,7 +7,7 @@ from tests.bench.gets import hot_load
 from tests.bench.load import GET_PATH, Target, say
 from tests.bench.stack import request_bytes
 from tests.bench.usage import shared_memory_mb
-from tests.kit.processes import process_tree
+from tests.kit.programs.processes import process_tree
 
 WATCH_PATH = "/grpc.health.v1.Health/Watch"  # a stream that stays open and says little
 STREAMS_BESIDE = 500

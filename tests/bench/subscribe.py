@@ -23,7 +23,7 @@ from tests.bench.changelog import SOURCE_TOPIC
 from tests.bench.contestants import Bench
 from tests.bench.load import GET_PATH, SERVICE, Target, say
 from tests.bench.usage import cpu_s, shared_memory_mb
-from tests.kit.processes import process_tree
+from tests.kit.programs.processes import process_tree
 
 SUBSCRIBE_PATH = f"{SERVICE}/SubscribeRatings"
 STREAMS_A_CONNECTION = 25

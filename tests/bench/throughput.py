@@ -26,7 +26,7 @@ from tests.bench.figures import Figures
 from tests.bench.load import say
 from tests.bench.peer import Peer
 from tests.bench.usage import cpu_s
-from tests.kit.processes import process_tree
+from tests.kit.programs.processes import process_tree
 
 REPEAT = 3
 START_TIMEOUT_S = 180.0

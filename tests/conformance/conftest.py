@@ -9,8 +9,8 @@ from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.redis import RedisServer
+from tests.kit.programs.redis import RedisServer
+from tests.kit.store.memory import MemoryStore
 
 HISTORY_CHANGES_MAX = 5
 

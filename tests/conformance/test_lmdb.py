@@ -19,8 +19,8 @@ from tablegate.gateway.stores.lmdb.environment import DATA_FILE, wipe
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tablegate.internal.v1.store_pb2 import TableState
 
-from tests.kit.changes import change, position
-from tests.kit.crash_writer import KEYS, batch_of
+from tests.kit.store.changes import change, position
+from tests.kit.store.crash_writer import KEYS, batch_of
 
 ID, P0 = StoreId(1), Partition(0)
 KILLS = 20
@@ -172,7 +172,7 @@ def test_a_store_killed_at_any_moment_is_a_prefix(tmp_path: Path) -> None:
     random_ = random.Random(7)
     seen_positions = set()
     for _ in range(KILLS):
-        command = [sys.executable, "-m", "tests.kit.crash_writer", str(tmp_path / "store")]
+        command = [sys.executable, "-m", "tests.kit.store.crash_writer", str(tmp_path / "store")]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"writing\n"

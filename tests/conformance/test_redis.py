@@ -21,11 +21,11 @@ from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, Redi
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 
-from tests.kit.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
-from tests.kit.changes import change, position
-from tests.kit.crash_writer import batch_of
-from tests.kit.memory_store import MemoryStore
-from tests.kit.redis import RedisServer, free_port, needs_redis
+from tests.kit.programs.redis import RedisServer, free_port, needs_redis
+from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
+from tests.kit.store.changes import change, position
+from tests.kit.store.crash_writer import batch_of
+from tests.kit.store.memory import MemoryStore
 
 pytestmark = needs_redis
 

@@ -17,11 +17,11 @@ from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 
-from tests.kit.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
-from tests.kit.changes import change, position
-from tests.kit.crash_writer import KEYS, batch_of
-from tests.kit.memory_store import MemoryStore
-from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
+from tests.kit.store.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
+from tests.kit.store.changes import change, position
+from tests.kit.store.crash_writer import KEYS, batch_of
+from tests.kit.store.memory import MemoryStore
 
 pytestmark = needs_redis
 

@@ -15,12 +15,12 @@ from tablegate.gateway.stores.redis.store import RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from tests.kit.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
-from tests.kit.changes import change, position
-from tests.kit.crash_writer import batch_of
-from tests.kit.memory_store import MemoryStore
-from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.seeds import seeds
+from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
+from tests.kit.store.changes import change, position
+from tests.kit.store.crash_writer import batch_of
+from tests.kit.store.memory import MemoryStore
 
 pytestmark = needs_redis
 

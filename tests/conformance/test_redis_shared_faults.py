@@ -17,12 +17,12 @@ from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, Redi
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from tests.kit.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
-from tests.kit.changes import change, position
-from tests.kit.crash_writer import KEYS, batch_of
-from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.seeds import seeds
-from tests.kit.shared_world import Gateways, Losses
+from tests.kit.store.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position
+from tests.kit.store.changes import change, position
+from tests.kit.store.crash_writer import KEYS, batch_of
+from tests.kit.store.redis_world import Gateways, Losses
 
 pytestmark = needs_redis
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
 from tablegate.jobs.running.session import spark_session
 
-from tests.kit.avro_pairs import PAIRS, Pair, encode, field
+from tests.kit.job.avro_pairs import PAIRS, Pair, encode, field
 
 pytestmark = pytest.mark.jvm
 

@@ -19,8 +19,8 @@ from tablegate.gateway.query.errors import ShuttingDown
 from typer.testing import CliRunner
 
 from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
-from tests.kit.ratings_door import Fault, RatingsDoor
-from tests.kit.tables import ROOT, catalogue_of, rating
+from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.table.filled import ROOT, catalogue_of, rating
 
 ROWS = 30
 START = datetime(2026, 11, 21, tzinfo=UTC)

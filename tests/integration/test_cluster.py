@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from tablegate.examples.demo.kafka import HOST, Broker
 from tablegate.gateway.kafka.client import KafkaLog
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.cluster import Member, Placement, free_port
-from tests.kit.gateway import soon
-from tests.kit.tables import RATINGS
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.cluster import Member, Placement, free_port
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.table.filled import RATINGS
 
 pytestmark = pytest.mark.jvm
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.demo import read_until, start_demo
-from tests.kit.jobs import wait_until
-from tests.kit.processes import alive, process_tree
+from tests.kit.job.process import wait_until
+from tests.kit.programs.demo import read_until, start_demo
+from tests.kit.programs.processes import alive, process_tree
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -17,9 +17,9 @@ import pytest
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.retry import HEARD_S
 
-from tests.kit.cells.changelog import CONTRACT, Cells, filled_cells
-from tests.kit.cells.load import Load
-from tests.kit.cells.readers import (
+from tests.kit.gateway_processes.cells.changelog import CONTRACT, Cells, filled_cells
+from tests.kit.gateway_processes.cells.load import Load
+from tests.kit.gateway_processes.cells.readers import (
     EACH_IN_TURN,
     NO_RETRIES,
     Failure,
@@ -29,9 +29,9 @@ from tests.kit.cells.readers import (
     TableWalks,
     until_readable,
 )
-from tests.kit.cluster import Cluster, free_port
-from tests.kit.gateway import soon
-from tests.kit.kafka import delete_topic
+from tests.kit.gateway_processes.cluster import Cluster, free_port
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.programs.kafka import delete_topic
 
 pytestmark = pytest.mark.jvm
 

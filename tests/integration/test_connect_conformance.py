@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from grpc_tools import protoc
 
-from tests.kit.go_tools import go_tool
-from tests.kit.tables import ROOT
+from tests.kit.programs.go_tools import go_tool
+from tests.kit.table.filled import ROOT
 
 VERSION = "v1.0.5"
 SUITE = "connectrpc.com/conformance"
@@ -59,7 +59,7 @@ def test_the_conformance_suite_passes(tmp_path: Path) -> None:
     command = [str(tool), "--mode", "server", "--conf", str(config)]
     for pattern in KNOWN_FAILING:
         command += ["--known-failing", pattern]
-    command += ["--", sys.executable, "-m", "tests.kit.conformance_server", str(descriptors)]
+    command += ["--", sys.executable, "-m", "tests.kit.http.conformance_server", str(descriptors)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
     found = re.search(r"(\d+) passed, 0 failed", done.stdout)

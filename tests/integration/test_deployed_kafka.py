@@ -16,10 +16,10 @@ from tablegate.examples.samples import create_topic
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
 
-from tests.kit.cluster import free_port
-from tests.kit.deployment import compose
-from tests.kit.gateway import soon
-from tests.kit.kafka import NewRecord, consume, produce
+from tests.kit.gateway_processes.cluster import free_port
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.programs.deployment import compose
+from tests.kit.programs.kafka import NewRecord, consume, produce
 
 pytestmark = pytest.mark.jvm
 

@@ -27,9 +27,9 @@ from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 
-from tests.kit import fold_outputs, folds
-from tests.kit.folds import Fold
-from tests.kit.hard_events import (
+from tests.kit.job import fold_outputs, folds
+from tests.kit.job.folds import Fold
+from tests.kit.job.hard_events import (
     ODD_NAMES,
     extreme_bookings,
     hard,
@@ -38,8 +38,8 @@ from tests.kit.hard_events import (
     odd_ticks,
     odd_views,
 )
-from tests.kit.laid_records import Record, lay
-from tests.kit.tables import ROOT, catalogue_of
+from tests.kit.job.laid_records import Record, lay
+from tests.kit.table.filled import ROOT, catalogue_of
 
 SYSTEMS = (ratings, balances, customers, browsers, invoices, stocks, products)
 EXAMPLES = sorted((ROOT / "examples/tablegate/examples/contracts/examples").glob("*/v1/*.proto"))

@@ -18,14 +18,14 @@ from tablegate.jobs.kafka.topics import changelog_name, dead_letters_name
 from tablegate.jobs.planning.declarations import load_contract
 from tablegate.jobs.table import Mode
 
-from tests.kit import fold_outputs
-from tests.kit.example_tables import LATE_ACTIONS, TOPICS, examples_of, parts_of
-from tests.kit.folds import Fold
-from tests.kit.followed import Followed, TableChangelog, newest_values, version_of
-from tests.kit.jobs import JobProcess, wait_until
-from tests.kit.kafka import RawRecord, consume
-from tests.kit.laid_records import Place, Record, records_of
-from tests.kit.processes import kill_tree
+from tests.kit.job import fold_outputs
+from tests.kit.job.example_tables import LATE_ACTIONS, TOPICS, examples_of, parts_of
+from tests.kit.job.folds import Fold
+from tests.kit.job.followed import Followed, TableChangelog, newest_values, version_of
+from tests.kit.job.laid_records import Place, Record, records_of
+from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.programs.kafka import RawRecord, consume
+from tests.kit.programs.processes import kill_tree
 
 pytestmark = pytest.mark.jvm
 

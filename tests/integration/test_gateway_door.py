@@ -28,8 +28,8 @@ from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import ROOT, SIGNER, FilledTable, catalogue_of, rating, ratings_table
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rating, ratings_table
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 LOCAL = "127.0.0.1:0"

@@ -8,9 +8,9 @@ import grpc
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.gateway import GatewayProcess
-from tests.kit.tables import catalogue_of
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.gateway import GatewayProcess
+from tests.kit.table.filled import catalogue_of
 
 pytestmark = pytest.mark.jvm
 

@@ -6,9 +6,9 @@ import grpc
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.gateway import GatewayProcess, soon
-from tests.kit.kafka import delete_topic
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.programs.kafka import delete_topic
 
 pytestmark = pytest.mark.jvm
 

@@ -16,9 +16,9 @@ from tablegate.gateway.server.preflight import reserve_address
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.gateway import SERVICE, GatewayProcess, soon
-from tests.kit.tables import catalogue_of
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.gateway import SERVICE, GatewayProcess, soon
+from tests.kit.table.filled import catalogue_of
 
 pytestmark = pytest.mark.jvm
 

@@ -24,10 +24,10 @@ from tablegate.gateway.query.plans import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from typer.testing import CliRunner
 
-from tests.kit.go_tools import go_tool
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import SIGNER, FilledTable, catalogue_of
-from tests.kit.threaded_door import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.programs.go_tools import go_tool
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of
 
 BALANCES = CONTRACTS / "examples/balances/v1/balances.proto"
 SERVICE = "examples.balances.v1.BalancesService"

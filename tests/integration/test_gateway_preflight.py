@@ -26,7 +26,7 @@ from tablegate.gateway.server.preflight import (
 )
 from tablegate.gateway.server.supervisor import EXITED
 
-from tests.kit.tables import RATINGS, ROOT, catalogue_of
+from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
 
 
 @pytest.fixture

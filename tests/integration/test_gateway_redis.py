@@ -9,11 +9,11 @@ import grpc
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.cluster import Cluster, Member
-from tests.kit.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.redis import RedisServer
-from tests.kit.tables import RATINGS, catalogue_of
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.cluster import Cluster, Member
+from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
+from tests.kit.programs.redis import RedisServer
+from tests.kit.table.filled import RATINGS, catalogue_of
 
 pytestmark = pytest.mark.jvm
 

@@ -21,8 +21,8 @@ from tablegate.gateway.server.preflight import load_contracts, reserve_address
 from tablegate.gateway.stores.lmdb.environment import wipe
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 
-from tests.kit.processes import alive
-from tests.kit.tables import RATINGS, ROOT, catalogue_of, rating, ratings_table
+from tests.kit.programs.processes import alive
+from tests.kit.table.filled import RATINGS, ROOT, catalogue_of, rating, ratings_table
 
 GET = "/examples.ratings.v1.RatingsService/GetRating"
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.kit.go_tools import go_tool
-from tests.kit.h2 import served
+from tests.kit.http.h2 import served
+from tests.kit.programs.go_tools import go_tool
 
 _CASES = 146  # of h2spec 2.2.1, the strict ones among them
 

@@ -12,7 +12,7 @@ from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 
-from tests.kit.kafka import NewRecord, consume, new_topic, nobody, produce
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, nobody, produce
 
 pytestmark = pytest.mark.jvm
 

@@ -24,9 +24,9 @@ from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from typer.testing import CliRunner, Result
 
 from tests.integration.test_job_run import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
-from tests.kit.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.jobs import WAIT_S, Changelog, JobProcess, Row, wait_until
-from tests.kit.kafka import NewRecord, RawRecord, consume, new_topic, produce
+from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
+from tests.kit.job.process import WAIT_S, Changelog, JobProcess, Row, wait_until
+from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a test starts Spark up to five times
 

@@ -27,9 +27,9 @@ from tablegate.jobs.running.options import Options
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 
-from tests.kit.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.jobs import Changelog, JobProcess, Row, wait_until
-from tests.kit.kafka import NewRecord, RawRecord, consume, new_topic, produce
+from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
+from tests.kit.job.process import Changelog, JobProcess, Row, wait_until
+from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 

@@ -25,10 +25,10 @@ from tablegate.gateway.replication.process import ReplicatorConfig, run_replicat
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 
-from tests.kit.changelog import RatingsChangelog
-from tests.kit.changes import position
-from tests.kit.kafka import NewRecord, closed_port, new_topic, nobody, produce
-from tests.kit.tables import catalogue_of
+from tests.kit.gateway_processes.changelog import RatingsChangelog
+from tests.kit.programs.kafka import NewRecord, closed_port, new_topic, nobody, produce
+from tests.kit.store.changes import position
+from tests.kit.table.filled import catalogue_of
 
 pytestmark = pytest.mark.jvm
 

@@ -30,10 +30,10 @@ from tablegate.jobs.table import (
 from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
 from tablegate.jobs.testing.events import START_TIME
 
-from tests.kit import fold_outputs, folds
-from tests.kit.folds import Fold
-from tests.kit.hard_events import extreme_bookings, hard, late_actions, malformed_like
-from tests.kit.laid_records import Place, Record, lay
+from tests.kit.job import fold_outputs, folds
+from tests.kit.job.folds import Fold
+from tests.kit.job.hard_events import extreme_bookings, hard, late_actions, malformed_like
+from tests.kit.job.laid_records import Place, Record, lay
 
 pytestmark = pytest.mark.jvm
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 
-from tests.kit.live_ratings import LiveRatings
-from tests.kit.tables import ROOT
+from tests.kit.gateways_in_process.live_ratings import LiveRatings
+from tests.kit.table.filled import ROOT
 
 CLIENTS = ROOT / "clients"
 BUILD_TIMEOUT_S = 280

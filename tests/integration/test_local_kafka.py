@@ -15,8 +15,8 @@ from tablegate.examples.demo.kafka import HOST, Broker
 from tablegate.jobs.jars import LocalError, jars
 from tablegate.jobs.jars.java import find_java
 
-from tests.kit.kafka import NewRecord, consume, new_topic, produce
-from tests.kit.processes import alive
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
+from tests.kit.programs.processes import alive
 
 RECORDS = [NewRecord(f"key-{number}".encode(), b"\x00value" if number % 3 else None) for number in range(200)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.kit.kafka import NewRecord, consume, new_topic, produce
-from tests.kit.processes import kill_tree
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
+from tests.kit.programs.processes import kill_tree
 
 pytestmark = pytest.mark.jvm
 
@@ -21,7 +21,7 @@ REPEATED_EACH = 7
 
 
 def start_job(bootstrap: str, source: str, output: str, directory: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.kit.once_job", bootstrap, source, output, str(directory)]
+    command = [sys.executable, "-m", "tests.kit.job.once_job", bootstrap, source, output, str(directory)]
     return subprocess.Popen(command, cwd=ROOT)
 
 

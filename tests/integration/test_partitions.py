@@ -20,13 +20,13 @@ from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
 from tablegate.jobs.running.session import spark_session
 
-from tests.kit.kafka import CONSUME_TIMEOUT_S, NewRecord, consume, new_topic, produce
+from tests.kit.programs.kafka import CONSUME_TIMEOUT_S, NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
 PARTITION_COUNT = 7  # a prime: a hash that is wrong in any bit lands elsewhere
 GOLDEN = Path(__file__).parents[1] / "golden"
-KEY_WRITER = Path(__file__).parents[1] / "kit" / "KeyWriter.java"
+KEY_WRITER = Path(__file__).parents[1] / "kit/job/KeyWriter.java"
 JAVA_TIMEOUT_S = 120.0  # 3 s on a quiet machine
 COLUMN_SQL = {
     KeyType.INT64: "bigint",

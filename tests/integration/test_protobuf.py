@@ -25,9 +25,9 @@ from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.jobs.testing import Event, run_table, stop_spark
 from tablegate.jobs.testing.session import process_session
 
-from tests.kit.jobs import JobProcess, wait_until
-from tests.kit.kafka import Broker, NewRecord, consume, new_topic, produce
-from tests.kit.orders.declared import LEGACY, LINE, ORDER, TABLE, table_of
+from tests.kit.job.orders.declared import LEGACY, LINE, ORDER, TABLE, table_of
+from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.programs.kafka import Broker, NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 

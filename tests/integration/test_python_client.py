@@ -24,11 +24,11 @@ from tablegate.gateway.query.errors import (
 )
 
 from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
-from tests.kit.changelog import RatingsChangelog
-from tests.kit.client_copies import Copy, for_asyncio, for_threads, request, stub_method
-from tests.kit.gateway import GatewayProcess, soon
-from tests.kit.kafka import new_topic
-from tests.kit.ratings_door import Fault, RatingsDoor
+from tests.kit.gateway_processes.changelog import RatingsChangelog
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.gateways_in_process.client_copies import Copy, for_asyncio, for_threads, request, stub_method
+from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.programs.kafka import new_topic
 
 Copying = Callable[..., AbstractContextManager[Copy]]
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}

@@ -34,10 +34,10 @@ from tablegate.client import (
     open_channel,
     subscribe,
 )
-from tests.kit.client_copies import request, stub_method
-from tests.kit.gateway import soon
-from tests.kit.ratings_door import Fault, RatingsDoor
-from tests.kit.tables import RATINGS, ROOT
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.client_copies import request, stub_method
+from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.table.filled import RATINGS, ROOT
 
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}
 WAIT_S = 60.0

@@ -10,7 +10,7 @@ import pytest
 from tablegate.examples.samples import ratings, stocks
 from tablegate.jobs.table import Mode
 
-from tests.kit.own_writes import GET_TICK, OwnWrites, ticks
+from tests.kit.gateway_processes.own_writes import GET_TICK, OwnWrites, ticks
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(1_200)]
 

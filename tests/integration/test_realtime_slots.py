@@ -12,8 +12,8 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.dataflow.sources import KafkaReader
 from tablegate.jobs.running.session import spark_session
 
-from tests.kit.jobs import wait_until
-from tests.kit.kafka import NewRecord, consume, new_topic, produce
+from tests.kit.job.process import wait_until
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 

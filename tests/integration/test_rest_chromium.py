@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.chromium import PROGRAM, Chromium
-from tests.kit.rest_door import RestDoor
+from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.programs.chromium import PROGRAM, Chromium
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")]
 

@@ -25,11 +25,11 @@ from tablegate.examples.samples import (
 from tablegate.gateway.contract.partitioner import murmur2_partition
 from tablegate.jobs.jars import LocalError
 
-from tests.kit import folds
-from tests.kit.folds import Fold
-from tests.kit.hard_events import extreme_bookings, hard, odd_ticks, odd_views
-from tests.kit.kafka import consume, new_topic
-from tests.kit.laid_records import Record, lay, records_of
+from tests.kit.job import folds
+from tests.kit.job.folds import Fold
+from tests.kit.job.hard_events import extreme_bookings, hard, odd_ticks, odd_views
+from tests.kit.job.laid_records import Record, lay, records_of
+from tests.kit.programs.kafka import consume, new_topic
 
 
 def _known_ratings(topic: str) -> list[Event]:

@@ -19,7 +19,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.schemas import SchemaRegistry, choose_value_schema
 from tablegate.v1 import changelog_pb2
 
-from tests.kit.avro_pairs import field, record
+from tests.kit.job.avro_pairs import field, record
 
 pytestmark = pytest.mark.jvm
 

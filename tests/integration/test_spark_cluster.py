@@ -12,10 +12,10 @@ from tablegate.jobs.jars.jars import cache_directory, jars
 from tablegate.jobs.planning.declarations import load_contract, load_table
 
 from tests.integration.test_job_run import PARTITIONS, fold_source, some_ratings, write_job
-from tests.kit.deployment import ROOT, command_line
-from tests.kit.jobs import Changelog, JobProcess, wait_until
-from tests.kit.kafka import new_topic, produce
-from tests.kit.spark_cluster import CORES, EXECUTOR_MB, SparkCluster, spark_environment
+from tests.kit.job.process import Changelog, JobProcess, wait_until
+from tests.kit.programs.deployment import ROOT, command_line
+from tests.kit.programs.kafka import new_topic, produce
+from tests.kit.programs.spark_cluster import CORES, EXECUTOR_MB, SparkCluster, spark_environment
 
 pytestmark = pytest.mark.jvm
 

@@ -14,9 +14,9 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.server.preflight import reserve_address
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.changelog import RatingsChangelog, many
-from tests.kit.gateway import GatewayProcess, soon
-from tests.kit.watchers import HOT, ChangesWriter, CountingStream, Watcher, check_bookmarks, wait_for
+from tests.kit.gateway_processes.changelog import RatingsChangelog, many
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.gateway_processes.watchers import HOT, ChangesWriter, CountingStream, Watcher, check_bookmarks, wait_for
 
 pytestmark = pytest.mark.jvm
 

@@ -19,9 +19,9 @@ from google.rpc import error_details_pb2
 from grpc_tools import protoc
 from tablegate.examples import CONTRACTS
 
-from tests.kit.chromium import PROGRAM, Chromium
-from tests.kit.tables import RATINGS, ROOT
-from tests.kit.web_door import WebDoor
+from tests.kit.gateways_in_process.web import WebDoor
+from tests.kit.programs.chromium import PROGRAM, Chromium
+from tests.kit.table.filled import RATINGS, ROOT
 
 SOURCES = ROOT / "tests/web"
 CACHE = ROOT / ".cache/web"

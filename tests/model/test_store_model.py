@@ -22,9 +22,9 @@ from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, S
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.redis.store import RedisStore
 
-from tests.kit.changes import change, past, position
-from tests.kit.memory_store import MemoryStore
-from tests.kit.redis import RedisServer
+from tests.kit.programs.redis import RedisServer
+from tests.kit.store.changes import change, past, position
+from tests.kit.store.memory import MemoryStore
 
 HISTORY_CHANGES_MAX = 6
 PLACES = [(StoreId(1), Partition(0)), (StoreId(1), Partition(1)), (StoreId(2), Partition(0))]

@@ -18,10 +18,10 @@ from tablegate.gateway.server.services.status import status_methods
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from typer.testing import CliRunner
 
-from tests.kit.certificates import Authority
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.http.certificates import Authority
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import RATINGS, SIGNER, catalogue_of, rating, ratings_table
 
 ROWS = 120
 

@@ -15,7 +15,7 @@ from tablegate.examples.demo.gateways import start_redis
 from tablegate.examples.demo.reads import Reads
 from tablegate.gateway.contract.catalogue import GetQuery
 
-from tests.kit.tables import catalogue_of
+from tests.kit.table.filled import catalogue_of
 
 MOVIE = 1
 PATH = "/examples.ratings.v1.RatingsService/GetRating"

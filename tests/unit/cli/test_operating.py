@@ -21,9 +21,9 @@ from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 LIVE, RESTORING = REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 Held = dict[str, dict[int, int]]

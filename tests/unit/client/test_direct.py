@@ -11,10 +11,10 @@ from grpc import aio as grpc_aio
 
 from tablegate.client import aio, open_direct_channel
 from tablegate.client.direct import DirectChannel
-from tests.kit.cluster_doors import EACH_ON_TWO, ClusterDoors, movie_of
-from tests.kit.gateway import soon
-from tests.kit.ratings_door import GET, RatingsDoor
-from tests.kit.tables import catalogue_of, rating
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.ratings import GET, RatingsDoor
+from tests.kit.table.filled import catalogue_of, rating
 
 ROWS = 60
 Ask = Callable[[int], Any]

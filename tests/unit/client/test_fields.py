@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tablegate.client import ContractMismatch, SourceRecord, Upsert, at_least_source
 from tablegate.client.fields import response_fields
 from tablegate.client.subscriber import Subscriber
-from tests.kit.tables import catalogue_of
+from tests.kit.table.filled import catalogue_of
 
 SHIFTS = Path(__file__).parent / "contracts/shifts.proto"
 START = datetime(2026, 11, 21, 8, 0, 0, 123, tzinfo=UTC)

@@ -14,7 +14,7 @@ from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, Wa
 from tablegate.client.failures import Failure
 from tablegate.client.owners import ENDPOINTS_MAX, PROOF_PAUSE_S, REFUSED_S, Owners, watch_request
 from tablegate.client.routes import route_of
-from tests.kit.tables import ACTIONS, RATINGS, catalogue_of
+from tests.kit.table.filled import ACTIONS, RATINGS, catalogue_of
 
 PARTITIONS = 6
 AWAY = Failure("UNAVAILABLE", "connection refused")

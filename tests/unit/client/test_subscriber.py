@@ -29,8 +29,8 @@ from tablegate.client import (
 from tablegate.client.failures import Failure, failure_of
 from tablegate.client.rows import Rows
 from tablegate.client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import LocalCall, rating
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import LocalCall, rating
 from tests.unit.query.conftest import Ratings, make_ratings
 
 PATH = "/examples.ratings.v1.RatingsService/SubscribeRatings"

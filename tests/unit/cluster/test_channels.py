@@ -7,9 +7,9 @@ import grpc
 import pytest
 from tablegate.gateway.http.tls import TlsFiles
 
-from tests.kit.certificates import Authority
-from tests.kit.cluster_doors import ClusterDoors
-from tests.kit.tables import rating
+from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tests.kit.http.certificates import Authority
+from tests.kit.table.filled import rating
 
 HELD = {"a": [0, 1, 2], "b": [3, 4, 5]}
 ROWS = 60

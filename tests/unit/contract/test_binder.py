@@ -17,8 +17,8 @@ from tablegate.gateway.contract.catalogue import (
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
 from tablegate.gateway.contract.keys import KeyColumn, KeyType
 
-from tests.kit.contracts import RATINGS, VISITS, bind_ratings, bind_sources, bind_visits
-from tests.kit.wrong_contracts import (
+from tests.kit.table.contracts import RATINGS, VISITS, bind_ratings, bind_sources, bind_visits
+from tests.kit.table.wrong_contracts import (
     NEWER_OPTIONS,
     RULES,
     WRONG_OPTIONS,

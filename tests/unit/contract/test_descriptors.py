@@ -7,7 +7,7 @@ from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
 
-from tests.kit.contracts import RATINGS, VISITS
+from tests.kit.table.contracts import RATINGS, VISITS
 
 
 def place(directory, name, text):

@@ -2,8 +2,8 @@ import pytest
 from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.http_rules import FieldPath, parameter_fields
 
-from tests.kit.contracts import RATINGS, bind_ratings
-from tests.kit.things import thing_routes
+from tests.kit.table.contracts import RATINGS, bind_ratings
+from tests.kit.table.things import thing_routes
 
 
 def dotted(field: FieldPath) -> str:

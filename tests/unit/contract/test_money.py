@@ -17,8 +17,8 @@ from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
 
-from tests.kit.contracts import bind_sources
-from tests.kit.tables import catalogue_of
+from tests.kit.table.contracts import bind_sources
+from tests.kit.table.filled import catalogue_of
 
 BALANCES = CONTRACTS / "examples/balances/v1/balances.proto"
 UNITS_MAX = 2**63 - 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, UnsupportedColumn, row_schema
 
-from tests.kit.contracts import bind_ratings, bind_sources
+from tests.kit.table.contracts import bind_ratings, bind_sources
 
 COLUMNS = {
     "i32": ("int32", st.integers(-(2**31), 2**31 - 1)),

@@ -20,7 +20,7 @@ from tablegate.internal.v1.tokens_pb2 import (
     Token,
 )
 
-from tests.kit.contracts import bind_ratings
+from tests.kit.table.contracts import bind_ratings
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))

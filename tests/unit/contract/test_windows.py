@@ -18,10 +18,10 @@ from tablegate.gateway.contract.keys import (
 )
 from tablegate.gateway.contract.windows import Expiry, Window
 
-from tests.kit.contracts import RATINGS, bind_ratings, bind_sources
-from tests.kit.tables import ACTIONS as ACTIONS_PATH
-from tests.kit.tables import catalogue_of
-from tests.kit.wrong_contracts import Edit, edit
+from tests.kit.table.contracts import RATINGS, bind_ratings, bind_sources
+from tests.kit.table.filled import ACTIONS as ACTIONS_PATH
+from tests.kit.table.filled import catalogue_of
+from tests.kit.table.wrong_contracts import Edit, edit
 
 ACTIONS = ACTIONS_PATH.read_text("utf-8")
 SERVICE = "/examples.actions.v1.ActionCountsService"

@@ -13,7 +13,7 @@ from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
 from typer.main import get_command
 
-from tests.kit.deployment import DEPLOY, ROOT, compose, job_arguments, serve_arguments
+from tests.kit.programs.deployment import DEPLOY, ROOT, compose, job_arguments, serve_arguments
 
 FILE = compose()
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]

@@ -6,7 +6,7 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.kit.deployment import DEPLOY, ROOT, compose
+from tests.kit.programs.deployment import DEPLOY, ROOT, compose
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 STAGES = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)

@@ -10,7 +10,7 @@ from jsonschema import Draft7Validator
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
 
-from tests.kit.deployment import DEPLOY, compose, kubernetes_objects, serve_arguments
+from tests.kit.programs.deployment import DEPLOY, compose, kubernetes_objects, serve_arguments
 
 GROUPS = {"v1": "core", "apps/v1": "apps", "policy/v1": "policy"}
 DEFINITIONS = json.loads((Path(__file__).with_name("schemas") / "kubernetes-1.34.json").read_text())["$defs"]

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.web_door import WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import WebClient, WebDoor, client_of, web_clients
 
 
 @pytest.fixture(scope="module")

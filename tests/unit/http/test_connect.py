@@ -18,10 +18,10 @@ from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
-from tests.kit import h2
-from tests.kit.gateway import soon
-from tests.kit.tables import catalogue_of, rating
-from tests.kit.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.http import h2
+from tests.kit.table.filled import catalogue_of, rating
 
 GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"

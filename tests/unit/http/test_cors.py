@@ -3,7 +3,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kit.web_door import SERVICE, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import SERVICE, WebClient, WebDoor, client_of, web_clients
 
 PAGE = "https://shop.example"
 GET_RATING = f"{SERVICE}/GetRating"

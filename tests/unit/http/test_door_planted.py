@@ -26,8 +26,9 @@ from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, RequestTooLarge
 
-from tests.kit.certificates import Authority
-from tests.kit.h2 import (
+from tests.kit.gateways_in_process.web import SERVICE, codec
+from tests.kit.http.certificates import Authority
+from tests.kit.http.h2 import (
     HEAD,
     OPENING,
     PIECE,
@@ -43,9 +44,8 @@ from tests.kit.h2 import (
     over_a_connection,
     request,
 )
-from tests.kit.http1 import OK, http1_server
-from tests.kit.listening import served as listening
-from tests.kit.web_door import SERVICE, codec
+from tests.kit.http.http1 import OK, http1_server
+from tests.kit.http.listening import served as listening
 
 WIDE_CONNECTION = frames.window_update(0, 2**31 - 1 - frames.WINDOW_BYTES)
 HELD = range(1, 2 * (HELD_BYTES_MAX // 99_000 + 2) + 1, 2)

@@ -7,8 +7,8 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX
 
-from tests.kit.tables import catalogue_of
-from tests.kit.web_door import SERVICE, Answer, WebClient
+from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient
+from tests.kit.table.filled import catalogue_of
 
 GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"

@@ -6,7 +6,7 @@ import socket
 import pytest
 from tablegate.gateway.http.h1.connection import AHEAD_BYTES_MAX, WRITE_BUFFER_BYTES
 
-from tests.kit.http1 import BIG, BODY_BYTES_MAX, OK, Client, Http1Server, http1_server, until
+from tests.kit.http.http1 import BIG, BODY_BYTES_MAX, OK, Client, Http1Server, http1_server, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: a\r\n\r\n"
 GET_LAST = b"GET /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"

@@ -7,7 +7,7 @@ from tablegate.gateway.http.h2.frames import ACK, END_HEADERS, ENHANCE_YOUR_CALM
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
 from tablegate.gateway.http.h2.receiver import CONTINUATIONS_MAX, STREAMS_MAX
 
-from tests.kit.h2 import RawClient, Served, block, call, data, head, over_a_connection, request
+from tests.kit.http.h2 import RawClient, Served, block, call, data, head, over_a_connection, request
 
 _PING = frame(frames.PING, 0, 0, b"12345678")
 

@@ -10,7 +10,7 @@ from tablegate.gateway.http.h2.frames import ACK, frame
 from tablegate.gateway.http.h2.receiver import STREAMS_MAX
 from tablegate.gateway.http.h2.streams import HELD_BYTES_MAX
 
-from tests.kit.h2 import (
+from tests.kit.http.h2 import (
     OPENING,
     PIECE,
     RawClient,

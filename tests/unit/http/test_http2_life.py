@@ -7,7 +7,7 @@ from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.connection import LINGER_S, Http2Limits
 from tablegate.gateway.http.h2.frames import ACK, ENHANCE_YOUR_CALM, NO_ERROR, PROTOCOL_ERROR, frame
 
-from tests.kit.h2 import (
+from tests.kit.http.h2 import (
     OPENING,
     Frame,
     RawClient,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, PADDED, PRIORITIZED, frame
 
-from tests.kit.h2 import (
+from tests.kit.http.h2 import (
     HEAD,
     OPENING,
     REQUEST,

@@ -11,8 +11,8 @@ from tablegate.gateway.http.rest.json_codec import DEPTH_MAX, JSON_BYTES_MAX, VA
 from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, status_of
 
-from tests.kit.tables import catalogue_of, rating
-from tests.kit.web_door import SERVICE, codec
+from tests.kit.gateways_in_process.web import SERVICE, codec
+from tests.kit.table.filled import catalogue_of, rating
 
 CODEC = codec()
 SECRET = "s3cret-value"

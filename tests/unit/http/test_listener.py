@@ -10,8 +10,8 @@ import socket
 import pytest
 from tablegate.gateway.http.listener import Limits, Listener
 
-from tests.kit.http1 import SmallApp, until
-from tests.kit.listening import GET, LATER, PREFACE, SETTINGS, frame, served
+from tests.kit.http.http1 import SmallApp, until
+from tests.kit.http.listening import GET, LATER, PREFACE, SETTINGS, frame, served
 
 TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 506
 

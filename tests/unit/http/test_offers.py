@@ -10,8 +10,8 @@ import grpc
 import pytest
 from tablegate.gateway.query.call import Call, StreamMethod
 
-from tests.kit.tables import catalogue_of, rating
-from tests.kit.web_door import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.table.filled import catalogue_of, rating
 
 SCAN = f"{SERVICE}/ScanRatings"
 LARGE = "/test.Service/Large"

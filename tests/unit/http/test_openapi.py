@@ -13,10 +13,10 @@ from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi import openapi_document
 
-from tests.kit.contracts import VISITS, bind_visits
-from tests.kit.rest_door import RestDoor
-from tests.kit.tables import RATINGS, ROOT, catalogue_of
-from tests.kit.web_door import WebClient
+from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.web import WebClient
+from tests.kit.table.contracts import VISITS, bind_visits
+from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
 
 validation = pytest.importorskip("openapi_spec_validator", reason="openapi-spec-validator is not installed")
 schemas = pytest.importorskip("openapi_schema_validator")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.rest_door import RestDoor
-from tests.kit.web_door import WebClient, client_of, web_clients
+from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.web import WebClient, client_of, web_clients
 
 TYPES = {
     "/docs": "text/html; charset=utf-8",

@@ -30,14 +30,14 @@ from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.plans import query_methods
 
-from tests.kit.certificates import HOSTS, Authority, Pair
-from tests.kit.cluster_doors import ClusterDoors
-from tests.kit.h2 import OPENING, RawClient, data, head, request
-from tests.kit.http1 import Client, until
-from tests.kit.listening import LATER, served
-from tests.kit.memory_store import MemoryStore
-from tests.kit.subscribing import Copy
-from tests.kit.tables import SIGNER, LocalCall, catalogue_of, rating, ratings_table
+from tests.kit.call.subscribing import Copy
+from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tests.kit.http.certificates import HOSTS, Authority, Pair
+from tests.kit.http.h2 import OPENING, RawClient, data, head, request
+from tests.kit.http.http1 import Client, until
+from tests.kit.http.listening import LATER, served
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of, rating, ratings_table
 
 RESOURCE_EXHAUSTED = b"8"
 FORWARDED_CALL = (FORWARDED.encode(), b"any")

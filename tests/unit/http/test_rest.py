@@ -9,9 +9,9 @@ from google.rpc import code_pb2
 from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
-from tests.kit.gateway import soon
-from tests.kit.rest_door import RestDoor
-from tests.kit.web_door import HTTP_TIMEOUT_S, Answer, WebClient, client_of, web_clients
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.web import HTTP_TIMEOUT_S, Answer, WebClient, client_of, web_clients
 
 RULES = {
     "GetThing": """

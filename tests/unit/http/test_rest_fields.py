@@ -7,7 +7,7 @@ from tablegate.gateway.contract.http_rules import parameter_fields
 from tablegate.gateway.http.rest.fields import FieldSetter, names_of
 from tablegate.gateway.query.errors import InvalidField
 
-from tests.kit.things import thing_routes
+from tests.kit.table.things import thing_routes
 
 [ROUTE], _ = thing_routes(GetThing='get: "/v1/things"')
 SETTERS = {name: FieldSetter(field) for field in parameter_fields(ROUTE) for name in names_of(field)}

@@ -11,9 +11,9 @@ import pytest
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
 
-from tests.kit.certificates import Authority, Pair
-from tests.kit.http1 import BIG, Client
-from tests.kit.listening import GET, PREFACE, SETTINGS, Served, frame, served
+from tests.kit.http.certificates import Authority, Pair
+from tests.kit.http.http1 import BIG, Client
+from tests.kit.http.listening import GET, PREFACE, SETTINGS, Served, frame, served
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tablegate.jobs.table import Bytes, Double, Json, Latest, Long, Source, Tabl
 from tablegate.jobs.testing import Event, UnfitEvent
 from tablegate.jobs.testing.events import START_TIME, Record, lay_events
 
-from tests.kit.laid_records import Record as LaidRecord
-from tests.kit.laid_records import avro_value
+from tests.kit.job.laid_records import Record as LaidRecord
+from tests.kit.job.laid_records import avro_value
 
 RATINGS, BALANCES, CUSTOMERS = load_table("ratings"), load_table("balances"), load_table("customers")
 EVERY_FORMAT = Table(

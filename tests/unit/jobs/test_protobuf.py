@@ -20,7 +20,7 @@ from tablegate.jobs.table import DeclarationError, Json, Mode, Protobuf, RowOutp
 from tablegate.jobs.testing import Event, UnfitEvent
 from tablegate.jobs.testing.events import lay_events
 
-from tests.kit.orders.declared import LEGACY, LINE, ORDER, table_of
+from tests.kit.job.orders.declared import LEGACY, LINE, ORDER, table_of
 
 LINE_TYPE = (
     "struct<product:string,pieces:int,price:struct<currency_code:string,amount:decimal(28,9)>,parts:array<string>>"
@@ -241,11 +241,11 @@ def test_long_message_index(tmp_path: Path) -> None:
     [
         (Protobuf("tests.orders.Order", file="none.proto"), 'message file "none.proto" is neither in '),
         (
-            Protobuf("Order", file="../../kit/orders/orders.proto"),
+            Protobuf("Order", file="../../kit/job/orders/orders.proto"),
             'has no message "Order"; give its full name, like "tests.orders.Cancelled"',
         ),
         (
-            Protobuf("tests.orders.Nothing", file="../../kit/orders/legacy.proto"),
+            Protobuf("tests.orders.Nothing", file="../../kit/job/orders/legacy.proto"),
             'message "tests.orders.Nothing" has no fields',
         ),
     ],

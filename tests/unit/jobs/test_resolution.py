@@ -5,7 +5,7 @@ import json
 import pytest
 from tablegate.jobs.planning.resolution import record_names, why_unreadable
 
-from tests.kit.avro_pairs import PAIRS, Pair, field, one, record
+from tests.kit.job.avro_pairs import PAIRS, Pair, field, one, record
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)

@@ -19,7 +19,7 @@ from tablegate.jobs.planning.schemas import (
 )
 from tablegate.v1 import changelog_pb2
 
-from tests.kit.avro_pairs import field, record
+from tests.kit.job.avro_pairs import field, record
 
 SCHEMA = {"type": "record", "name": "R", "fields": []}
 OTHER = {"type": "record", "name": "Other", "fields": []}

@@ -15,8 +15,8 @@ from tablegate.gateway.query.subscribe import sources as givers
 from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
 from tablegate.gateway.stores.base import StoreReader
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 
 SHOP = Path(__file__).parent / "contracts" / "shop.proto"
 

@@ -15,7 +15,7 @@ from tablegate.gateway.query.errors import (
     UntrackedSource,
 )
 
-from tests.kit.tables import LocalCall, now_ms, rating
+from tests.kit.table.filled import LocalCall, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 

@@ -15,8 +15,8 @@ from tablegate.gateway.stores.base import Phase, Snapshot
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import LocalCall, catalogue_of, rating, ratings_table
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import LocalCall, catalogue_of, rating, ratings_table
 from tests.unit.query.conftest import Asker, Ratings, Shop
 
 

@@ -22,9 +22,9 @@ from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
 
-from tests.kit.cluster_doors import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import SIGNER, LocalCall, catalogue_of, rating
+from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of, rating
 from tests.unit.query.test_routed_unary import ROWS, failure
 
 PARTITIONS = 12

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 
-from tests.kit.tables import rating
+from tests.kit.table.filled import rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

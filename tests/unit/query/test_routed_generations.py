@@ -10,9 +10,9 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
-from tests.kit.cluster_doors import EACH_ON_ONE, ClusterDoors, movie_of
-from tests.kit.subscribing import Copy
-from tests.kit.tables import rating
+from tests.kit.call.subscribing import Copy
+from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, movie_of
+from tests.kit.table.filled import rating
 from tests.unit.query.test_routed_subscribe import filled, subscribed
 from tests.unit.query.test_routed_unary import ROWS
 

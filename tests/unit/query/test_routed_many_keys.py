@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.kit.cluster_doors import ALONE, EACH_ON_ONE, ClusterDoors
-from tests.kit.tables import RATINGS, rating
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, ClusterDoors
+from tests.kit.table.filled import RATINGS, rating
 
 KEYS = 1_000
 ROWS = 900

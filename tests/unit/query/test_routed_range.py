@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tablegate.gateway.query import ranges
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 
-from tests.kit.cluster_doors import ALONE, ClusterDoors, Held
-from tests.kit.tables import rating
+from tests.kit.gateways_in_process.cluster import ALONE, ClusterDoors, Held
+from tests.kit.table.filled import rating
 
 SPREADS: tuple[Held, ...] = (
     {"a": [0, 1], "b": [2, 3], "c": [4, 5]},

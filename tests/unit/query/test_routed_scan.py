@@ -12,9 +12,9 @@ from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable,
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
 
-from tests.kit.local_cluster import SAFE, Held, LocalCluster
-from tests.kit.subscribing import token_of
-from tests.kit.tables import SIGNER, LocalCall, rating
+from tests.kit.call.subscribing import token_of
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held, LocalCluster
+from tests.kit.table.filled import SIGNER, LocalCall, rating
 from tests.unit.query.conftest import SHOP
 
 SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone

@@ -10,10 +10,10 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.local_cluster import LocalCluster
-from tests.kit.parcels import DEPOTS, NUMBERS, PARCELS, copy
-from tests.kit.subscribing import TIMEOUT_S, Copy, options
-from tests.kit.tables import rating
+from tests.kit.call.subscribing import TIMEOUT_S, Copy, options
+from tests.kit.gateways_in_process.cluster_without_network import LocalCluster
+from tests.kit.table.filled import rating
+from tests.kit.table.parcels import DEPOTS, NUMBERS, PARCELS, copy
 
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
 HELD = {0: [0], 1: [1, 2], 2: [2]}

@@ -8,9 +8,9 @@ import grpc
 import pytest
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
-from tests.kit.subscribing import Copy, options
-from tests.kit.tables import rating
+from tests.kit.call.subscribing import Copy, options
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors
+from tests.kit.table.filled import rating
 
 ROWS = 6_000
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 100_000_000}}

@@ -17,9 +17,9 @@ from tablegate.gateway.query.subscribe import sources as givers
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 
-from tests.kit.local_cluster import SAFE, Held, LocalCluster
-from tests.kit.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
-from tests.kit.tables import LocalCall
+from tests.kit.call.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held, LocalCluster
+from tests.kit.table.filled import LocalCall
 
 QUICK = {"progress_interval": {"nanos": 20_000_000}}
 SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}

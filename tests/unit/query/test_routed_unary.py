@@ -16,8 +16,8 @@ from tablegate.gateway.query.plans import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
-from tests.kit.cluster_doors import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
-from tests.kit.tables import SIGNER, rating
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.table.filled import SIGNER, rating
 from tests.unit.query.conftest import SHOP
 
 ROWS = 300

@@ -12,10 +12,10 @@ from tablegate.gateway.query import scan
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.local_cluster import Held, LocalCluster
-from tests.kit.parcels import PARCELS
+from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
+from tests.kit.gateways_in_process.cluster_without_network import Held, LocalCluster
 from tests.kit.seeds import seeds
-from tests.kit.subscribing import TIMEOUT_S, Copy, options, token_of
+from tests.kit.table.parcels import PARCELS
 
 VISITS = PARCELS.with_name("visits.proto")
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}

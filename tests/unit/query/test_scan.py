@@ -19,8 +19,8 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.stores.base import Change, Phase
 
-from tests.kit.subscribing import token_of
-from tests.kit.tables import FilledTable, LocalCall, catalogue_of, now_ms, rating
+from tests.kit.call.subscribing import token_of
+from tests.kit.table.filled import FilledTable, LocalCall, catalogue_of, now_ms, rating
 from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 

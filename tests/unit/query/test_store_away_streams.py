@@ -11,10 +11,10 @@ from tablegate.gateway.query.errors import StoreAway
 from tablegate.gateway.query.subscribe import routed as routed_subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
-from tests.kit.breaking_store import GONE, UNREADABLE, At
-from tests.kit.local_cluster import SAFE, LocalCluster
-from tests.kit.subscribing import Copy
-from tests.kit.tables import rating
+from tests.kit.call.subscribing import Copy
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster
+from tests.kit.store.breaking import GONE, UNREADABLE, At
+from tests.kit.table.filled import rating
 from tests.unit.query.test_routed_scan import ids, scanned, take_all
 from tests.unit.query.test_routed_subscribe import Writer, filled, subscribed
 from tests.unit.query.test_routed_subscribe import take_all as until_the_end

@@ -20,8 +20,8 @@ from tablegate.v1.query_pb2 import (
     SUBSCRIBE_START_LIVE,
 )
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
+from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
+from tests.kit.store.memory import MemoryStore
 from tests.unit.query.conftest import Ratings, make_ratings
 
 

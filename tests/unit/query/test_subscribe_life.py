@@ -14,10 +14,10 @@ from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.memory_store import MemorySnapshot, MemoryStore
-from tests.kit.parcels import Parcels, copy
-from tests.kit.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
-from tests.kit.tables import FilledTable, catalogue_of, rating
+from tests.kit.call.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
+from tests.kit.store.memory import MemorySnapshot, MemoryStore
+from tests.kit.table.filled import FilledTable, catalogue_of, rating
+from tests.kit.table.parcels import Parcels, copy
 from tests.unit.query.conftest import Asker, Ratings, make_ratings
 
 

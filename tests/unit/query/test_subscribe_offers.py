@@ -13,8 +13,8 @@ from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
-from tests.kit.tables import LocalCall
+from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
+from tests.kit.table.filled import LocalCall
 from tests.unit.query.conftest import Ratings, make_ratings
 
 

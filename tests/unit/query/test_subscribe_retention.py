@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tablegate.gateway.query import live_table
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.subscribing import OFTEN, Copy, opened, options, token_of
-from tests.kit.tables import ACTIONS, FilledTable, catalogue_of
+from tests.kit.call.subscribing import OFTEN, Copy, opened, options, token_of
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import ACTIONS, FilledTable, catalogue_of
 from tests.unit.query.conftest import Asker
 
 METHOD = "SubscribeActionCounts"

@@ -9,8 +9,8 @@ import pytest
 from tablegate.gateway.query import live_table
 from tablegate.gateway.query.errors import SlowSubscription
 
-from tests.kit.parcels import Parcels, copy
-from tests.kit.subscribing import OFTEN, Stream, opened, options
+from tests.kit.call.subscribing import OFTEN, Stream, opened, options
+from tests.kit.table.parcels import Parcels, copy
 
 PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
     ({}, lambda depot, number, weight: True),

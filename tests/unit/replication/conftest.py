@@ -21,9 +21,9 @@ from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
-from tests.kit.memory_log import MemoryBroker, MemoryLog
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import catalogue_of
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import catalogue_of
 
 PARTITIONS = 2
 START_MS = 1_790_000_000_000

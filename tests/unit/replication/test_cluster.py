@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kit.cluster_world import Member, SlowLog, World
+from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.seeds import seeds
 
 

@@ -5,9 +5,9 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.stores.redis.store import RedisStore
 
-from tests.kit.memory_log import MemoryBroker
-from tests.kit.redis import RedisServer, needs_redis
-from tests.kit.tables import RATINGS, catalogue_of
+from tests.kit.programs.redis import RedisServer, needs_redis
+from tests.kit.replication.memory_log import MemoryBroker
+from tests.kit.table.filled import RATINGS, catalogue_of
 from tests.unit.replication.conftest import FakeClock, Gateway, Job
 
 COUNTS = {movie: movie + 1 for movie in range(40)}

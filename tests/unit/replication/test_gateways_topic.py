@@ -17,9 +17,9 @@ from tablegate.v1.cluster_pb2 import (
 )
 from tablegate.v1.status_pb2 import GatewayStatus
 
-from tests.kit.memory_log import MemoryBroker, MemoryLog
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import catalogue_of
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import catalogue_of
 from tests.unit.replication.conftest import FakeClock
 
 SOURCE = TopicPartition("gateways", Partition(0))

@@ -9,7 +9,7 @@ from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.v1.changelog_pb2 import SourceTopic
 
-from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.seeds import seeds
 from tests.unit.replication.conftest import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 

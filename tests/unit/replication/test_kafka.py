@@ -10,7 +10,7 @@ from tablegate.gateway.contract.versions import VERSION_HEADER
 from tablegate.gateway.kafka.client import KafkaLog
 from tablegate.gateway.kafka.log import Fetched
 
-from tests.kit.memory_log import source
+from tests.kit.replication.memory_log import source
 
 RECORDS = 3
 SOURCE = source("changelog", 0)

@@ -6,8 +6,8 @@ import pytest
 from tablegate.gateway.kafka.log import Fetched
 from typing_extensions import override
 
-from tests.kit.cluster_world import World
-from tests.kit.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicators import World
 from tests.kit.seeds import seeds
 
 LATE_MS = 1_500  # three beats under way: less than what makes a gateway look dead

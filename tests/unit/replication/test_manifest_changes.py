@@ -10,7 +10,7 @@ from tablegate.gateway.replication.manifests import ManifestSequence
 from tablegate.v1 import options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
-from tests.kit.memory_log import MemoryBroker, source
+from tests.kit.replication.memory_log import MemoryBroker, source
 from tests.unit.query.conftest import Asker
 from tests.unit.replication.conftest import PARTITIONS, Gateway, Job
 

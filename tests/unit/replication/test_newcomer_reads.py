@@ -6,10 +6,10 @@ import pytest
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tablegate.v1.status_pb2 import PARTITION_ROUTE_FORWARDED
 
-from tests.kit.cluster_doors import ALONE, ClusterDoors
-from tests.kit.cluster_world import World
-from tests.kit.metadata import at
-from tests.kit.tables import rating
+from tests.kit.gateways_in_process.cluster import ALONE, ClusterDoors
+from tests.kit.gateways_in_process.metadata import at
+from tests.kit.replication.replicators import World
+from tests.kit.table.filled import rating
 
 ROWS = 60
 

@@ -10,7 +10,7 @@ from tablegate.gateway.replication.stored_table import StoredTable, next_name
 from tablegate.gateway.replication.table_log import TableLog
 from tablegate.v1.cluster_pb2 import GatewayRecord
 
-from tests.kit.cluster_world import Member, SlowLog, World
+from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.seeds import seeds
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.kit.cluster_world import Member, World, another_contract
+from tests.kit.replication.replicators import Member, World, another_contract
 from tests.kit.seeds import seeds
 
 

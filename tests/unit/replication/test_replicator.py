@@ -9,7 +9,7 @@ from tablegate.gateway.kafka.log import Fetched, TopicFacts
 from tablegate.gateway.stores.base import Phase
 from typing_extensions import override
 
-from tests.kit.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
+from tests.kit.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
 from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job, key_of, value_of
 
 

@@ -13,8 +13,7 @@ from tablegate.gateway.contract.versions import make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.windowed import (
+from tests.kit.replication.windows import (
     DAY_S,
     NAME,
     PARTITIONS,
@@ -26,6 +25,7 @@ from tests.kit.windowed import (
     key_of,
     value_of,
 )
+from tests.kit.store.memory import MemoryStore
 from tests.unit.replication.conftest import START_MS
 
 

@@ -13,9 +13,9 @@ from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import RedisStore
 from typing_extensions import override
 
-from tests.kit.cluster_world import Member, World
-from tests.kit.memory_log import MemoryBroker, MemoryLog
-from tests.kit.redis import RedisServer, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
+from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicators import Member, World
 from tests.kit.seeds import seeds
 
 pytestmark = needs_redis

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.cluster_doors import EACH_ON_TWO, ClusterDoors
-from tests.kit.tables import rating
+from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors
+from tests.kit.table.filled import rating
 
 ROWS = 60
 

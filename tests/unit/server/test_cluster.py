@@ -11,7 +11,7 @@ from tablegate.gateway.server.child import ChildConfig
 from tablegate.gateway.server.cluster import check_cluster, membership_of
 from tablegate.gateway.server.config import ServeConfig, ServeError
 
-from tests.kit.tables import RATINGS, catalogue_of
+from tests.kit.table.filled import RATINGS, catalogue_of
 
 
 def config(data: Path, **more: Any) -> ServeConfig:

@@ -9,10 +9,10 @@ from tablegate.v1 import cluster_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
 
-from tests.kit.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors, movie_of
-from tests.kit.gateway import soon
-from tests.kit.metadata import RATINGS_SERVICE, at, ranked_ids, refused
-from tests.kit.tables import SIGNER
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.metadata import RATINGS_SERVICE, at, ranked_ids, refused
+from tests.kit.table.filled import SIGNER
 
 
 def _routes(answer: ExplainResponse) -> dict[int, tuple[str, str]]:

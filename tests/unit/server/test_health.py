@@ -8,8 +8,8 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.server.services.health import live_tables
 from tablegate.gateway.stores.base import Phase
 
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import FilledTable, ratings_table
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import FilledTable, ratings_table
 from tests.unit.cluster.test_directory import live, told
 from tests.unit.cluster.test_directory import status as status_of
 

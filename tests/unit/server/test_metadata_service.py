@@ -13,11 +13,11 @@ from tablegate.v1 import cluster_pb2, options_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
 
-from tests.kit.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
-from tests.kit.memory_store import MemoryStore
-from tests.kit.metadata import Asked, at, ranked_ids, refused
-from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors
+from tests.kit.gateways_in_process.metadata import Asked, at, ranked_ids, refused
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 from tests.unit.server.conftest import ROWS
 
 

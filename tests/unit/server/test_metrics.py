@@ -17,10 +17,10 @@ from tablegate.gateway.server.services.metrics import Metrics
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 
-from tests.kit.gateway import soon
-from tests.kit.memory_store import MemoryStore
-from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 PARENT = 17

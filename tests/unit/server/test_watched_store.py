@@ -8,9 +8,9 @@ from tablegate.gateway.server import watched_store
 from tablegate.gateway.server.watched_store import WatchedStore
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 
-from tests.kit.breaking_store import BreakingStore
-from tests.kit.gateway import soon
-from tests.kit.memory_store import MemoryStore
+from tests.kit.gateway_processes.gateway import soon
+from tests.kit.store.breaking import BreakingStore
+from tests.kit.store.memory import MemoryStore
 
 
 class Opened:

@@ -9,9 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe.cursor import HistoryLost, ReadBudget, start_live, step
 
-from tests.kit.changes import change, position
-from tests.kit.memory_store import MemoryStore
-from tests.kit.subscribe_world import (
+from tests.kit.call.subscribe_world import (
     BLUE,
     LETTERS,
     PARTITIONS,
@@ -22,6 +20,8 @@ from tests.kit.subscribe_world import (
     World,
     positions,
 )
+from tests.kit.store.changes import change, position
+from tests.kit.store.memory import MemoryStore
 
 STEPS_MAX = 1_000  # to a whole copy, which takes twenty
 partitions = st.sampled_from(PARTITIONS)

@@ -11,10 +11,7 @@ from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Mar
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 
-from tests.kit.changes import position
-from tests.kit.memory_store import MemorySnapshot
-from tests.kit.seeds import seeds
-from tests.kit.subscribe_world import (
+from tests.kit.call.subscribe_world import (
     ALL_RED,
     BLUE,
     EVERYTHING,
@@ -29,6 +26,9 @@ from tests.kit.subscribe_world import (
     World,
     positions,
 )
+from tests.kit.seeds import seeds
+from tests.kit.store.changes import position
+from tests.kit.store.memory import MemorySnapshot
 
 LONG_S = 1_000.0
 P0, P1, P2 = PARTITIONS

@@ -1,0 +1,129 @@
+"""All that clients do with the cells at once, while somebody writes them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Self
+
+from tests.kit.gateway_processes.cells.changelog import Cells, CellsWriter
+from tests.kit.gateway_processes.cells.copies import CellsCopy
+from tests.kit.gateway_processes.cells.readers import (
+    EACH_IN_TURN,
+    BatchGets,
+    Failure,
+    Gets,
+    Reader,
+    Scans,
+    ShelfWalks,
+    TableWalks,
+)
+from tests.kit.gateway_processes.cluster import Cluster
+from tests.kit.gateway_processes.gateway import soon
+
+READERS: Sequence[tuple[Callable[..., Reader], float]] = (  # with the seconds between two reads: about 500 reads/s
+    (Gets, 0.008),
+    (Gets, 0.008),
+    (partial(Gets, options=EACH_IN_TURN), 0.008),
+    (BatchGets, 0.02),
+    (ShelfWalks, 0.02),
+    (TableWalks, 0.2),
+    (Scans, 0.3),
+)
+CHANGES_PER_S = 200
+COPIED_SHELF = 1
+ALL_S = 60.0
+
+
+class Load:
+    """A writer, readers of all kinds, and two subscribers, while the block runs. They prefer different gateways.
+
+    With `names` they know those gateways alone.
+    """
+
+    def __init__(self, cells: Cells, cluster: Cluster, *, names: Sequence[str] | None = None, seed: int = 0) -> None:
+        self.cells = cells
+        self.readers = [
+            kind(cells, cluster.target(place, names), pause_s=pause_s, seed=seed + place)
+            for place, (kind, pause_s) in enumerate(READERS)
+        ]
+        self.copies = [
+            CellsCopy(cells, cluster.target(0, names)),
+            CellsCopy(cells, cluster.target(1, names), shelf=COPIED_SHELF),
+        ]
+        self.writing = CellsWriter(cells, changes_per_s=CHANGES_PER_S, seed=seed)
+        self._writers = ExitStack()
+        self._clients = ExitStack()
+
+    def __enter__(self) -> Self:
+        for reader in self.readers:
+            self._clients.enter_context(reader)
+        for copy in self.copies:
+            self._clients.enter_context(copy)
+        self._writers.enter_context(self.writing)
+        soon(lambda: all(reader.reads for reader in self.readers), "each reader has read", ALL_S)
+        soon(lambda: all(copy.is_current for copy in self.copies), "each copy is current", ALL_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writers.close()
+        self._clients.close()
+
+    @property
+    def violations(self) -> list[str]:
+        """Return what no client may see."""
+        seen = [reader.violations for reader in self.readers] + [copy.violations for copy in self.copies]
+        return [text for texts in seen for text in texts]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Return the calls that failed."""
+        return [failure for reader in self.readers for failure in reader.failures]
+
+    @property
+    def breaks(self) -> list[Failure]:
+        """Return the scans whose stream broke off."""
+        return [failure for reader in self.readers for failure in reader.breaks]
+
+    @property
+    def reads(self) -> int:
+        """Return how many answers there were."""
+        return sum(reader.reads for reader in self.readers)
+
+    @property
+    def owned(self) -> Counter[str]:
+        """Return how many answers came from each gateway as the owner of what was read."""
+        return sum((reader.owned for reader in self.readers), Counter())
+
+    def wait_for_owner(self, name: str) -> None:
+        """Wait until something is read of what a gateway owns, so that a fault of it bites."""
+        owned = self.owned[name]
+        soon(lambda: self.owned[name] > owned, f"something is read of what {name} owns", ALL_S)
+
+    def wait_for_any(self, reads: int) -> None:
+        """Wait until there were so many more reads, of any kind."""
+        before = self.reads
+        soon(lambda: self.reads >= before + reads, "reads go on", ALL_S)
+
+    def wait_for_reads(self, *, each: int = 3, seconds: float = ALL_S) -> None:
+        """Wait until each reader has read so many times more."""
+        wanted = {id(reader): reader.reads + each for reader in self.readers}
+        soon(lambda: all(reader.reads >= wanted[id(reader)] for reader in self.readers), "reads go on", seconds)
+
+    def finish(self) -> None:
+        """Write no more, and see each copy become the table."""
+        self._writers.close()
+        for copy in self.copies:
+            soon(copy.is_the_table, "a copy is the table", ALL_S)
+        self.wait_for_reads(each=1)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is worth telling of it."""
+        return {
+            "reads": self.reads,
+            "failures": len(self.failures),
+            "tokens of generations before": sum(reader.rebuilt for reader in self.readers),
+            "scans broken off": len(self.breaks),
+            "streams broken off": sum((copy.ends for copy in self.copies), Counter()),
+            "resets": [copy.resets for copy in self.copies],
+        }

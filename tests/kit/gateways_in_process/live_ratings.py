@@ -1,0 +1,106 @@
+"""The ratings table behind a door of this process, while it changes, and while door and connections come and go."""
+
+import asyncio
+from typing import Self
+
+from typing_extensions import override
+
+from tests.kit.gateways_in_process.ratings import RatingsDoor
+
+DRAIN_S = 5
+PIECE_BYTES = 64 * 1024
+
+
+class LiveRatings(RatingsDoor):
+    """100 movies at first. Clients reach the door through a relay: so a connection can be cut under them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._relay = Relay()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.put(range(1, 101))
+        return self
+
+    @property
+    @override
+    def address(self) -> str:
+        return f"127.0.0.1:{self._relay.port}"
+
+    @override
+    def start(self) -> None:
+        super().start()
+        self._run(self._relay.start(self.port))
+
+    @override
+    def stop(self) -> None:
+        self._run(self._drain())
+        super().stop()
+
+    def cut(self) -> None:
+        """Break off all connections without a word; new ones are taken."""
+        self._run(self._relay.cut())
+
+    async def _drain(self) -> None:
+        """End streams as a gateway does that is told to end: each hears of it."""
+        self._relay.refuse()
+        self._door.drain()
+        self._bell.toll()
+        await self._door.stop(DRAIN_S)
+        await self._relay.end()
+
+
+class Relay:
+    """Carries bytes between clients and a port of this machine. One event loop."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._carrying: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, to_port: int) -> None:
+        """Take connections, on the port of the last time where there was one."""
+
+        def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._carry(reader, writer, to_port))
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+
+        self._server = await asyncio.start_server(serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def refuse(self) -> None:
+        """Take no more connections."""
+        self._server.close()
+
+    async def end(self) -> None:
+        """Wait until the connections have ended."""
+        await asyncio.gather(*self._carrying)
+
+    async def cut(self) -> None:
+        """Break off the connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await self.end()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_port: int) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", to_port)
+        both = {writer, far_writer}
+        self._writers |= both
+        try:
+            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+        finally:
+            self._writers -= both
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy until either side ends, then end the other."""
+    try:
+        while data := await reader.read(PIECE_BYTES):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass  # it was cut
+    finally:
+        writer.close()

@@ -1,0 +1,160 @@
+"""The ratings table behind a door in this process, which is changed, stopped and started again, with planted faults."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import QueryError
+from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.reflection import reflection_methods
+
+from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
+
+SERVICE = "/examples.ratings.v1.RatingsService"
+SUBSCRIBE = f"{SERVICE}/SubscribeRatings"
+GET = f"{SERVICE}/GetRating"
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls a call after so many messages: an error, or silence."""
+
+    after: int
+    error: QueryError | None = None
+
+
+class RatingsDoor:
+    """`counts` is what the table holds: movie → count. `faults` befall one call each, in turn.
+
+    `streams`: how many came. `left_s` are the seconds that each Get had left when it came.
+    """
+
+    def __init__(self, history_changes_max: int = 100_000) -> None:
+        self.counts: dict[int, int] = {}
+        self.faults: deque[Fault] = deque()
+        self.streams = 0
+        self.left_s: list[float | None] = []
+        self.port = 0
+        self._store = MemoryStore(history_changes_max=history_changes_max)
+        self._table = ratings_table(self._store)
+        self._version = 0
+        self._served: ThreadedDoor | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._served is not None:
+            self.stop()
+
+    @property
+    def address(self) -> str:
+        """Return where it listens, or did."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen: on the port of before, if there was one."""
+        self._served = ThreadedDoor(self._made)
+        self._served.__enter__()
+        self.port = self._served.port
+
+    def stop(self) -> None:
+        """End all streams, and listen no more."""
+        assert self._served is not None
+        self._served.__exit__()
+        self._served = None
+
+    def put(self, movie_ids: Iterable[int]) -> None:
+        """Count each of these movies once more."""
+
+        self._do(lambda: self._count(movie_ids))
+
+    def delete(self, movie_ids: Iterable[int]) -> None:
+        """Delete the rows of these movies."""
+
+        def write() -> None:
+            for movie_id in movie_ids:
+                self.counts.pop(movie_id, None)
+                self._table.delete([rating(movie_id)])
+
+        self._do(write)
+
+    def rebuild(self, movie_ids: Iterable[int]) -> None:
+        """Begin another generation, of these movies."""
+
+        def write() -> None:
+            self._table.generation += 1
+            self._table.publish()
+            self.counts.clear()
+            self._count(movie_ids)
+
+        self._do(write)
+
+    def _count(self, movie_ids: Iterable[int]) -> None:
+        for movie_id in movie_ids:
+            self._version += 1
+            self.counts[movie_id] = self._version
+            self._table.put([rating(movie_id, count=self._version)])
+
+    def _do(self, write: Callable[[], None]) -> None:
+        """Write in the thread of the event loop, as whoever reads there expects."""
+        if self._served is None:
+            write()
+            return
+
+        async def announce() -> None:
+            write()
+            self._bell.ring()
+
+        self._run(announce())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _made(self) -> HttpServer:
+        self._loop, self._bell = asyncio.get_running_loop(), Notifier()
+        catalogue = catalogue_of()
+        methods = {**query_methods(catalogue, self._store, SIGNER, self._bell), **reflection_methods(catalogue)}
+        self._door = HttpServer({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        return self._door
+
+    def _faulty(self, methods: Methods) -> Methods:
+        subscribe, get = methods[SUBSCRIBE], methods[GET]
+        assert isinstance(subscribe, StreamMethod)
+        assert isinstance(get, UnaryMethod)
+
+        async def stream(data: bytes, call: Call) -> AsyncIterator[bytes]:
+            self.streams += 1
+            fault = self.faults.popleft() if self.faults else None
+            left = fault.after if fault is not None else None
+            async for message in subscribe.handler(data, call):
+                if left == 0:
+                    await self._befall(fault)
+                yield message
+                left = None if left is None else left - 1
+
+        def answer(data: bytes, call: Call) -> Any:
+            self.left_s.append(call.time_left_s())
+            if self.faults:
+                error = self.faults.popleft().error
+                assert error is not None
+                raise error
+            return get.handler(data, call)
+
+        unary = UnaryMethod(answer, get.default_timeout_s, get.max_timeout_s)
+        return {SUBSCRIBE: StreamMethod(stream), GET: unary}
+
+    async def _befall(self, fault: Fault | None) -> None:
+        assert fault is not None
+        if fault.error is not None:
+            raise fault.error
+        await asyncio.sleep(3_600)

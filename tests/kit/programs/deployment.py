@@ -1,0 +1,59 @@
+"""What the deployment files say: the services of docker-compose.yml, Kubernetes objects, and their command lines."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+from tablegate.gateway.cli.main import app as tablegate
+from tablegate.jobs.running.__main__ import main as run_job
+from typer.main import get_command
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+KUBERNETES_FILE = DEPLOY / "kubernetes" / "gateway.yaml"
+
+
+def compose() -> dict[str, Any]:
+    """Return docker-compose.yml, its anchors resolved."""
+    found: dict[str, Any] = yaml.safe_load(COMPOSE_FILE.read_text())
+    return found
+
+
+def kubernetes_objects() -> list[dict[str, Any]]:
+    """Return the objects of the manifests, in their order."""
+    return list(yaml.safe_load_all(KUBERNETES_FILE.read_text()))
+
+
+def command_line(service: str, replacements: Mapping[str, str]) -> list[str]:
+    """Return the whole command of a service, with what differs on this machine replaced, each of which must occur."""
+    found = compose()["services"][service]
+    words = [*found.get("entrypoint", ()), *found["command"]]
+    for old, new in replacements.items():
+        assert any(old in word for word in words), f'no "{old}" in the command of {service}: {words}'
+        words = [word.replace(old, new) for word in words]
+    return words
+
+
+def serve_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of `tablegate serve …` as the command line takes them; fail where it would not."""
+    assert words[:2] == ["tablegate", "serve"], words
+    return _parsed(get_command(tablegate), ["serve", *words[2:]])
+
+
+def job_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a job would be run with, given what follows its script."""
+    app = typer.Typer(add_completion=False)
+    app.command()(run_job)
+    return _parsed(get_command(app), list(words))
+
+
+def _parsed(command: Any, words: list[str]) -> dict[str, Any]:
+    with command.make_context(words[0], words) as context:
+        if not hasattr(command, "commands"):
+            return dict(context.params)
+        name, found, rest = command.resolve_command(context, words)
+        with found.make_context(name, rest, parent=context) as inner:
+            return dict(inner.params)

@@ -1,0 +1,161 @@
+"""Tables in stores without Kafka: rows are applied as the replicator would, in a chosen number of partitions."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue, Table
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.stores.base import Change, Phase, Position, StoreWriter
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import SourceTopic
+
+ROOT = Path(__file__).parents[3]
+RATINGS = ROOT / "examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto"
+ACTIONS = ROOT / "examples/tablegate/examples/contracts/examples/actions/v1/actions.proto"
+SIGNER = TokenSigner([b"k" * 32])
+SOURCES = (("ratings", 2),)
+
+
+@cache
+def catalogue_of(path: Path = RATINGS) -> Catalogue:
+    """Return the catalogue of a contract."""
+    return bind(load_descriptors(path))
+
+
+def now_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class FilledTable:
+    """A table of a store, as its writer sees it."""
+
+    store: StoreWriter
+    table: Table
+    partition_count: int
+    generation: int = 1
+    store_id: StoreId = field(default=StoreId(0))
+    next_offsets: dict[Partition, int] = field(default_factory=dict)
+    sequence: int = 0
+    keyed: bool = False  # whether sequences are offsets of the one source
+    life_id: int = 0  # of each partition
+
+    def publish(self, *, problem: str = "", phase: Phase = Phase.LIVE) -> None:
+        """Make the table known, with empty partitions."""
+        self.store_id = self.store.new_store_id()
+        self.next_offsets = {Partition(number): 0 for number in range(self.partition_count)}
+        state = TableState(store_id=self.store_id, problem=problem)
+        state.manifest.table = self.table.name
+        state.manifest.generation = self.generation
+        state.manifest.partition_count = self.partition_count
+        state.manifest.changelog_topic = f"{self.table.name}-g{self.generation}-changelog"
+        state.manifest.changelog_topic_id = f"id of {state.manifest.changelog_topic}"
+        state.manifest.sources.extend(
+            SourceTopic(topic=name, partition_count=count, keyed=self.keyed) for name, count in SOURCES
+        )
+        self.store.put_table(self.table.name, state)
+        for partition in self.next_offsets:
+            self.move(partition, phase=phase)
+
+    def key_of(self, row: Message) -> bytes:
+        """Return the key bytes of a row."""
+        values = [getattr(row, column.name) for column in self.table.key]
+        return encode_key(
+            self.table.key, [value.ToMicroseconds() if isinstance(value, Message) else value for value in values]
+        )
+
+    def partition_of(self, row: Message) -> Partition:
+        """Return the partition of a row."""
+        return self.table.partition_of(self.key_of(row), self.partition_count)
+
+    def put(self, rows: Iterable[Message]) -> None:
+        """Apply rows."""
+        self._apply((self.key_of(row), row.SerializeToString()) for row in rows)
+
+    def delete(self, rows: Iterable[Message]) -> None:
+        """Apply tombstones of the keys of `rows`."""
+        self._apply((self.key_of(row), None) for row in rows)
+
+    def _apply(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        changes: dict[Partition, list[Change]] = {}
+        for key, row in pairs:
+            partition = self.table.partition_of(key, self.partition_count)
+            self.sequence += 1
+            version = make_version(self.generation, self.sequence)
+            offset = Offset(self.next_offsets[partition])
+            self.next_offsets[partition] += 1
+            changes.setdefault(partition, []).append(Change(offset, key, version, row, now_ms()))
+        for partition, batch in changes.items():
+            self.move(partition, changes=batch)
+
+    def move(
+        self,
+        partition: Partition,
+        *,
+        changes: list[Change] | None = None,
+        phase: Phase = Phase.LIVE,
+        as_of_ms: int | None = None,
+        source_offsets: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """Apply `changes` and set the position."""
+        position = Position(
+            next_offset=Offset(self.next_offsets[partition]),
+            as_of_ms=now_ms() if as_of_ms is None else as_of_ms,
+            phase=phase,
+            history_start=Offset(0),
+            source_offsets=source_offsets or {},
+            life_id=self.life_id,
+        )
+        self.store.apply(self.store_id, partition, changes or [], position)
+
+
+def ratings_table(store: StoreWriter, partition_count: int = 3) -> FilledTable:
+    """Return the ratings table in `store`, published."""
+    filled = FilledTable(store, catalogue_of().tables["ratings"], partition_count)
+    filled.publish()
+    return filled
+
+
+def rating(movie_id: int, average: float = 5.0, count: int = 1) -> Any:
+    """Return a row of the ratings table."""
+    row: Any = catalogue_of().tables["ratings"].row_class()
+    row.movie_id, row.average_rating, row.rating_count = movie_id, average, count
+    row.update_time.seconds = 1_700_000_000
+    return row
+
+
+@dataclass
+class LocalCall(Call):
+    """A call without a transport."""
+
+    left_s: float | None = 5.0
+    draining: bool = False
+    forwarded: str | None = None
+    trailer: Fields = ()
+
+    def __post_init__(self) -> None:
+        self._end = None if self.left_s is None else time.monotonic() + self.left_s
+
+    def time_left_s(self) -> float | None:
+        """Return the seconds left."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def offer(self, message: bytes) -> bool:
+        """Take nothing: it all comes from the handler."""
+        return False
+
+    def set_trailer(self, trailer: Fields) -> None:
+        """Keep the trailer."""
+        self.trailer = trailer
