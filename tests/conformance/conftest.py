@@ -1,44 +1,18 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
+from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
 from tablegate.gateway.stores.lmdb.store import LmdbStore
-from tablegate.gateway.stores.redis.store import RedisStore
-from typing_extensions import override
 
-from tests.kit.programs.redis import RedisServer
 from tests.kit.store.memory import MemoryStore
-
-HISTORY_CHANGES_MAX = 5
-
-OpenStore = Callable[..., StoreWriter]
+from tests.kit.store.opened import HISTORY_CHANGES_MAX, FillingRedis, OpenStore
 
 
 @pytest.fixture(params=["memory", "lmdb", "redis"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-class FillingRedis(RedisStore):
-    """The store over a Redis whose memory is full while `is_full` says so and a batch comes."""
-
-    def __init__(self, server: RedisServer, is_full: Callable[[], bool]) -> None:
-        super().__init__(server.new_url(), history_changes_max=HISTORY_CHANGES_MAX)
-        self._server = server
-        self._is_full = is_full
-
-    @override
-    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
-        if not self._is_full():
-            return super().apply(store_id, partition, changes, position)
-        self._server.run("CONFIG", "SET", "maxmemory", "1")
-        try:
-            return super().apply(store_id, partition, changes, position)
-        finally:
-            self._server.run("CONFIG", "SET", "maxmemory", "0")
 
 
 @pytest.fixture

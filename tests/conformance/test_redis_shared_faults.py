@@ -160,9 +160,7 @@ def test_a_number_that_redis_forgot_is_given_to_nobody_else(own_redis_server: Re
 
 
 @pytest.mark.parametrize("notice", ["apply", "expire", "status"])
-def test_who_was_live_is_not_live_in_what_others_restore_from_an_older_state(
-    own_redis_server: RedisServer, notice: str
-) -> None:
+def test_live_is_lost_where_others_restore_from_an_older_state(own_redis_server: RedisServer, notice: str) -> None:
     """Though they are further by then than it was: it may have been cleaned since, up to where they are not yet."""
     url = own_redis_server.url()
     first, second = RedisStore(url, "a"), RedisStore(url, "b")

@@ -16,7 +16,7 @@ pytestmark = needs_redis
 
 
 @pytest.mark.tools
-def test_a_redis_with_tls_is_a_store_and_answers_may_take_longer_than_connecting(tmp_path: Path) -> None:
+def test_redis_with_tls_may_answer_slower_than_it_connects(tmp_path: Path) -> None:
     authority, port = Authority(tmp_path), free_port()
     pair = authority.issue()
     files = ["--tls-cert-file", str(pair.certificate), "--tls-key-file", str(pair.key)]

@@ -16,8 +16,8 @@ from tablegate.gateway.stores.base import (
 )
 from tablegate.internal.v1.store_pb2 import TableState
 
-from tests.conformance.conftest import HISTORY_CHANGES_MAX, OpenStore
 from tests.kit.store.changes import change, past, position
+from tests.kit.store.opened import HISTORY_CHANGES_MAX, OpenStore
 
 ID = StoreId(1)
 P0, P1 = Partition(0), Partition(1)

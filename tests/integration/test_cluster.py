@@ -71,9 +71,7 @@ def holders(gateway: Member) -> list[int]:
     return [sum(number in having for having in live(gateway).values()) for number in range(PARTITIONS)]
 
 
-def test_gateways_share_the_partitions_and_take_those_of_the_dead_and_the_drained(
-    start: Start, changelog: RatingsChangelog
-) -> None:
+def test_partitions_of_dead_and_drained_gateways_move_to_the_others(start: Start, changelog: RatingsChangelog) -> None:
     first = start("gw-1")
     soon(lambda: holders(first) == [1] * PARTITIONS, "one gateway has everything")
     assert first.status().gateway_id == "gw-1"

@@ -307,7 +307,7 @@ def test_a_table_is_live_only_while_all_of_it_is_answered() -> None:
 
 
 def test_a_service_serves_only_while_all_of_its_tables_do() -> None:
-    health = Health(catalogue_of(ROOT / "tests/unit/query/contracts/shop.proto"))
+    health = Health(catalogue_of(ROOT / "tests/kit/call/shop.proto"))
     assert len(health.tables) > 1
     for missing in health.tables:
         health.update(health.tables)

@@ -94,7 +94,7 @@ def test_noise_on_stdout_is_no_event() -> None:
     assert watched.events[0] == ("a", "up")
 
 
-def test_a_drain_is_passed_on_once_the_process_listens_and_again_after_a_restart() -> None:
+def test_supervisor_passes_a_drain_on_and_again_after_a_restart() -> None:
     listens = "def drain(*_):\n    tell('draining'); sys.exit()\n"
     listens += "time.sleep(0.3); signal.signal(signal.SIGUSR1, drain); tell('open'); time.sleep(60)"
 

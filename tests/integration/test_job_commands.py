@@ -23,9 +23,9 @@ from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from typer.testing import CliRunner, Result
 
-from tests.integration.test_job_run import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
 from tests.kit.job.process import WAIT_S, Changelog, JobProcess, Row, wait_until
+from tests.kit.job.ratings_job import MOVIES, PARTITIONS, fold_source, some_ratings, write_job
 from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a test starts Spark up to five times

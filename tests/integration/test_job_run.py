@@ -1,15 +1,10 @@
 """Whole jobs on real Kafka and Spark: what they write, how they survive, what they refuse."""
 
-import io
 import json
-import random
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import fastavro
 import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
@@ -28,67 +23,11 @@ from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.job.process import Changelog, JobProcess, Row, wait_until
-from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
+from tests.kit.job.process import Changelog, JobProcess, wait_until
+from tests.kit.job.ratings_job import MOVIES, PARTITIONS, RATINGS, fold_source, rating_record, some_ratings, write_job
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
-
-CONTRACT = Path("examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto")
-RATINGS = 20_000
-MOVIES = 500
-PARTITIONS = 2
-_AVRO = fastavro.parse_schema(json.loads(RATING_SCHEMA))
-JOB = """from tablegate.jobs.table import Avro, Source, Table
-from tablegate.examples.tables import ratings
-
-TABLE = Table(
-    name="{name}",
-    contract="contract.proto",
-    source=Source("{topic}", Avro(ratings.RATING_SCHEMA)),
-    key=ratings.TABLE.key,
-    columns=ratings.TABLE.columns,
-    generation={generation},
-    trigger_s=5,
-)
-"""
-
-
-def write_job(directory: Path, name: str, topic: str, generation: int = 1) -> str:
-    """Declare the ratings table under another name: each test has topics of its own on one broker."""
-    (directory / "contract.proto").write_text(CONTRACT.read_text().replace('name: "ratings"', f'name: "{name}"'))
-    path = directory / "job.py"
-    path.write_text(JOB.format(name=name, topic=topic, generation=generation))
-    return str(path)
-
-
-def rating_record(movie: int, rating: float, schema_id: int = 1) -> NewRecord:
-    out = io.BytesIO(b"\0" + schema_id.to_bytes(4, "big"))
-    out.seek(5)
-    fastavro.schemaless_writer(out, _AVRO, {"movie_id": movie, "rating": rating})
-    return NewRecord(str(movie).encode(), out.getvalue())
-
-
-def some_ratings(count: int, seed: int) -> list[NewRecord]:
-    choice = random.Random(seed)
-    return [
-        rating_record(choice.randint(-MOVIES // 2, MOVIES // 2 - 1), choice.randint(2, 20) / 2) for _ in range(count)
-    ]
-
-
-def fold_source(bootstrap: str, topic: str, wanted: Callable[[RawRecord], bool] = lambda _: True) -> dict[int, Row]:
-    """Return the table that the source's records make, or those that are wanted, computed without Spark."""
-    sums: dict[int, tuple[float, int, int]] = {}
-    for record in filter(wanted, consume(bootstrap, topic)):
-        try:
-            assert record.value is not None
-            assert record.value[:1] == b"\0"
-            rating: Any = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), _AVRO, None)
-        except (AssertionError, EOFError):
-            continue
-        total, count, newest_ms = sums.get(rating["movie_id"], (0.0, 0, 0))
-        newest_ms = max(newest_ms, record.timestamp_ms)
-        sums[rating["movie_id"]] = total + rating["rating"], count + 1, newest_ms
-    return {movie: Row(total / count, count, newest_ms) for movie, (total, count, newest_ms) in sums.items()}
 
 
 def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:

@@ -33,7 +33,7 @@ from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identit
 from tablegate.jobs.running.session import spark_session
 from tablegate.jobs.table import Source, Table
 
-from tests.unit.jobs.test_declarations import COLUMNS, write_job
+from tests.kit.job.declared import COLUMNS, write_job
 
 pytestmark = pytest.mark.jvm
 

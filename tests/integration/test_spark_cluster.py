@@ -11,8 +11,8 @@ from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.jars.jars import cache_directory, jars
 from tablegate.jobs.planning.declarations import load_contract, load_table
 
-from tests.integration.test_job_run import PARTITIONS, fold_source, some_ratings, write_job
 from tests.kit.job.process import Changelog, JobProcess, wait_until
+from tests.kit.job.ratings_job import PARTITIONS, fold_source, some_ratings, write_job
 from tests.kit.programs.deployment import ROOT, command_line
 from tests.kit.programs.kafka import new_topic, produce
 from tests.kit.programs.spark_cluster import CORES, EXECUTOR_MB, SparkCluster, spark_environment

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.unit.replication import test_cluster
+from tests.kit.replication.events import (
+    check_a_new_generation,
+    check_two_that_rely_on_each_other,
+    check_whatever_happens,
+)
 
 SEEDS = 2_000
 AT_ONCE = 50  # in one test: a minute
@@ -12,6 +16,6 @@ AT_ONCE = 50  # in one test: a minute
 @pytest.mark.parametrize("first", range(1_000, 1_000 + SEEDS, AT_ONCE))
 def test_whatever_happens_many_times(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
-        test_cluster.test_whatever_happens_a_partition_stays_answered_and_all_ends_well(seed)
-        test_cluster.test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed)
-        test_cluster.test_two_that_rely_on_each_other_do_not_both_let_go(seed)
+        check_whatever_happens(seed)
+        check_a_new_generation(seed)
+        check_two_that_rely_on_each_other(seed)

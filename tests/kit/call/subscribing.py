@@ -17,8 +17,8 @@ from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_RESET,
 )
 
+from tests.kit.call.asker import Asker, Ratings
 from tests.kit.table.filled import FilledTable, LocalCall, rating
-from tests.unit.query.conftest import Asker, Ratings
 
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}
 METHOD = "SubscribeRatings"

@@ -84,3 +84,6 @@ def ranked_ids(partition: int, names: str) -> list[str]:
     """Return the gateways of one-letter names as a partition of the table has them, the owner first."""
     order = ranked("ratings", Partition(partition), [Candidate(name, "") for name in names])
     return [each.gateway_id for each in order]
+
+
+ROWS = 60

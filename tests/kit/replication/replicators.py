@@ -18,9 +18,9 @@ from tablegate.v1.status_pb2 import GetStatusResponse
 from typing_extensions import override
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicator import FakeClock, Job
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import catalogue_of
-from tests.unit.replication.conftest import FakeClock, Job
 
 
 class LaggingLog(MemoryLog):

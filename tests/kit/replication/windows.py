@@ -23,9 +23,9 @@ from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
 from tablegate.v1.status_pb2 import GetStatusResponse
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicator import START_MS, FakeClock
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, catalogue_of
-from tests.unit.replication.conftest import START_MS, FakeClock
 
 NAME, TOPIC, PARTITIONS = "action_counts", "action-counts-g1-changelog", 2
 SIZE_S = 5

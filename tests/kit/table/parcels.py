@@ -6,10 +6,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import Copy
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import FilledTable, catalogue_of
-from tests.unit.query.conftest import Asker
 
 PARCELS = Path(__file__).with_name("parcels.proto")
 DEPOTS = ("ash", "ash\x00", "birch", "")

@@ -155,7 +155,7 @@ def test_one_that_refuses_a_table_is_not_to_have_its_partitions() -> None:
     assert "ratings 0 + refuses generation 1" in result.stdout
 
 
-def test_status_of_a_gateway_that_has_nothing_yet_of_what_the_others_answer_from() -> None:
+def test_status_of_a_gateway_without_the_generation_that_is_served() -> None:
     status = GetStatusResponse.FromString(_status({**TWICE, "d": {}}, own="d"))
     status.tables[0].serving = False
     status.tables[0].manifest.changelog_topic = ""

@@ -29,9 +29,9 @@ from tablegate.client import (
 from tablegate.client.failures import Failure, failure_of
 from tablegate.client.rows import Rows
 from tablegate.client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
+from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, rating
-from tests.unit.query.conftest import Ratings, make_ratings
 
 PATH = "/examples.ratings.v1.RatingsService/SubscribeRatings"
 TIMEOUT_S = 60.0

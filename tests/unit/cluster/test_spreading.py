@@ -21,7 +21,7 @@ from tablegate.gateway.cluster.scatter import NoReplica, ScatterGather
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import InvalidPageToken, NotCaughtUp, PartitionUnavailable, ShuttingDown, status_of
 
-from tests.unit.cluster.test_directory import live, status
+from tests.kit.replication.statuses import live, status
 
 Part = tuple[str, tuple[int, ...]]
 """Who answered, and for which partitions."""
@@ -123,7 +123,7 @@ def test_where_nobody_has_it_nobody_is_asked_twice() -> None:
         asked.answers(2)
 
 
-def test_a_silent_one_does_not_hold_up_the_answer_and_is_asked_last_for_a_while() -> None:
+def test_silent_peer_holds_up_no_answer_and_is_asked_last_for_a_while() -> None:
     asked, owner, standby = asked_of_two()
     asked.ends[owner] = None
     assert asked.answers(1) == [(standby, (1,))]

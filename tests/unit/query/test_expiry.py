@@ -13,10 +13,10 @@ from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 
+from tests.kit.call.asker import Asker
 from tests.kit.store.changes import change, position
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, SIGNER, FilledTable, catalogue_of, ratings_table
-from tests.unit.query.conftest import Asker
 
 TURNS = Path(__file__).parent / "contracts" / "turns.proto"
 NOW_MS = 1_790_000_000_000

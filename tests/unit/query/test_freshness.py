@@ -15,8 +15,8 @@ from tablegate.gateway.query.errors import (
     UntrackedSource,
 )
 
+from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.table.filled import LocalCall, now_ms, rating
-from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 
 def _request(ratings: Ratings, max_wait_ms: int | None = 30, **options: Any) -> Any:

@@ -15,9 +15,9 @@ from tablegate.gateway.stores.base import Phase, Snapshot
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
+from tests.kit.call.asker import Asker, Ratings, Shop
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, catalogue_of, rating, ratings_table
-from tests.unit.query.conftest import Asker, Ratings, Shop
 
 
 def test_get_finds_the_row_and_says_what_it_read(ratings: Ratings) -> None:

@@ -22,10 +22,10 @@ from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
 
+from tests.kit.gateways_in_process.answers import ROWS, failure
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of, rating
-from tests.unit.query.test_routed_unary import ROWS, failure
 
 PARTITIONS = 12
 ASKED: dict[str, dict[str, Any]] = {

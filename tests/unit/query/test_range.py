@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 
-from tests.kit.table.filled import rating
-from tests.unit.query.conftest import Ratings, Shop, make_ratings
+from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import FilledTable, catalogue_of, rating
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
@@ -145,8 +146,6 @@ CODES = ["", "a", "a\x00", "a\x00b", "aa", "ab", "b", "é", "😀", "\x00", "\x0
 def test_bounds_on_strings_hold(
     codes: set[str], prefix: str | None, after: str | None, to: str | None, equal: str | None
 ) -> None:
-    from tests.unit.query.conftest import SHOP, Asker, FilledTable, MemoryStore, catalogue_of
-
     store, catalogue = MemoryStore(), catalogue_of(SHOP)
     orders = FilledTable(store, catalogue.tables["orders"], 4)
     orders.publish()

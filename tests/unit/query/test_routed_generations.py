@@ -11,10 +11,10 @@ from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
 from tests.kit.call.subscribing import Copy
+from tests.kit.gateways_in_process.answers import ROWS
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.streams import filled, subscribed
 from tests.kit.table.filled import rating
-from tests.unit.query.test_routed_subscribe import filled, subscribed
-from tests.unit.query.test_routed_unary import ROWS
 
 FRESH = {"max_staleness": {"seconds": 3_600}, "max_wait": {"seconds": 10}}
 
@@ -55,7 +55,7 @@ def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: 
     assert all(row.rating_count >= 1_000 for row in rows), "asked again, it has all of them in the other generation"
 
 
-def test_who_wants_changes_alone_gets_no_rows_of_a_generation_that_comes_before_the_first_message() -> None:
+def test_changes_alone_have_no_rows_of_an_early_new_generation() -> None:
     async def talk() -> None:
         cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5]})
         cluster[1].hangs = True

@@ -12,26 +12,14 @@ from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable,
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
 
+from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
 from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held, LocalCluster
+from tests.kit.gateways_in_process.streams import append_all, ids, scanned
 from tests.kit.table.filled import SIGNER, LocalCall, rating
-from tests.unit.query.conftest import SHOP
 
 SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
 ROWS = 2_000
-
-
-def ids(messages: list[Any]) -> list[int]:
-    return [row.movie_id for message in messages for row in message.ratings]
-
-
-async def scanned(cluster: LocalCluster, number: int, **fields: Any) -> list[Any]:
-    return [message async for message in cluster.stream(number, "ScanRatings", **fields)]
-
-
-async def take_all(stream: Any, messages: list[Any]) -> None:
-    async for message in stream:
-        messages.append(message)
 
 
 def filled(held: Held, rows: int = ROWS, **more: Any) -> LocalCluster:
@@ -145,7 +133,7 @@ def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch
         cluster = filled({0: [0, 1], 1: [2, 3, 5]})
         messages: list[Any] = []
         with pytest.raises(PartitionUnavailable, match="partition 4"):
-            await take_all(cluster.stream(0, "ScanRatings"), messages)
+            await append_all(cluster.stream(0, "ScanRatings"), messages)
         cluster[0].follow(Partition(4))
         cluster.announce()
         request = cluster.request("ScanRatings")
@@ -234,6 +222,6 @@ def test_a_table_that_is_rebuilt_under_a_scan_is_told() -> None:
             gateway.switch(list(gateway.phases))
         cluster.announce()
         with pytest.raises(TableRebuilt):
-            await take_all(messages, [])
+            await append_all(messages, [])
 
     asyncio.run(talk())

@@ -2,9 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
 import pytest
 from tablegate.gateway.contract.types import Partition
@@ -17,11 +15,10 @@ from tablegate.gateway.query.subscribe import sources as givers
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 
-from tests.kit.call.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held, LocalCluster
-from tests.kit.table.filled import LocalCall
+from tests.kit.call.subscribing import Copy, token_of
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held
+from tests.kit.gateways_in_process.streams import apply_all, filled, subscribed
 
-QUICK = {"progress_interval": {"nanos": 20_000_000}}
 SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
 
 
@@ -30,40 +27,6 @@ def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let streams speak often, in short messages."""
     monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 40)
     monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 40)
-
-
-class Writer(TableWriter):
-    """Changes the ratings of a cluster."""
-
-    def __init__(self, cluster: LocalCluster, seed: int = 0) -> None:
-        super().__init__(cluster.whole, cluster.follow, seed)
-
-    def rebuild(self, movie_ids: Iterable[int]) -> None:
-        """Begin another generation, of these movies, to which no gateway has gone yet."""
-        self.counts.clear()
-        self._table.generation += 1
-        self._table.publish()
-        self.put(*movie_ids)
-
-
-@asynccontextmanager
-async def subscribed(cluster: LocalCluster, number: int, token: str = "", **fields: Any) -> AsyncIterator[Stream]:
-    call = LocalCall(None)
-    asked = options(token, **{**QUICK, **fields.pop("asked", {})})
-    async with aclosing(cluster.stream(number, METHOD, call=call, subscribe_options=asked, **fields)) as messages:
-        yield Stream(messages, call)
-
-
-async def take_all(stream: Stream, one: Copy) -> None:
-    while True:
-        one.take(await stream.next())
-
-
-def filled(held: Held, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
-    cluster = LocalCluster(held, **more)
-    writer = Writer(cluster)
-    writer.put(*range(rows))
-    return cluster, writer
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -280,7 +243,7 @@ def test_a_partition_that_nobody_has_is_caught_up_with_once_somebody_has() -> No
     asyncio.run(talk())
 
 
-def test_a_gateway_that_says_it_has_what_it_has_not_is_not_asked_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateway_that_announces_what_it_lacks_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(givers, "AVOID_S", 3_600.0)
 
     async def talk() -> None:
@@ -383,7 +346,7 @@ def test_a_drain_of_the_gateway_that_is_asked_says_where_it_was() -> None:
             stream.call.draining = True
             cluster[0].bell.toll()
             with pytest.raises(ShuttingDown):
-                await take_all(stream, one)
+                await apply_all(stream, one)
         writer.put(1)
         async with subscribed(cluster, 1, one.token) as stream:
             await stream.until(one, writer.counts)

@@ -7,21 +7,18 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 from tablegate.gateway.cluster.forward_token import MARK_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import retry as patience
 from tablegate.gateway.query.plans import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
+from tests.kit.call.asker import SHOP
+from tests.kit.gateways_in_process.answers import MARK, ROWS, failure, opened, read, refused, same
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.kit.table.filled import SIGNER, rating
-from tests.unit.query.conftest import SHOP
-
-ROWS = 300
-MARK = "tablegate-forwarded"
 
 
 @pytest.fixture
@@ -37,39 +34,6 @@ def lone() -> Iterator[ClusterDoors]:
     with ClusterDoors(EACH_ON_ONE) as doors:
         doors.put(rating(number, count=number) for number in range(ROWS))
         yield doors
-
-
-def opened(info: Any) -> Token:
-    """Return what is inside the token of what was read."""
-    return SIGNER.open(info.consistency_token, kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=None)
-
-
-def read(info: Any) -> dict[int, int]:
-    token = opened(info)
-    assert info.HasField("as_of_time")
-    return dict(zip(token.partitions or range(len(token.next_offsets)), token.next_offsets, strict=True))
-
-
-def failure(error: Any) -> tuple[Any, str, list[Any]]:
-    """Return code, reason and details of a call's error."""
-    status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
-    info = error_details_pb2.ErrorInfo()
-    assert status.details[0].Unpack(info)
-    return error.code(), info.reason, list(status.details)
-
-
-def refused(doors: ClusterDoors, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
-    with pytest.raises(grpc.RpcError) as raised:
-        doors.ask(gateway_id, method, **more)
-    return failure(raised.value)
-
-
-def same(answer: Any, other: Any) -> None:
-    """Check that two answers are the same, but for the signature of what was read."""
-    assert read(answer.read_info) == read(other.read_info)
-    for each in (answer, other):
-        each.ClearField("read_info")
-    assert answer == other
 
 
 def test_a_get_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from contextlib import aclosing
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,17 +11,14 @@ from tablegate.gateway.query import scan
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
-from tests.kit.gateways_in_process.cluster_without_network import Held, LocalCluster
+from tests.kit.call.subscribing import TIMEOUT_S, Copy, token_of
+from tests.kit.gateways_in_process.windows import (
+    ON_TWO,
+    Windows,
+    until,
+    window_copy,
+)
 from tests.kit.seeds import seeds
-from tests.kit.table.parcels import PARCELS
-
-VISITS = PARCELS.with_name("visits.proto")
-QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
-NOW_MS = 1_790_000_000_000
-WINDOW_US = 5_000_000
-ONE_EACH: Held = {0: [0], 1: [1], 2: []}
-ON_TWO: Held = {0: [0, 1], 1: [0, 1], 2: []}
 
 
 @pytest.fixture(autouse=True)
@@ -30,109 +26,11 @@ def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 3)
 
 
-async def until(stream: Any, one: Copy, wanted: dict[Any, int]) -> None:
-    """Take messages until the copy is current and as wanted."""
-    while one.phase != SUBSCRIBE_PHASE_CURRENT or one.counts != wanted:
-        one.take(await asyncio.wait_for(anext(stream), TIMEOUT_S))
-
-
 async def settle(stream: Any, one: Copy) -> None:
     """Take messages until the stream says that the copy is whole."""
     one.phase = SUBSCRIBE_PHASE_CATCHING_UP
     while one.phase != SUBSCRIBE_PHASE_CURRENT:
         one.take(await asyncio.wait_for(anext(stream), TIMEOUT_S))
-
-
-class Windows:
-    """Visits of pages on gateways that remove what is expired at their own times. Each window starts 5 s after one."""
-
-    def __init__(self, held: Held = ONE_EACH, *, partition_count: int = 2) -> None:
-        self.cluster = LocalCluster(
-            held,
-            path=VISITS,
-            table="visits",
-            service="/visits.v1.VisitsService",
-            partition_count=partition_count,
-            now_ms=lambda: NOW_MS,
-        )
-        self.counts: dict[Any, int] = {}
-        self.version = 0
-
-    def row(self, page: str, window: int) -> Any:
-        row: Any = self.cluster.whole.table.row_class(page=page, visits=self.version)
-        row.window_start.FromMicroseconds(NOW_MS * 1_000 + window * WINDOW_US)
-        return row
-
-    def put(self, *windows: int) -> None:
-        for page in "abcdefgh":
-            for window in windows:
-                self.version += 1
-                self.counts[page, window] = self.version
-                self.cluster.put([self.row(page, window)])
-
-    def expire(self, number: int, window: int, *, least: int = 1) -> None:
-        """Remove a window from one gateway, of which it has `least` pages at least."""
-        gateway, whole = self.cluster[number], self.cluster.whole
-        removed = 0
-        for page in "abcdefgh":
-            key = whole.key_of(self.row(page, window))
-            partition = whole.table.partition_of(key, whole.partition_count)
-            if partition in gateway.phases:
-                removed += gateway.store.expire(gateway.store_id, partition, [key], time_ms=NOW_MS)
-                self.counts.pop((page, window), None)
-        assert removed >= least
-        gateway.bell.ring()
-
-    def open(self, number: int, one: Copy) -> Any:
-        return self.cluster.stream(number, "SubscribeVisits", subscribe_options=options(one.token, **QUICK))
-
-    def disturb(self, choice: random.Random) -> None:
-        """Let a gateway go or come back, lose a partition and get it again, or remove a window."""
-        gateway = self.cluster[choice.randrange(len(self.cluster.gateways))]
-        match choice.randrange(6):
-            case 0 if sum(each.is_down for each in self.cluster.gateways.values()) == 0:
-                gateway.kill()
-            case 1 | 2 if gateway.is_down:
-                gateway.start()
-                self.cluster.follow()
-            case 3 if not gateway.is_down:
-                partition = choice.choice(sorted(gateway.phases))
-                gateway.lose(partition)
-                gateway.follow(partition)
-            case _:
-                if not gateway.is_down and (windows := sorted({window for _, window in self.counts})):
-                    self.expire(int(gateway.gateway_id[1:]), choice.choice(windows), least=0)
-
-    def has_all_of(self, one: Copy) -> bool:
-        """Return whether for each partition a gateway lives in whose store a copy can go on."""
-        token = token_of(one.token)
-        lives = [token.life_ids[number] for number in token.lives] or list(token.life_ids) * len(token.partitions)
-        return all(
-            any(not each.is_down and each.lives.get(partition) == life_id for each in self.cluster.gateways.values())
-            for partition, life_id in zip(map(Partition, token.partitions), lives, strict=True)
-        )
-
-    def given(self, one: Copy) -> dict[Any, int]:
-        """Return what is stored by those who gave a copy."""
-        token, whole, found = token_of(one.token), self.cluster.whole, {}
-        lives = token.lives or [0] * len(token.partitions)
-        for partition, life in zip(map(Partition, token.partitions), lives, strict=True):
-            gateway = self.cluster.gateways[token.gateways[life]]
-            assert gateway.lives[partition] == token.life_ids[life]
-            with gateway.store.snapshot() as snapshot:
-                for _, data in snapshot.range(gateway.store_id, partition, start=b"", end=None, limit=10_000):
-                    row: Any = whole.table.row_class.FromString(data)
-                    found[key_of(row)] = row.visits
-        return found
-
-
-def key_of(row: Any) -> tuple[str, int]:
-    """Return page and number of a window."""
-    return row.page, (row.window_start.ToMicroseconds() - NOW_MS * 1_000) // WINDOW_US
-
-
-def window_copy() -> Copy:
-    return Copy(key_of, attrgetter("visits"))
 
 
 def test_windows_that_each_gateway_removes_at_its_own_time() -> None:
@@ -158,7 +56,7 @@ def test_windows_that_each_gateway_removes_at_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("asked", [1, 2])
-def test_windows_go_on_where_the_gateway_comes_back_and_begin_anew_elsewhere(asked: int) -> None:
+def test_windows_resume_at_the_same_gateway_and_reset_elsewhere(asked: int) -> None:
     """Be that the best for them or not."""
 
     async def talk() -> None:
@@ -256,7 +154,7 @@ def test_a_scan_that_says_no_progress_goes_on_behind_its_last_row(after: int, mo
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_who_comes_back_through_any_gateway_goes_on_in_the_store_that_gave_it(number: int) -> None:
+def test_subscription_resumes_in_its_store_through_any_gateway(number: int) -> None:
     """Though the gateway that is asked has all partitions as well."""
 
     async def talk() -> None:
@@ -277,7 +175,7 @@ def test_who_comes_back_through_any_gateway_goes_on_in_the_store_that_gave_it(nu
     asyncio.run(talk())
 
 
-def test_who_comes_back_when_the_gateway_that_gave_it_is_gone_begins_anew_where_it_asks() -> None:
+def test_subscription_resets_where_its_gateway_is_gone() -> None:
     async def talk() -> None:
         windows = Windows(ON_TWO)
         windows.put(*range(4))

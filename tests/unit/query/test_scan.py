@@ -19,9 +19,9 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.stores.base import Change, Phase
 
+from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.call.subscribing import token_of
 from tests.kit.table.filled import FilledTable, LocalCall, catalogue_of, now_ms, rating
-from tests.unit.query.conftest import Ratings, Shop, make_ratings
 
 
 def _ids(messages: list[Any]) -> list[int]:
@@ -185,7 +185,7 @@ def test_a_scan_ends_when_its_table_changes_under_it(
         asyncio.run(scan_over_the_change())
 
 
-def test_a_scan_is_as_old_as_its_first_rows_and_its_token_as_new_as_its_last() -> None:
+def test_scan_time_is_of_its_first_rows_and_its_token_of_its_last() -> None:
     """One partition, changed and grown older between two reads: by the token no row may be older afterwards."""
     ratings = make_ratings(partition_count=1)
     ratings.table.put(rating(number) for number in range(200))

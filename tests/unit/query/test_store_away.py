@@ -10,12 +10,12 @@ from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSi
 from tablegate.gateway.query.plans import wall_clock_ms
 from tablegate.gateway.stores.base import Phase, StoreCorrupt
 
+from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import Copy
+from tests.kit.gateways_in_process.answers import MARK, ROWS, read, refused, same
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
 from tests.kit.store.breaking import GONE, UNREADABLE, At
 from tests.kit.table.filled import SIGNER, rating
-from tests.unit.query.conftest import SHOP
-from tests.unit.query.test_routed_unary import MARK, ROWS, read, refused, same
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"
 

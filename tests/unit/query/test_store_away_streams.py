@@ -13,13 +13,13 @@ from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster
+from tests.kit.gateways_in_process.streams import Writer, filled, ids, scanned, subscribed
+from tests.kit.gateways_in_process.streams import append_all as take_all
+from tests.kit.gateways_in_process.streams import apply_all as until_the_end
+from tests.kit.gateways_in_process.windows import ON_TWO, Windows, window_copy
+from tests.kit.gateways_in_process.windows import until as until_whole
 from tests.kit.store.breaking import GONE, UNREADABLE, At
 from tests.kit.table.filled import rating
-from tests.unit.query.test_routed_scan import ids, scanned, take_all
-from tests.unit.query.test_routed_subscribe import Writer, filled, subscribed
-from tests.unit.query.test_routed_subscribe import take_all as until_the_end
-from tests.unit.query.test_routed_windows import ON_TWO, Windows, window_copy
-from tests.unit.query.test_routed_windows import until as until_whole
 
 breaks = pytest.mark.parametrize("at", [GONE, ("table",), ("position",), UNREADABLE], ids=lambda at: at[0])
 

@@ -20,9 +20,9 @@ from tablegate.v1.query_pb2 import (
     SUBSCRIBE_START_LIVE,
 )
 
+from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
 from tests.kit.store.memory import MemoryStore
-from tests.unit.query.conftest import Ratings, make_ratings
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
+from tests.kit.call.asker import Asker, Ratings, make_ratings
 from tests.kit.call.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
 from tests.kit.store.memory import MemorySnapshot, MemoryStore
 from tests.kit.table.filled import FilledTable, catalogue_of, rating
 from tests.kit.table.parcels import Parcels, copy
-from tests.unit.query.conftest import Asker, Ratings, make_ratings
 
 
 @pytest.fixture

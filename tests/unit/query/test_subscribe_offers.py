@@ -13,9 +13,9 @@ from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
+from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
 from tests.kit.table.filled import LocalCall
-from tests.unit.query.conftest import Ratings, make_ratings
 
 
 class Taker(LocalCall):

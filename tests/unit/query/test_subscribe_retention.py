@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tablegate.gateway.query import live_table
 
+from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import OFTEN, Copy, opened, options, token_of
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, FilledTable, catalogue_of
-from tests.unit.query.conftest import Asker
 
 METHOD = "SubscribeActionCounts"
 NOW_MS = 1_790_000_000_000

@@ -13,14 +13,14 @@ from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
+from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
 from tests.kit.replication import windows as windowed
 from tests.kit.replication.memory_log import MemoryBroker
+from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
 from tests.kit.replication.windows import PARTITIONS, Setup, Window, aged
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, catalogue_of
-from tests.unit.query.conftest import Asker
-from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 

@@ -83,7 +83,7 @@ def test_of_many_changes_a_slow_subscriber_gets_the_last_of_each_row() -> None:
     asyncio.run(talk())
 
 
-def test_a_slow_subscriber_is_told_to_go_where_the_contract_says_so_and_comes_back() -> None:
+def test_slow_subscriber_is_evicted_if_the_contract_says_so_and_resumes() -> None:
     parcels = Parcels(0)
     parcels.put("ash", 1, 1)
 

@@ -12,9 +12,9 @@ from tablegate.gateway.query.errors import InvalidResumeToken, PartitionUnavaila
 from tablegate.gateway.query.plans import query_methods
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_RESET
 
+from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, Writer, options, token_of
 from tests.kit.table.filled import SIGNER, LocalCall
-from tests.unit.query.conftest import Ratings, make_ratings
 
 MUTATIONS = 5_000
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=.~ \n\x00é"

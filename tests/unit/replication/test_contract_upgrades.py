@@ -7,8 +7,8 @@ from tablegate.gateway.stores.redis.store import RedisStore
 
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
+from tests.kit.replication.replicator import FakeClock, Gateway, Job
 from tests.kit.table.filled import RATINGS, catalogue_of
-from tests.unit.replication.conftest import FakeClock, Gateway, Job
 
 COUNTS = {movie: movie + 1 for movie in range(40)}
 

@@ -18,9 +18,9 @@ from tablegate.v1.cluster_pb2 import (
 from tablegate.v1.status_pb2 import GatewayStatus
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicator import FakeClock
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import catalogue_of
-from tests.unit.replication.conftest import FakeClock
 
 SOURCE = TopicPartition("gateways", Partition(0))
 

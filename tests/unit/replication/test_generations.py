@@ -10,8 +10,8 @@ from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.v1.changelog_pb2 import SourceTopic
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 from tests.kit.seeds import seeds
-from tests.unit.replication.conftest import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def lose_the_next_records(job: Job) -> None:
 DAMAGES = [delete_topic, make_topic_anew, lose_the_last_records, lose_the_next_records]
 
 
-def test_the_old_generation_is_followed_until_its_last_marker_in_every_partition(
+def test_old_generation_is_followed_to_the_final_marker_of_each_partition(
     served: Gateway, job: Job, newer: Job
 ) -> None:
     newer.mark_all({0: 10, 1: 10})
@@ -234,7 +234,7 @@ def test_rows_that_are_missing_are_not_taken_for_all_there_is(served: Gateway, j
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_without_last_markers_a_broken_generation_is_served_until_the_next_is_restored(
+def test_broken_generation_is_served_until_the_next_is_restored(
     served: Gateway,
     job: Job,
     newer: Job,
@@ -460,7 +460,7 @@ def test_with_both_topics_gone_and_no_last_marker_nothing_is_served(served: Gate
     assert generation(served) == 3
 
 
-def test_a_third_generation_may_take_the_place_of_the_second_before_that_is_served(
+def test_third_generation_replaces_a_second_that_was_never_served(
     served: Gateway, job: Job, newer: Job, broker: MemoryBroker
 ) -> None:
     newer.publish()

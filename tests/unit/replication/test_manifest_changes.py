@@ -10,9 +10,9 @@ from tablegate.gateway.replication.manifests import ManifestSequence
 from tablegate.v1 import options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
+from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, source
-from tests.unit.query.conftest import Asker
-from tests.unit.replication.conftest import PARTITIONS, Gateway, Job
+from tests.kit.replication.replicator import PARTITIONS, Gateway, Job
 
 Change = Callable[[Manifest], None]
 
@@ -307,7 +307,7 @@ def test_beside_a_generation_that_changed_the_older_one_is_served_on(
     assert served.state().manifest.generation == 3
 
 
-def test_partitions_added_to_a_changelog_are_refused_with_and_without_a_manifest(served: Gateway, job: Job) -> None:
+def test_partitions_added_to_a_changelog_are_refused(served: Gateway, job: Job) -> None:
     wider = Job(job.broker, partitions=PARTITIONS + 1)
     topics = job.broker._topics
     topic_id = topics[job.topic].topic_id

@@ -7,7 +7,7 @@ from tablegate.gateway.replication.manifests import follows_on, problem_of
 from tablegate.v1 import changelog_pb2, options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
-from tests.unit.replication.conftest import Job, ratings
+from tests.kit.replication.replicator import Job, ratings
 
 
 def set_field(name: str, value: object) -> Callable[[Manifest], None]:

@@ -36,7 +36,7 @@ def restart(world: World, member: Member, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(100, in_check=4))
-def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_others(seed: int) -> None:
+def test_late_joiner_serves_no_newer_generation_than_the_others(seed: int) -> None:
     """Whatever else happens, as long as those do not stay away."""
     chance = random.Random(seed)
     world = rebuilding(seed, replicas=chance.choice([1, 2]))
@@ -59,7 +59,7 @@ def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_
 
 
 @pytest.mark.parametrize("seed", seeds(10, in_check=2))
-def test_what_is_answered_is_built_too_until_all_have_switched_though_a_newcomer_has_it(seed: int) -> None:
+def test_served_generation_is_built_until_all_have_switched(seed: int) -> None:
     """Would only the newcomer have it in the new generation, nobody would answer it between two switches."""
     world = World(seed, replicas=1, lag=False)
     old = [world.join() for _ in range(2)]
@@ -82,7 +82,7 @@ def test_what_is_answered_is_built_too_until_all_have_switched_though_a_newcomer
 
 
 @pytest.mark.parametrize("seed", seeds(20, in_check=3))
-def test_a_restarted_cluster_goes_on_with_what_it_answered_from_though_one_lost_its_store(seed: int) -> None:
+def test_restarted_cluster_serves_its_generation_though_a_store_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     world = rebuilding(seed, lag=False)
     lost = chance.choice(world.members)
@@ -182,7 +182,7 @@ def test_reads_that_come_to_a_newcomer_go_to_the_others() -> None:
     assert new.status().tables[0].manifest.generation == 2
 
 
-def test_what_others_answer_from_is_no_manifest_that_a_later_one_is_held_to() -> None:
+def test_manifest_learnt_from_others_binds_no_later_manifest() -> None:
     world = rebuilding(1, lag=False)
     new = world.join()
     world.run(10.0)
@@ -193,7 +193,7 @@ def test_what_others_answer_from_is_no_manifest_that_a_later_one_is_held_to() ->
     assert stored.newest_manifest() is None
 
 
-def test_gateways_of_a_version_that_does_not_tell_their_partitions_are_not_waited_for() -> None:
+def test_gateways_of_older_versions_are_not_waited_for() -> None:
     """Reads could not be sent to them."""
     world = rebuilding(1, lag=False)
     for member in world.members:

@@ -12,8 +12,8 @@ from tablegate.gateway.replication.partition import PartitionReplica, SkippedRec
 from tablegate.gateway.stores.base import Phase, Position, StoreFull
 from tablegate.v1.changelog_pb2 import ProgressMarker
 
+from tests.kit.replication.replicator import key_of, ratings, value_of
 from tests.kit.store.memory import MemoryStore
-from tests.unit.replication.conftest import key_of, ratings, value_of
 
 SOURCE = TopicPartition("ratings-g1-changelog", Partition(0))
 ID = StoreId(1)

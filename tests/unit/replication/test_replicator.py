@@ -10,7 +10,7 @@ from tablegate.gateway.stores.base import Phase
 from typing_extensions import override
 
 from tests.kit.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
-from tests.unit.replication.conftest import START_MS, FakeClock, Gateway, Job, key_of, value_of
+from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job, key_of, value_of
 
 
 class SlowLog(MemoryLog):
@@ -323,7 +323,7 @@ def test_records_between_a_look_and_its_answer_are_no_loss(
     broker: MemoryBroker, clock: FakeClock, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is older than what was applied since it was asked for."""
-    monkeypatch.setattr("tests.unit.replication.conftest.MemoryLog", SlowLog)
+    monkeypatch.setattr("tests.kit.replication.replicator.MemoryLog", SlowLog)
     gateway = Gateway(broker, clock)
     job.publish().put(range(5))
     gateway.steps(20)

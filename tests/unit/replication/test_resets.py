@@ -6,9 +6,9 @@ from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.query.errors import TableRebuilt
 from tablegate.v1.changelog_pb2 import Manifest
 
+from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, source
-from tests.unit.query.conftest import Asker
-from tests.unit.replication.conftest import Gateway, Job
+from tests.kit.replication.replicator import Gateway, Job
 
 
 def reset(broker: MemoryBroker, job: Job) -> Job:

@@ -13,6 +13,7 @@ from tablegate.gateway.contract.versions import make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 
+from tests.kit.replication.replicator import START_MS
 from tests.kit.replication.windows import (
     DAY_S,
     NAME,
@@ -26,7 +27,6 @@ from tests.kit.replication.windows import (
     value_of,
 )
 from tests.kit.store.memory import MemoryStore
-from tests.unit.replication.conftest import START_MS
 
 
 @pytest.fixture(params=["memory", "lmdb"])

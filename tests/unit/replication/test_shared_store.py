@@ -158,9 +158,7 @@ def test_a_changelog_that_lost_records_is_restored_into_another_copy_once(
 
 
 @pytest.mark.parametrize("seed", seeds(6, in_check=1))
-def test_who_joins_while_a_table_is_rebuilt_waits_though_the_rows_are_there(
-    redis_server: RedisServer, seed: int
-) -> None:
+def test_late_joiner_waits_though_the_shared_store_has_the_rows(redis_server: RedisServer, seed: int) -> None:
     world = SharedWorld(redis_server, seed)
     for _ in range(2):
         world.join()

@@ -3,9 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors
+from tests.kit.gateways_in_process.metadata import ROWS
 from tests.kit.table.filled import rating
-
-ROWS = 60
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.server.services.health import live_tables
 from tablegate.gateway.stores.base import Phase
 
+from tests.kit.replication.statuses import live, told
+from tests.kit.replication.statuses import status as status_of
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import FilledTable, ratings_table
-from tests.unit.cluster.test_directory import live, told
-from tests.unit.cluster.test_directory import status as status_of
 
 NAMES = frozenset({"ratings"})
 

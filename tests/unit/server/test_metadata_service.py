@@ -14,11 +14,10 @@ from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
 
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors
-from tests.kit.gateways_in_process.metadata import Asked, at, ranked_ids, refused
+from tests.kit.gateways_in_process.metadata import ROWS, Asked, at, ranked_ids, refused
 from tests.kit.gateways_in_process.threaded import ThreadedDoor
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
-from tests.unit.server.conftest import ROWS
 
 
 def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
@@ -31,7 +30,7 @@ def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
     }
 
 
-def test_every_gateway_tells_the_same_and_the_owner_is_the_one_of_the_placement(doors: ClusterDoors) -> None:
+def test_every_gateway_names_the_owner_that_the_placement_has(doors: ClusterDoors) -> None:
     told = []
     for gateway_id in "abc":
         with at(doors, gateway_id) as asked:

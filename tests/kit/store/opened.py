@@ -1,0 +1,33 @@
+"""Stores of each kind, as the conformance suite opens them."""
+
+from collections.abc import Callable, Sequence
+
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
+from tablegate.gateway.stores.redis.store import RedisStore
+from typing_extensions import override
+
+from tests.kit.programs.redis import RedisServer
+
+HISTORY_CHANGES_MAX = 5
+
+OpenStore = Callable[..., StoreWriter]
+
+
+class FillingRedis(RedisStore):
+    """The store over a Redis whose memory is full while `is_full` says so and a batch comes."""
+
+    def __init__(self, server: RedisServer, is_full: Callable[[], bool]) -> None:
+        super().__init__(server.new_url(), history_changes_max=HISTORY_CHANGES_MAX)
+        self._server = server
+        self._is_full = is_full
+
+    @override
+    def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        if not self._is_full():
+            return super().apply(store_id, partition, changes, position)
+        self._server.run("CONFIG", "SET", "maxmemory", "1")
+        try:
+            return super().apply(store_id, partition, changes, position)
+        finally:
+            self._server.run("CONFIG", "SET", "maxmemory", "0")

@@ -1,0 +1,68 @@
+"""Rules of the tests themselves: where they take what they share from, and how they are called."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+NAME_CHARACTERS_MAX = 70
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    return {str(path.relative_to(TESTS)): ast.parse(path.read_text("utf-8")) for path in sorted(TESTS.rglob("*.py"))}
+
+
+def _imports(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and full name of all that is imported, inside functions too."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node
+
+
+def test_what_tests_share_is_in_the_kit() -> None:
+    found = []
+    for path, module in _modules().items():
+        allowed = ("tests.kit.", "tests.bench.") if path.startswith("bench/") else ("tests.kit.",)
+        ours = [(line, name) for line, name in _imports(module) if name.split(".")[0] == "tests"]
+        found += [f"{path}:{line}: {name}" for line, name in ours if not name.startswith(allowed)]
+    assert not found, "import it from tests.kit: " + "; ".join(found)
+
+
+def test_the_kit_is_found() -> None:
+    assert sum(name.startswith("tests.kit.") for module in _modules().values() for _, name in _imports(module)) > 500
+
+
+def test_fixtures_that_folders_share_are_all_that_conftest_files_have() -> None:
+    allowed = {"tests/conftest.py": {"pytest_collection_finish", "pytest_addoption"}}
+    for path, module in _modules().items():
+        if not path.endswith("conftest.py"):
+            continue
+        for node in module.body:
+            assert not isinstance(node, ast.ClassDef), f"{path}:{node.lineno}: a class belongs into tests/kit"
+            if isinstance(node, ast.FunctionDef) and node.name not in allowed.get(f"tests/{path}", set()):
+                decorators = [ast.unparse(each) for each in node.decorator_list]
+                assert any(each.startswith("pytest.fixture") for each in decorators), (
+                    f"{path}:{node.lineno}: no fixture"
+                )
+
+
+def test_names_of_tests_are_short() -> None:
+    found = [
+        f"{path}:{test.lineno}: {test.name}"
+        for path, module in _modules().items()
+        for test in _tests(module)
+        if len(test.name) > NAME_CHARACTERS_MAX
+    ]
+    assert not found, f"at most {NAME_CHARACTERS_MAX} characters: " + "; ".join(found)
+    assert sum(1 for module in _modules().values() for _ in _tests(module)) > 1_000
