@@ -12,7 +12,7 @@ from typing import Any
 
 from google.rpc import code_pb2
 from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Head
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
