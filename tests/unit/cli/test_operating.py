@@ -244,7 +244,7 @@ def test_drain_waits_until_nothing_is_held(tmp_path: Path) -> None:
         result = _run("drain", "--data", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        'gateway "a" does not say yet that it drains',
+        'gateway "a" has not started to drain yet',
         "3 partitions here, 1 on no other gateway yet: ratings 3",
         "3 partitions here",
         f'gateway "a" holds no partition any more: it may be stopped (process {os.getpid()})',
@@ -256,7 +256,7 @@ def test_drain_gives_up_waiting_and_says_what_is_missing(tmp_path: Path) -> None
         result = _run("drain", "--data", str(tmp_path), "--timeout", "0", "--address", gateway.address)
         assert gateway.is_told
     assert result.exit_code == 1
-    text = "not drained after 0 s: 3 partitions here, 1 on no other gateway yet: ratings 3; it goes on, call again"
+    text = "not drained after 0 s: 3 partitions here, 1 on no other gateway yet: ratings 3; draining continues"
     assert text in result.stderr
 
 
@@ -264,7 +264,7 @@ def test_drain_gives_up_waiting_and_says_what_is_missing(tmp_path: Path) -> None
     ("status", "sentence"),
     [
         (GetStatusResponse(kafka_reachable=True).SerializeToString(), "this gateway stands alone"),
-        (_status(WHOLE, away=["b"], draining=["c"]), 'no other gateway lives that could take the partitions of "a"'),
+        (_status(WHOLE, away=["b"], draining=["c"]), 'no other live gateway can take the partitions of "a"'),
     ],
 )
 def test_drain_leaves_a_gateway_alone_where_nobody_could_take_over(

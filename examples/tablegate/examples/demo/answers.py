@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from tablegate.examples.demo.questions import QUESTIONS, Question
 from tablegate.examples.samples import Event
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.ask import AskError, Gateway
+from tablegate.gateway.cli.connecting import AskError, Gateway
 
 ANSWERS_TIMEOUT_S = 300.0  # two quiet cores need a tenth of it
 ASK_EVERY_S = 0.2

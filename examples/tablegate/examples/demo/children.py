@@ -10,7 +10,7 @@ from typing import Self
 from tablegate.examples.demo import tether
 
 STOP_S = 30.0  # a job ends its batch, a gateway its calls; then SIGKILL
-TABLEGATE = (sys.executable, "-m", "tablegate.gateway.cli")
+TABLEGATE = (sys.executable, "-P", "-m", "tablegate.gateway.cli")  # -P: the working directory shadows no module
 
 
 class ChildEnded(Exception):

@@ -24,7 +24,7 @@ from tablegate.examples.samples import Event, ratings
 from tablegate.examples.samples.ratings import KNOWN_MOVIE
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.ask import AskError
+from tablegate.gateway.cli.connecting import AskError
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors

@@ -19,7 +19,7 @@ from rich.table import Table
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.children import Child
 from tablegate.examples.demo.parts import free_ports
-from tablegate.gateway.cli.ask import AskError, Gateway
+from tablegate.gateway.cli.connecting import AskError, Gateway
 from tablegate.gateway.cli.served import directory_of, partition_count, whole_tables
 from tablegate.gateway.contract.placement import Candidate, wanted_of_all
 from tablegate.gateway.contract.types import Partition

@@ -89,7 +89,7 @@ def _declared_in(path: Path) -> list[Table]:
     found = [table for table in named if isinstance(table, Table)]
     if not found or len(found) < len(named):
         raise JobError(
-            f"{path}: no TABLE; define TABLE = tablegate.jobs.table.Table(…), or TABLES = (…, …) for several tables"
+            f"{path}: no TABLE; define TABLE = tablegate.jobs.Table(…), or TABLES = (…, …) for several tables"
         )
     return found
 
