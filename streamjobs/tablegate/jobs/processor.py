@@ -25,9 +25,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Self
 
-from tablegate.jobs.ddl import parse_columns
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
-from tablegate.jobs.values import Column, Misfit, fit_columns
+from tablegate.jobs.values import Column, Misfit, fit_columns, parse_columns
 
 _OWN_NAMES = "__"
 """What the names of the runtime's own columns begin with."""

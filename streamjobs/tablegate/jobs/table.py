@@ -284,6 +284,12 @@ class Table:
         """Whether topics get the table's changes."""
         return any(isinstance(output, RowOutput) for output in self.outputs)
 
+    @property
+    def has_keyed_versions(self) -> bool:
+        """Whether a row's version is the offset of its newest input: then all its inputs lie in one partition."""
+        sources = [self.source_of(name) for name, side in self.all_sides.items() if not isinstance(side, Global)]
+        return self.processor is None and len(sources) == 1 and sources[0].keyed
+
     def why_not_realtime(self) -> str | None:
         """Return what in the declaration needs micro-batches; None where Real-time Mode takes all of it."""
         if self.processor is not None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tablegate.jobs.planning.resolution import record_names, why_unreadable
+from tablegate.jobs.planning.schemas import record_names, why_unreadable
 
 from tests.kit.avro_pairs import PAIRS, Pair, field, one, record
 

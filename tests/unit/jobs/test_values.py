@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from tablegate.jobs.ddl import parse_columns
-from tablegate.jobs.values import Misfit, fit_columns
+from tablegate.jobs.values import Misfit, fit_columns, parse_columns
 
 
 def type_of(ddl: str) -> Any:

@@ -27,7 +27,7 @@ from tablegate.jobs.arguments import (
 from tablegate.jobs.table import Table
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
-    from tablegate.jobs.running.options import Options, Start
+    from tablegate.jobs.planning.options import Options, Start
 
 jobs = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them.")
 
@@ -85,7 +85,7 @@ def run(
 
     It goes on from its checkpoints, ends cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
 
     options = Options(
@@ -108,8 +108,8 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
     A line for each table; exit code 1 if one is wrong. What records hold, and what topics exist, only a run can tell.
     """
     from tablegate.jobs.errors import JobError
-    from tablegate.jobs.planning.checks import check_session, check_table
     from tablegate.jobs.planning.declarations import load_all, load_contract
+    from tablegate.jobs.running.checks import check_session, check_table
 
     wrong = 0
     tables: list[Table] = []
@@ -184,7 +184,7 @@ def rebuild(
 
     Broken off, the same command goes on from there.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
 
     options = Options(
         bootstrap=bootstrap,
@@ -233,8 +233,8 @@ def seek(
 
     From the very first record again: --time 1970-01-01T00:00:00Z
     """
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.operations import start_at_offsets, start_at_time
-    from tablegate.jobs.running.options import Options
 
     if (time is None) == (not offset):
         fail("give either --time or --offset: where the table is to begin")
@@ -280,7 +280,7 @@ def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
 def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, again: str) -> None:
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.handover import HandoverPhase
-    from tablegate.jobs.running.runner import rebuild_job
+    from tablegate.jobs.running.rebuild import rebuild_job
 
     table = load_table(name)
     start = start_of(table)

@@ -10,10 +10,10 @@ from pyspark.sql import functions as sql
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
+from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, without_ansi
 from tablegate.jobs.errors import JobError, UnknownSchema
-from tablegate.jobs.planning.schemas import WriterSchemas
-from tablegate.jobs.running.java_errors import first_line
+from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
 from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, is_window_start
 
 KEY_COLUMN = "__key"
@@ -33,18 +33,6 @@ KAFKA_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 )
 """What Spark's Kafka source gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSchemas:
-    """Writers' schemas of one side. `decoded` None takes the declared schema as every writer's.
-
-    `can_learn`: a record whose schema id is none of these ends the query with `UnknownSchema`, as the registry may know
-    more by now; else it is malformed.
-    """
-
-    writers: WriterSchemas | None = None
-    can_learn: bool = False
 
 
 class Reader(Protocol):

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
-from tablegate.jobs.running.log import log
+from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
 SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
@@ -35,14 +35,14 @@ def rebuild_group(table: str) -> str:
     return f"tablegate-rebuild-{table}"
 
 
-def is_rebuilding(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+def is_rebuilding(admin: KafkaAdmin, table: str, generation: int) -> bool:
     """Return whether a job builds this generation now, or waits for its place."""
-    return any(member.client_id == _client_id(generation) for member in cluster.members(rebuild_group(table)))
+    return any(member.client_id == _client_id(generation) for member in admin.members(rebuild_group(table)))
 
 
-def is_keeping(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+def is_keeping(admin: KafkaAdmin, table: str, generation: int) -> bool:
     """Return whether the job that keeps the table has started with this generation."""
-    return any(member.client_id == _client_id(generation) for member in cluster.members(job_group(table)))
+    return any(member.client_id == _client_id(generation) for member in admin.members(job_group(table)))
 
 
 def rebuilt_generation(members: Sequence[GroupMember]) -> int | None:
@@ -64,7 +64,7 @@ class JobGroup:
     def __init__(self, bootstrap: str, table: str, group: str, generation: int) -> None:
         self._table = table
         self._group = group
-        self._cluster = KafkaAdmin(bootstrap)
+        self._admin = KafkaAdmin(bootstrap)
         self._has_assignment: bool | None = None  # None while the group is changing
         self._read_generation = 0
         self._newest_generation = 0
@@ -149,7 +149,7 @@ class JobGroup:
         if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
             self._join_again()
         if self._has_assignment is False:
-            members = self._cluster.members(self._group)
+            members = self._admin.members(self._group)
             if len(members) > 1:
                 raise _taken(self._table, self._group, members)
         return self._newest_generation
@@ -169,9 +169,9 @@ class JobGroup:
 
 def await_gone(bootstrap: str, table: str, group: str) -> None:
     """Return when a group has no member; raise `JobError` where one stays longer than one that was killed would."""
-    cluster = KafkaAdmin(bootstrap)
+    admin = KafkaAdmin(bootstrap)
     end_s = time.monotonic() + GONE_WITHIN_S
-    while members := cluster.members(group):
+    while members := admin.members(group):
         if time.monotonic() >= end_s:
             raise _taken(table, group, members)
         time.sleep(POLL_S)

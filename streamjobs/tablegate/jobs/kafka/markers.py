@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
-from tablegate.jobs.running.log import log
+from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
 MARKER_KEY = b""  # no row's key is empty

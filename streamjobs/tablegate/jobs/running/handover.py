@@ -20,13 +20,13 @@ from tablegate.jobs.kafka.job_group import is_keeping, job_group
 from tablegate.jobs.kafka.manifests import publish_manifest
 from tablegate.jobs.kafka.markers import MARKER_KEY, Markers, SourceOffsets
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name
+from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
-from tablegate.jobs.running.log import log
 from tablegate.v1 import changelog_pb2
 
 LAG_MAX = 1_000  # records: a generation so near to where its sources ended a moment ago has caught up
 A_MOMENT_S = 10.0  # longer than a batch: a busy source is always ahead of the newest batch by more records than that
-LOOK_EVERY_S = 1.0  # at what brokers are asked for
+CHECK_EVERY_S = 1.0  # at what brokers are asked for
 
 
 class HandoverPhase(Enum):
@@ -45,15 +45,15 @@ class GenerationHandover:
     One thread uses it.
     """
 
-    def __init__(self, plan: Plan, cluster: KafkaAdmin, *, is_rebuild: bool) -> None:
+    def __init__(self, plan: Plan, admin: KafkaAdmin, *, is_rebuild: bool) -> None:
         self._plan = plan
-        self._cluster = cluster
+        self._admin = admin
         self._is_rebuild = is_rebuild
-        self._old, self._old_generation = _old_changelog(plan, cluster)
+        self._old, self._old_generation = _old_changelog(plan, admin)
         self._ends: deque[tuple[float, SourceOffsets]] = deque()
         self._reader: Consumer | None = None
         self._old_end: SourceOffsets = {}
-        self._look_at_s = 0.0
+        self._next_check_s = 0.0
         self._since_s = time.monotonic()
         self.phase = (
             HandoverPhase.BUILDING
@@ -73,9 +73,9 @@ class GenerationHandover:
     def poll(self, next_offsets: SourceOffsets) -> None:
         """Look how far the generation has read its sources, and take it one step on where it can go."""
         now_s = time.monotonic()
-        if self.phase is HandoverPhase.IN_PLACE or now_s < self._look_at_s:
+        if self.phase is HandoverPhase.IN_PLACE or now_s < self._next_check_s:
             return
-        self._look_at_s = now_s + LOOK_EVERY_S
+        self._next_check_s = now_s + CHECK_EVERY_S
         has_caught_up = bool(next_offsets) and self.is_building and self._lag(next_offsets) <= LAG_MAX
         if self.phase is HandoverPhase.BUILDING and has_caught_up:
             self._enter(HandoverPhase.CAUGHT_UP)
@@ -96,17 +96,17 @@ class GenerationHandover:
         if self._plan.older is None:
             return
         published = self._plan.older.generation
-        changelogs = self._cluster.changelogs(self._plan.table.name)
+        changelogs = self._admin.changelogs(self._plan.table.name)
         self._drop([name for number, name in changelogs.items() if published < number < self._plan.generation])
 
     def drop_old(self) -> None:
         """Delete the changelogs of older generations."""
-        changelogs = self._cluster.changelogs(self._plan.table.name)
+        changelogs = self._admin.changelogs(self._plan.table.name)
         self._drop([name for number, name in changelogs.items() if number < self._plan.generation])
 
     def _drop(self, names: list[str]) -> None:
         if names:
-            self._cluster.delete(names)
+            self._admin.delete(names)
             log("dropped", table=self._plan.table.name, topics=names)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class GenerationHandover:
     def _lag(self, next_offsets: SourceOffsets) -> int:
         """Return how many records there were a moment ago that are not read yet."""
         now_s = time.monotonic()
-        self._ends.append((now_s, source_ends(self._plan, self._cluster)))
+        self._ends.append((now_s, source_ends(self._plan, self._admin)))
         while self._ends[0][0] < now_s - A_MOMENT_S:
             self._ends.popleft()
         _, ends = self._ends[0]
@@ -140,10 +140,10 @@ class GenerationHandover:
         if self._old is None:
             return
         try:
-            end = self._cluster.end_offsets(self._old)[0]
-            first = self._cluster.first_offsets(self._old)[0]
+            end = self._admin.end_offsets(self._old)[0]
+            first = self._admin.first_offsets(self._old)[0]
         except JobError:
-            if self._cluster.find(self._old.name) is not None:
+            if self._admin.find(self._old.name) is not None:
                 raise
             self._old = None  # who built this generation has dropped it in this moment: it had come to its end
             return
@@ -168,32 +168,32 @@ class GenerationHandover:
                 return {source.topic: dict(source.next_offsets) for source in marker.sources}
         if self._is_rebuild and self._old_is_kept():
             return None  # only who writes its rows knows when they end; a job that was killed is soon out of the group
-        if time.monotonic() - self._since_s < LOOK_EVERY_S:
+        if time.monotonic() - self._since_s < CHECK_EVERY_S:
             return None  # the reader has had no time yet
-        if self._cluster.find(self._old.name) is None:
+        if self._admin.find(self._old.name) is None:
             return {}  # somebody has deleted it: nobody can read its end any more
-        ends = source_ends(self._plan, self._cluster)
+        ends = source_ends(self._plan, self._admin)
         end_generation(self._plan.bootstrap, self._old, self._old_generation, ends)
         return ends
 
     def _old_is_kept(self) -> bool:
         """Return whether a job keeps the old generation; one that has started with the new one waits for it."""
         name = self._plan.table.name
-        has_job = bool(self._cluster.members(job_group(name)))
-        return has_job and not is_keeping(self._cluster, name, self._plan.generation)
+        has_job = bool(self._admin.members(job_group(name)))
+        return has_job and not is_keeping(self._admin, name, self._plan.generation)
 
 
-def _old_changelog(plan: Plan, cluster: KafkaAdmin) -> tuple[Topic | None, int]:
+def _old_changelog(plan: Plan, admin: KafkaAdmin) -> tuple[Topic | None, int]:
     """Return the changelog of the newest older generation, and its number; None where there is none any more."""
     if plan.older is not None:
-        return cluster.find(plan.older.changelog_topic), plan.older.generation
-    older = [number for number in cluster.changelogs(plan.table.name) if number < plan.generation]
-    return (cluster.find(changelog_name(plan.table.name, older[-1])), older[-1]) if older else (None, 0)
+        return admin.find(plan.older.changelog_topic), plan.older.generation
+    older = [number for number in admin.changelogs(plan.table.name) if number < plan.generation]
+    return (admin.find(changelog_name(plan.table.name, older[-1])), older[-1]) if older else (None, 0)
 
 
-def source_ends(plan: Plan, cluster: KafkaAdmin) -> dict[str, dict[int, int]]:
+def source_ends(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[int, int]]:
     """Return the end offsets of the sources, by topic and partition."""
-    return {side.topic.name: cluster.end_offsets(side.topic) for side in plan.streamed.values()}
+    return {side.topic.name: admin.end_offsets(side.topic) for side in plan.streamed.values()}
 
 
 def end_generation(bootstrap: str, changelog: Topic, generation: int, ends: SourceOffsets) -> None:

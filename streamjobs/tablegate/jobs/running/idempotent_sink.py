@@ -13,11 +13,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # it exports it without saying so
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import DataStreamWriter
+from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.java_errors import error_reason
 
 Offsets = dict[int, int]
 """Next offset by partition."""
@@ -29,13 +28,11 @@ _FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-def write_once(writer: DataStreamWriter, bootstrap: str, topic: str, checkpoint: Checkpoint) -> DataStreamWriter:
-    """Have a query's rows (key, value and what else the Kafka sink takes) written to a topic, each once."""
-    return writer.foreachBatch(_Once(bootstrap, topic, checkpoint).write)
+class IdempotentSink:
+    """Writes the batches of one query to one topic: `writer.foreachBatch(sink.write_batch)`.
 
-
-class _Once:
-    """Writes the batches of one query. Spark calls it in one thread, for one batch after the other."""
+    Spark calls it in one thread, for one batch after the other. Rows have the columns that the Kafka sink takes.
+    """
 
     def __init__(self, bootstrap: str, topic: str, checkpoint: Checkpoint) -> None:
         self._bootstrap = bootstrap
@@ -43,13 +40,13 @@ class _Once:
         self._directory = checkpoint.query_location(f"{_DIRECTORY}/{topic}")
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
 
-    def write(self, rows: DataFrame, batch_id: int) -> None:
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch; raise `JobError`."""
         spark = rows.sparkSession
-        begun = BegunBatches(spark, self._directory)
-        offsets = begun.find(batch_id)
+        starts = BatchStarts(spark, self._directory)
+        offsets = starts.load(batch_id)
         if offsets is None:
-            begun.keep(batch_id, self._offsets(_END))
+            starts.save(batch_id, self._offsets(_END))
         else:
             # One action over the rows: a second would compute the state again.
             written = self._written_since(spark, offsets)
@@ -105,7 +102,7 @@ def _with_copy(rows: DataFrame) -> DataFrame:
     return rows.withColumns(bytes_of).withColumn(_COPY, sql.row_number().over(copies))
 
 
-class BegunBatches:
+class BatchStarts:
     """Where the output topic ended before a batch wrote: one file, of the newest batch, wherever Spark can write."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
@@ -113,7 +110,7 @@ class BegunBatches:
         self._directory = self._jvm.org.apache.hadoop.fs.Path(directory)
         self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    def find(self, batch_id: int) -> Offsets | None:
+    def load(self, batch_id: int) -> Offsets | None:
         """Return the end offsets before a batch that has begun; None where it never has; raise `JobError`."""
         try:
             path = self._path(str(batch_id))
@@ -128,7 +125,7 @@ class BegunBatches:
             raise self._unusable(error) from None
         return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
-    def keep(self, batch_id: int, offsets: Offsets) -> None:
+    def save(self, batch_id: int, offsets: Offsets) -> None:
         """Keep a batch's end offsets, whole or not at all, and forget those of others; raise `JobError`."""
         try:
             old = [status.getPath() for status in self._listed()]
