@@ -410,5 +410,5 @@ class TestErrors:
     def test_wrong_event(self) -> None:
         with pytest.raises(UnfitEvent, match='event 1: topic "x" is none'):
             run_table(self.TABLE, [Event("x", value=None)])
-        with pytest.raises(UnfitEvent, match="takes lists of events"):
+        with pytest.raises(UnfitEvent, match="expects lists of events"):
             run_table(self.TABLE, Event("balance", value=None))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Scalar:
     def fit(self, value: Any) -> Any:
         """Return the value as it goes on; raise `Misfit`."""
         if type(value) is not self.python:
-            raise Misfit(f"is {_a(type(value))}, {self.sql} takes {_a(self.python)}")
+            raise Misfit(f"is {_a(type(value))}; {self.sql} needs {_a(self.python)}")
         return value
 
     def store(self, value: Any) -> Any:
@@ -74,7 +74,7 @@ class Text(Scalar):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Misfit("has half a surrogate pair, which is no text") from None
+            raise Misfit("has half a surrogate pair, which is not text") from None
         return value
 
 
@@ -98,7 +98,7 @@ class Exact(Scalar):
         """See `Scalar`."""
         Scalar.fit(self, value)
         if not value.is_finite():
-            raise Misfit(f"is no number, {self.sql} takes no other")
+            raise Misfit(f"is not a finite number; {self.sql} needs one")
         _, digits, exponent = value.normalize().as_tuple()
         if value and (-int(exponent) > self.scale or len(digits) + int(exponent) > self.digits - self.scale):
             raise Misfit(f"has more digits than {self.sql}; quantize it")
@@ -113,7 +113,7 @@ class Moment(Scalar):
         """See `Scalar`."""
         Scalar.fit(self, value)
         if value.tzinfo is None:
-            raise Misfit("is a datetime without a time zone, TIMESTAMP takes one with; use datetime.now(UTC)")
+            raise Misfit("is a datetime without a time zone; TIMESTAMP needs one; use datetime.now(UTC)")
         return value.astimezone(UTC)
 
     def store(self, value: Any) -> Any:
@@ -199,7 +199,7 @@ class Map:
         """See `Scalar`."""
         _require(value, dict, "MAP")
         if None in value:
-            raise Misfit("has a key None, MAP takes none")
+            raise Misfit("has the key None, which MAP does not allow")
         return {_part(self.key.fit, key, " key"): _part(self.value.fit, item, " value") for key, item in value.items()}
 
     def store(self, value: Any) -> Any:
@@ -319,7 +319,7 @@ def _part(change: Callable[[Any], Any], value: Any, where: str) -> Any:
 
 def _require(value: Any, python: type, sql: str) -> None:
     if type(value) is not python:
-        raise Misfit(f"is {_a(type(value))}, {sql} takes {_a(python)}")
+        raise Misfit(f"is {_a(type(value))}; {sql} needs {_a(python)}")
 
 
 def _a(python: type) -> str:
@@ -337,7 +337,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
     tokens = _Tokens(ddl)
     columns = _columns(tokens, end="", separator="")
     if len({column.name.lower() for column in columns}) < len(columns):
-        raise ValueError("has a column twice (Spark tells no upper case from lower case)")
+        raise ValueError("has a column twice (Spark ignores case in names)")
     return columns
 
 
@@ -359,22 +359,22 @@ class _Tokens:
             at = matched.end()
         yield ""
 
-    def take(self) -> str:
-        taken = self.next
-        if taken:
+    def pop(self) -> str:
+        token = self.next
+        if token:
             self.next = next(self._tokens)
-        return taken
+        return token
 
     def expect(self, token: str) -> None:
         if self.next != token:
             raise ValueError(f'has {_quoted(self.next)} where "{token}" belongs')
-        self.take()
+        self.pop()
 
 
 def _columns(tokens: _Tokens, *, end: str, separator: str) -> tuple[Column, ...]:
     found = []
     while True:
-        name = tokens.take()
+        name = tokens.pop()
         if not name.isidentifier():
             raise ValueError(f"has {_quoted(name)} where a name belongs; write name TYPE, name TYPE")
         if separator:
@@ -384,11 +384,11 @@ def _columns(tokens: _Tokens, *, end: str, separator: str) -> tuple[Column, ...]
             return tuple(found)
         if tokens.next != ",":
             raise ValueError(f"has {_quoted(tokens.next)} after the type of {_quoted(name)}; a comma belongs there")
-        tokens.take()
+        tokens.pop()
 
 
 def _type(tokens: _Tokens) -> Type:
-    name = tokens.take()
+    name = tokens.pop()
     found = SCALARS.get(name.upper())
     if found is not None:
         return found
@@ -422,9 +422,9 @@ def _key_and_value(tokens: _Tokens) -> tuple[Scalar, Type]:
 
 def _decimal(tokens: _Tokens) -> Exact:
     tokens.expect("(")
-    digits = tokens.take()
+    digits = tokens.pop()
     tokens.expect(",")
-    scale = tokens.take()
+    scale = tokens.pop()
     tokens.expect(")")
     if not (digits.isdigit() and scale.isdigit() and 1 <= int(digits) <= _DECIMAL_DIGITS_MAX):
         raise ValueError(f"has DECIMAL({digits}, {scale}); the first number is from 1 to {_DECIMAL_DIGITS_MAX}")

@@ -87,7 +87,7 @@ def test_counts_of_a_batch() -> None:
 
 def test_unknown_schema_is_found_in_what_spark_says() -> None:
     found = UnknownSchema.found_in(
-        f"SparkRuntimeException: [USER_RAISED_EXCEPTION] {UnknownSchema.mark('a.b')}17 SQLSTATE"
+        f"SparkRuntimeException: [USER_RAISED_EXCEPTION] {UnknownSchema.message_prefix('a.b')}17 SQLSTATE"
     )
     assert found is not None
     assert (found.topic, found.schema_id) == ("a.b", 17)

@@ -81,7 +81,7 @@ def test_what_is_no_avro_record() -> None:
         Registered(3, Schema('{"type": "object"}', "JSON"), VALUES),
     ]
     schemas = sort_schemas("funds", FUNDS, found)
-    assert schemas.incompatible == dict.fromkeys((2, 3), "it is no Avro record")
+    assert schemas.incompatible == dict.fromkeys((2, 3), "it is not an Avro record")
 
 
 def test_references_are_refused_in_records_that_are_read() -> None:
@@ -159,7 +159,7 @@ def test_credentials_leave_the_url(url: str, clean: str, user: str | None) -> No
     ],
 )
 def test_what_is_no_url_is_not_repeated(url: str) -> None:
-    with pytest.raises(JobError, match="--schema-registry is no URL; give http://host:port") as caught:
+    with pytest.raises(JobError, match="--schema-registry is not a URL; give http://host:port") as caught:
         SchemaRegistry(url)
     assert "secret" not in str(caught.value)
 

@@ -28,7 +28,7 @@ from tablegate.gateway.cli.ask import AskError
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 PARTITIONS = 6
 MOVIE = 1  # it is read and rated; any but the known one would do
@@ -53,7 +53,7 @@ def cluster_demo(data: Path, *, gateways: int, once: bool, port: int) -> None:
             running.print_more()
             if not once:
                 running.stay()
-    except (NoAnswer, ChildEnded, LocalError, DescriptorError, AskError) as error:
+    except (NoAnswer, ChildEnded, SetupError, DescriptorError, AskError) as error:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
         problems = []  # who ends it has read them

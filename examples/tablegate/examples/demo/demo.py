@@ -13,7 +13,7 @@ from tablegate.examples.demo.children import Child, ChildEnded
 from tablegate.examples.demo.parts import DemoError, Events, Steps, free_ports, job, take_directory
 from tablegate.examples.demo.questions import QUESTIONS, RATINGS, SYSTEMS
 from tablegate.gateway.contract.descriptors import DescriptorError
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 TRICKLE_S = 0.5
 TRICKLE_EVENTS = 3
@@ -30,7 +30,7 @@ def demo(data: Path, *, once: bool, port: int) -> None:
             _print_more(running.address)
             if not once:
                 running.stay()
-    except (NoAnswer, ChildEnded, LocalError, DescriptorError) as error:
+    except (NoAnswer, ChildEnded, SetupError, DescriptorError) as error:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
         pass

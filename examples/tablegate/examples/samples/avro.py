@@ -11,11 +11,11 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 
 class AvroValues:
-    """Values of a topic; raises `LocalError` where the registry does not take their schemas. For one thread.
+    """Values of a topic; raises `SetupError` where the registry does not take their schemas. For one thread.
 
     The schema of a topic with one type of record has the subject `<topic>-value`. Several types have
     `<topic>-<full record name>` each, and are registered in their order. Without the URL of a schema registry, a
@@ -32,7 +32,7 @@ class AvroValues:
                 subject = subject_of(self._context, f"{record['namespace']}.{record['name']}")
                 registry.register_schema(subject or "", Schema(schema, "AVRO"))
         except Exception as error:  # noqa: BLE001  the registry's client lets faults of its HTTP library through
-            raise LocalError(
+            raise SetupError(
                 f'schema registry "{registry_url}" did not take the schema of topic "{topic}" ({error}): '
                 "check the address, and that the topic has no other schema there"
             ) from None

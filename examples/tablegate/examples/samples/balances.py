@@ -19,7 +19,7 @@ _AMOUNT_UNITS_MAX = 5_000_000  # 500.0000
 
 
 class Bookings:
-    """Makes events of the topic; raises `LocalError` where the schema registry does not take the schemas.
+    """Makes events of the topic; raises `SetupError` where the schema registry does not take the schemas.
 
     Without a registry, FundsAdded has schema id 1 and FundsReserved 2.
     """

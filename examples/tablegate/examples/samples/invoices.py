@@ -34,7 +34,7 @@ class LineItem(NamedTuple):
 
 
 class Invoices:
-    """Makes events of the topic; raises `LocalError` where the schema registry does not take the schema."""
+    """Makes events of the topic; raises `SetupError` where the schema registry does not take the schema."""
 
     def __init__(self, *, topic: str = TOPIC, registry_url: str | None = None) -> None:
         self._topic = topic

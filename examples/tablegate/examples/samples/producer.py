@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tablegate.examples.samples.event import Event
 from tablegate.examples.samples.topics import POLL_S, client_settings
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 DELIVERY_TIMEOUT_S = 30.0
 QUEUED_EVENTS_MAX = 5_000  # so partitions stay close in the time of their events, and no event is late by accident
@@ -56,12 +56,12 @@ class EventProducer:
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Wait until all that was queued is in Kafka; raise `LocalError` if some of it is not."""
+        """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
         self._producer.flush(DELIVERY_TIMEOUT_S + 1)
         undelivered, self._undelivered = +self._undelivered, Counter()
         if undelivered:
             topics = ", ".join(f'"{topic}"' for topic in sorted(undelivered))
-            raise LocalError(
+            raise SetupError(
                 f"{undelivered.total()} events did not get into topic {topics} at {self._bootstrap} "
                 f"({self._failure or 'no answer'}): check that Kafka runs there and that the topic exists"
             )
@@ -74,7 +74,7 @@ class EventProducer:
 
 
 def send(bootstrap: str, events: Iterable[Event], *, progress: Progress | None = None) -> int:
-    """Send all `events` and wait until they are in Kafka; return their number. Raise `LocalError`."""
+    """Send all `events` and wait until they are in Kafka; return their number. Raise `SetupError`."""
     producer = EventProducer(bootstrap)
     sent = 0
     for sent, event in enumerate(events, start=1):

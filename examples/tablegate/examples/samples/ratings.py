@@ -26,7 +26,7 @@ def events(
     """Yield `count` ratings of movies 1 … `movies` but the known one; without a count, for ever.
 
     The same arguments give the same ratings. They are halves, so sums of them are exact in any order. Raise
-    `LocalError` where the schema registry does not take the schema.
+    `SetupError` where the schema registry does not take the schema.
     """
     choice = random.Random(seed)
     pool = [movie for movie in range(1, movies + 1) if movie != KNOWN_MOVIE]

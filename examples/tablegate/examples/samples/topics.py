@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 ANSWER_TIMEOUT_S = 10.0
 POLL_S = 0.05
@@ -15,7 +15,7 @@ POLL_S = 0.05
 def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
     """Create a topic and wait until it can be written; return whether it was missing.
 
-    Raise `LocalError` if it cannot be had, or is there with another number of partitions.
+    Raise `SetupError` if it cannot be had, or is there with another number of partitions.
     """
     client = AdminClient(client_settings(bootstrap))
     created = True
@@ -26,25 +26,25 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str
         ].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise LocalError(
+            raise SetupError(
                 f'topic "{name}" cannot be created at {bootstrap} ({error.args[0].str()}): '
                 "check the address and the name"
             ) from None
         created = False
     found = _partitions(client, bootstrap, name)
     if found != partitions:
-        raise LocalError(f'topic "{name}" has {found} partitions, not {partitions}: delete it, or ask for {found}')
+        raise SetupError(f'topic "{name}" has {found} partitions, not {partitions}: delete it, or ask for {found}')
     return created
 
 
 def record_count(bootstrap: str, topic: str) -> int:
-    """Return how many records the topic holds, counting those that compaction removed; raise `LocalError`."""
+    """Return how many records the topic holds, counting those that compaction removed; raise `SetupError`."""
     partitions = _partitions(AdminClient(client_settings(bootstrap)), bootstrap, topic)
     consumer = Consumer({**client_settings(bootstrap), "group.id": "record-count", "enable.auto.commit": False})
     try:
         ranges = [_offset_range(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
     except KafkaException as error:
-        raise LocalError(
+        raise SetupError(
             f'the offsets of topic "{topic}" at {bootstrap} cannot be read ({error.args[0].str()}): '
             "check that Kafka runs there"
         ) from None
@@ -68,7 +68,7 @@ def _offset_range(consumer: Consumer, partition: TopicPartition) -> tuple[int, i
 
 
 def _partitions(client: AdminClient, bootstrap: str, topic: str) -> int:
-    """Return the topic's partitions, once each has a leader; raise `LocalError` if that does not come about."""
+    """Return the topic's partitions, once each has a leader; raise `SetupError` if that does not come about."""
     deadline = time.monotonic() + ANSWER_TIMEOUT_S
     problem = "a partition has no leader"
     while time.monotonic() < deadline:
@@ -81,7 +81,7 @@ def _partitions(client: AdminClient, bootstrap: str, topic: str) -> int:
         except KafkaException as error:
             problem = error.args[0].str()
         time.sleep(POLL_S)
-    raise LocalError(f'topic "{topic}" at {bootstrap} cannot be used ({problem}): check the address and the name')
+    raise SetupError(f'topic "{topic}" at {bootstrap} cannot be used ({problem}): check the address and the name')
 
 
 def client_settings(bootstrap: str) -> dict[str, str | int | float | bool]:

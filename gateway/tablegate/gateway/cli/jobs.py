@@ -312,20 +312,20 @@ def reset(
     Gateways stop serving it until a job builds its next generation, from the first record of its sources.
     """
     from tablegate.jobs.planning.declarations import load_table
-    from tablegate.jobs.running.operations import delete, remains_of
+    from tablegate.jobs.running.operations import delete_artifacts, find_stored_artifacts
 
     with _job_errors():
         table = load_table(name).name if ".py" in name else name  # it need not be declared any more
-        remains = remains_of(table, bootstrap, checkpoints)
-        if remains.is_empty:
+        artifacts = find_stored_artifacts(table, bootstrap, checkpoints)
+        if artifacts.is_empty:
             fail(
                 f'nothing is kept of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name, or these'
             )
-        for line in show_jobs.remains(remains):
+        for line in show_jobs.remains(artifacts):
             typer.echo(line)
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)
-        delete(remains, bootstrap)
+        delete_artifacts(artifacts, bootstrap)
     typer.echo("deleted; the next tablegate job run builds its next generation, from the first record")
-    if remains.remote is not None:
-        typer.echo(f"before that, delete {remains.remote}: what is not on this machine is left alone", err=True)
+    if artifacts.remote is not None:
+        typer.echo(f"before that, delete {artifacts.remote}: what is not on this machine is left alone", err=True)

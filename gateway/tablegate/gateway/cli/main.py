@@ -342,7 +342,7 @@ def produce_sample(
 ) -> None:
     """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays known."""
     from tablegate.examples.samples import ratings, send
-    from tablegate.jobs.jars import LocalError
+    from tablegate.jobs.jars import SetupError
 
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -352,7 +352,7 @@ def produce_sample(
                 ratings.events(count, movies=movies, seed=seed, topic=topic, registry_url=schema_registry),
                 progress=lambda done: progress.update(task, completed=done),
             )
-    except LocalError as error:
+    except SetupError as error:
         fail(error)
     print(f"sent {sent} ratings to {topic}")
 

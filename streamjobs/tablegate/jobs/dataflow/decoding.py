@@ -134,7 +134,7 @@ def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchem
 def _decoded_protobuf(form: Protobuf, bytes_column: str, into: str) -> Decoded:
     """Decode the message to a struct, null where it does not decode."""
     what = bytes_column.rpartition(".")[2]
-    undecodable = Problem(f"undecodable_{what}", f"{into} IS NULL", f"'{what} is no message {form.message}'")
+    undecodable = Problem(f"undecodable_{what}", f"{into} IS NULL", f"'{what} is not a message {form.message}'")
     if not form.framed:
         return Decoded(decoded_message(form, sql.expr(bytes_column)), form.field_names, (undecodable,))
     branches, is_own = "", []

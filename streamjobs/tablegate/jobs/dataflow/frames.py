@@ -113,4 +113,4 @@ class _Builder:
     def _global(self, name: str) -> DataFrame:
         side = self._plan.table.sides[name]
         assert isinstance(side, Global)
-        return newest_by_key(self._reader.whole(side.source.topic), side, self._plan.sides[name].schemas)
+        return newest_by_key(self._reader.read_all(side.source.topic), side, self._plan.sides[name].schemas)

@@ -1,4 +1,16 @@
-"""Declared processors as Spark operators."""
+"""Declared processors as Spark operators (`transformWithState`).
+
+Two halves run in two places. `apply_processor` and what it calls run in the driver: they check the types, and turn
+Spark's types into ours. `SparkProcessor` runs in Python workers on the executors: there it restores a key's state, runs
+the user's functions by `processor.Steps`, and stores the state.
+
+Executors need nothing of this project. cloudpickle sends the code by value: all of `tablegate.jobs` that is reached
+from `SparkProcessor`, and the user's own modules. So nothing that runs in a worker may reach code that imports more
+than the standard library and PySpark.
+
+Two detours around PySpark: rows instead of pandas (`_transform`), as a batch of a key has few rows; and timestamps as
+microseconds, as Python has no year 0 or 10000 and must be able to say so instead of failing inside PySpark.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +93,10 @@ def apply_processor(records: DataFrame, processor: Processor, key_columns: Seque
 def _transform(
     sent: DataFrame, key: Sequence[Column], processor: "SparkProcessor", schema: spark_types.StructType
 ) -> DataFrame:
-    """Return `GroupedData.transformWithState` of rows, which asks for pandas and then never uses it."""
+    """Return `GroupedData.transformWithState` over rows.
+
+    PySpark's own method requires pandas to be installed, and never uses it; so its parts are called directly.
+    """
     time_mode = "None" if processor.every_ms is None else "ProcessingTime"
     udf = TransformWithStateInPandasUdfUtils(processor, time_mode)
     with _pickled_by_value(type(processor.steps.processor)):
@@ -98,7 +113,7 @@ def _transform(
 
 @contextmanager
 def _pickled_by_value(processor: type) -> Iterator[None]:
-    """Have the code of a processor and what runs it travel with it: workers on other machines can import neither."""
+    """Pickle the processor's code and ours by value in the block: workers on other machines can import neither."""
     modules = [sys.modules[one.__module__] for one in processor.__mro__ if issubclass(one, Processor)]
     wanted = {jobs.__name__: jobs, **{module.__name__: module for module in modules}}
     for module in wanted.values():
@@ -138,7 +153,7 @@ def _record_type(schema: spark_types.StructType, where: str) -> Struct:
         if found is None:
             raise JobError(
                 f'{where} gets a field "{field.name}" of type {field.dataType.simpleString()}, '
-                "which no processor takes; leave it out of the schema"
+                "which processors do not support; leave it out of the schema"
             )
         columns.append(Column(field.name, found))
     return Struct(tuple(columns), Fields)
@@ -164,7 +179,7 @@ def _type(of: spark_types.DataType) -> Type | None:
 
 
 def _required(found: Type | None) -> Type:
-    assert found is not None, "it was looked at before"
+    assert found is not None, "its type was checked before"
     return found
 
 
@@ -206,11 +221,11 @@ TIMER_COLUMN = "__timer_ms"
 Key = tuple[Any, ...]
 
 
-class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # PySpark's types are not looked at
-    """Runs a processor's steps over Spark's groups.
+class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # mypy skips PySpark
+    """Runs a processor's steps over Spark's groups, in a Python worker.
 
-    State is one value a key: the processor's columns, `SEQUENCE_COLUMN`, `TIMER_COLUMN`. So a batch asks Spark once
-    for it and gives it back once, whatever the number of records: each time is a round trip to the JVM.
+    The state of a key is one value: the processor's columns, `SEQUENCE_COLUMN` and `TIMER_COLUMN`. Reading and writing
+    it are round trips to the JVM, so a batch does each once a key, whatever the number of records.
     """
 
     def __init__(
@@ -234,7 +249,7 @@ class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # PySpark's types
         self._stored: ValueState = handle.getValueState("state", self._state_ddl)
 
     def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
-        """Run `on_record` for each row of a key. All of them are in memory: Spark has shuffled their order away."""
+        """Run `on_record` for each row of a key. They are sorted in memory, as the shuffle has lost their order."""
         records = sorted((row["record"] for row in rows), key=_position)
         named = self._key(key)
 
@@ -253,7 +268,7 @@ class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # PySpark's types
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
     ) -> Iterator[Row]:
-        """Run `on_timer`."""
+        """Run `on_timer` for a key whose timer has expired."""
         named = self._key(key)
         now = datetime.fromtimestamp(timerValues.getCurrentProcessingTimeInMs() / 1000, UTC)
         return self._run(key, lambda state: self.steps.on_timer(named, state, now), timer_ms=None)
@@ -264,10 +279,10 @@ class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # PySpark's types
     def _run(
         self, key: Key, emit: Callable[[State], Iterable[dict[str, Any]]], *, timer_ms: int | None
     ) -> Iterator[Row]:
-        """Yield what is emitted, then keep the state. `timer_ms`: when the timer is to run, unless one is set."""
+        """Yield what is emitted, then store the state. `timer_ms`: when the timer is to run, unless one is set."""
         found = self._stored.get()
-        *kept, sequence, set_ms = found if found is not None else (None, 0, None)
-        state = self.steps.state(kept if found is not None else None)
+        *columns, sequence, set_ms = found if found is not None else (None, 0, None)
+        state = self.steps.state(columns if found is not None else None)
         key_values = {column.name: value for column, value in zip(self._key_columns, key, strict=True)}
         try:
             for emitted in emit(state):
@@ -275,7 +290,7 @@ class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # PySpark's types
                 yield Row(**key_values, **emitted, **{SEQUENCE_COLUMN: sequence})
             stored = self.steps.stored(state)
         except ProcessorError as error:
-            # Without its cause, whose text may hold values that belong in no log.
+            # Without its cause: that text may hold values, which must not get into a log.
             raise ProcessorError(str(error)) from None
         if timer_ms is not None and set_ms is None:
             self._handle.registerTimer(timer_ms)

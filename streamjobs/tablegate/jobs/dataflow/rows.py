@@ -46,14 +46,14 @@ def group_records(keyed: Mapping[str, DataFrame], globals_: Mapping[str, DataFra
     for name, frame in keyed.items():
         records = well_formed(frame)
         for global_name, newest in globals_.items():
-            records = look_up(records, newest, global_name, table)
+            records = join_global(records, newest, global_name, table)
         frames[name] = records
     if table.source is not None:
         return Grouped(frames[""], {})
     return _union(frames, globals_, table)
 
 
-def look_up(records: DataFrame, newest: DataFrame, name: str, table: Table) -> DataFrame:
+def join_global(records: DataFrame, newest: DataFrame, name: str, table: Table) -> DataFrame:
     """Return the records with the row of a global side as the struct `name`."""
     side = table.sides[name]
     assert isinstance(side, Global)

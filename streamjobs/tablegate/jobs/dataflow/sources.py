@@ -41,7 +41,7 @@ class Reader(Protocol):
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records as they come. `batched`: for micro-batches. `starting_offsets`: JSON as Spark has it."""
 
-    def whole(self, topic: str) -> DataFrame:
+    def read_all(self, topic: str) -> DataFrame:
         """Return all records that are there when a batch begins."""
 
 
@@ -66,7 +66,7 @@ class KafkaReader:
             reader = reader.option("maxOffsetsPerTrigger", RECORDS_PER_BATCH_MAX)
         return reader.load()
 
-    def whole(self, topic: str) -> DataFrame:
+    def read_all(self, topic: str) -> DataFrame:
         """Return all records that are there when a batch begins."""
         return (
             self._spark.read.format("kafka")
@@ -117,7 +117,7 @@ def _fail_on_unknown(topic: str, writers: WriterSchemas) -> str:
     known = ", ".join(str(number) for number in [-1, *writers.decoded, *writers.ignored, *writers.incompatible])
     value = f"{KAFKA_COLUMN}.value"
     schema_id = schema_id_sql(value)
-    message = f"concat('{UnknownSchema.mark(topic)}', {schema_id})"
+    message = f"concat('{UnknownSchema.message_prefix(topic)}', {schema_id})"
     return f"IF({is_framed_sql(value)} AND {schema_id} NOT IN ({known}), raise_error({message}), true)"
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 from xml.sax.saxutils import quoteattr
 
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.java import find_java
 
 CONNECT_TIMEOUT_MS = 20_000  # without these a network that swallows packets would hang Ivy for good
@@ -79,12 +79,12 @@ def _run(
     pattern = f"{out}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
     command: list[str | Path] = [find_java(), "-cp", f"{_pyspark()}/jars/*", "org.apache.ivy.Main"]
     command += ["-settings", settings, "-ivy", module, "-cache", cache, "-retrieve", pattern]
-    _watch(command, cache, progress)
+    _run_ivy(command, cache, progress)
     return {Artifact(*jar.relative_to(out).parts[:3]): jar for jar in sorted(out.rglob("*.jar"))}
 
 
-def _watch(command: list[str | Path], cache: Path, progress: Callable[[int], None]) -> None:
-    """Run Ivy, telling at each line that it prints how many jars are there; raise `LocalError` if it fails."""
+def _run_ivy(command: list[str | Path], cache: Path, progress: Callable[[int], None]) -> None:
+    """Run Ivy, and report how many jars there are at each line that it prints; raise `SetupError` if it fails."""
     lines: list[str] = []
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -98,7 +98,7 @@ def _watch(command: list[str | Path], cache: Path, progress: Callable[[int], Non
             ivy.kill()
             raise
     if ivy.returncode != 0:
-        raise LocalError(
+        raise SetupError(
             f"the jars could not be fetched from Maven Central ({_reason(''.join(lines))}); check the network, and "
             "behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… -Dhttps.proxyPort=…'"
         )
@@ -146,7 +146,7 @@ def _module(artifacts: Iterable[Artifact], *, transitive: bool) -> str:
 def _pyspark() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise LocalError("PySpark is not installed, and the jars are fetched with it: install it with `make setup`")
+        raise SetupError("PySpark is not installed, and the jars are fetched with it: install it with `make setup`")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -170,9 +170,9 @@ ROOTS: Mapping[Kind, tuple[str, ...]] = {
 
 
 def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
-    """Return the jars of `kind`, fetching those that are missing; raise `LocalError` if that cannot be done.
+    """Return the jars of `kind`, fetching those that are missing; raise `SetupError` if that cannot be done.
 
-    `progress` is told how many jars are there and how many there will be. Any number of processes may call at once:
+    `progress` gets how many jars are there and how many there will be. Any number of processes may call at once:
     one fetches, the others wait for it.
     """
     report = progress or (lambda _done, _total: None)
@@ -180,16 +180,16 @@ def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
     locked = read_lock(lock_text)[kind]
     directory = cache_directory() / kind
     files = [directory / artifact.file for artifact in locked]
-    mark = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
+    verified = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if not _is_verified(mark, files):
+        if not _is_verified(verified, files):
             with _alone(directory):
-                if not _is_verified(mark, files):
+                if not _is_verified(verified, files):
                     _complete(directory, locked, report)
-                    _replace_text(mark, _stamp(files))
+                    _replace_text(verified, _stamp(files))
     except OSError as error:
-        raise LocalError(
+        raise SetupError(
             f'jars cannot be kept in "{directory}" ({error.strerror}): set TABLEGATE_CACHE to a directory with room'
         ) from None
     report(len(files), len(files))
@@ -207,7 +207,7 @@ def cache_directory() -> Path:
 
 
 def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
-    """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `LocalError` for a damaged one."""
+    """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `SetupError` for a damaged one."""
     locked: dict[Kind, dict[Artifact, str]] = {kind: {} for kind in get_args(Kind)}
     for number, line in enumerate(text.splitlines(), start=1):
         if line and not line.startswith("#"):
@@ -215,7 +215,7 @@ def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
                 checksum, kind, coordinates = line.split()
                 locked[kind][Artifact.parse(coordinates)] = checksum  # type: ignore[index]  # a KeyError says so
             except (ValueError, KeyError):
-                raise LocalError(
+                raise SetupError(
                     f'"{LOCK_FILE}" line {number} is not "SHA-256 kind group:name:revision": restore the file'
                 ) from None
     return locked
@@ -225,7 +225,7 @@ def _lock_text() -> str:
     try:
         return LOCK_FILE.read_text()
     except OSError as error:
-        raise LocalError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
+        raise SetupError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
 
 
 def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress) -> None:
@@ -244,7 +244,7 @@ def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress)
         fetched = fetch(missing, Path(work), lambda done, _total: report(there + done, len(locked)))
         for artifact in missing:
             if artifact not in fetched:
-                raise LocalError(f'jar "{artifact}" did not arrive from Maven Central: try again')
+                raise SetupError(f'jar "{artifact}" did not arrive from Maven Central: try again')
             _check(fetched[artifact], locked[artifact])
         for artifact in missing:
             fetched[artifact].rename(directory / artifact.file)
@@ -254,16 +254,16 @@ def _check(jar: Path, expected: str) -> None:
     found = _sha256(jar)
     if found != expected:
         jar.unlink()
-        raise LocalError(
+        raise SetupError(
             f'jar "{jar.name}" has SHA-256 {found}, but jars.lock says {expected}; it was removed from '
             f'"{cache_directory()}": try again, and if that repeats, do not trust where it came from'
         )
 
 
-def _is_verified(mark: Path, files: list[Path]) -> bool:
-    """Say whether the files were checked, against the lock that `mark` is named after, and not touched since."""
+def _is_verified(verified: Path, files: list[Path]) -> bool:
+    """Return whether the files were checked against the lock that `verified` is named after, and not touched since."""
     try:
-        return mark.read_text() == _stamp(files)
+        return verified.read_text() == _stamp(files)
     except FileNotFoundError:
         return False
 
@@ -294,7 +294,7 @@ def _sha256(file: Path) -> str:
 
 
 def write_lock() -> None:
-    """Resolve `ROOTS` anew and write what they come to; raise `LocalError` if that cannot be done."""
+    """Resolve `ROOTS` anew and write what they come to; raise `SetupError` if that cannot be done."""
     lines = ["# SHA-256, kind and coordinates of each jar; written by `python -m tablegate.jobs.jars.jars --lock`."]
     for kind, roots in ROOTS.items():
         artifacts = [Artifact.parse(root) for root in roots]
@@ -316,7 +316,7 @@ def main() -> int:
             write_lock()
         for kind in get_args(Kind):
             print(f"{len(jars(kind))} jars of {kind} in {cache_directory() / kind}")
-    except LocalError as error:
+    except SetupError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

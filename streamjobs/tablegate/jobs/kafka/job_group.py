@@ -92,13 +92,13 @@ class JobGroup:
     def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
         """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
         await_gone(bootstrap, table, group)
-        presence = cls(bootstrap, table, group, generation)
+        membership = cls(bootstrap, table, group, generation)
         try:
-            presence._await_assignment()
+            membership._await_assignment()
         except BaseException:
-            presence.leave()
+            membership.leave()
             raise
-        return presence
+        return membership
 
     def _subscribe(self) -> None:
         self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
@@ -110,8 +110,8 @@ class JobGroup:
             self.poll()
             if time.monotonic() >= end_s:
                 raise JobError(
-                    f'consumer group "{self._group}" takes no member within {JOINED_WITHIN_S:g} s; look at the log of '
-                    "the brokers, then start the job again"
+                    f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
+                    "of the brokers, then start the job again"
                 )
             time.sleep(POLL_S)
 
@@ -151,7 +151,7 @@ class JobGroup:
         if self._has_assignment is False:
             members = self._admin.members(self._group)
             if len(members) > 1:
-                raise _taken(self._table, self._group, members)
+                raise _other_job_error(self._table, self._group, members)
         return self._newest_generation
 
     def _read(self, value: bytes | None) -> None:
@@ -173,7 +173,7 @@ def await_gone(bootstrap: str, table: str, group: str) -> None:
     end_s = time.monotonic() + GONE_WITHIN_S
     while members := admin.members(group):
         if time.monotonic() >= end_s:
-            raise _taken(table, group, members)
+            raise _other_job_error(table, group, members)
         time.sleep(POLL_S)
 
 
@@ -182,6 +182,6 @@ def hosts_of(members: Iterable[GroupMember]) -> str:
     return ", ".join(sorted({member.host for member in members}))
 
 
-def _taken(table: str, group: str, members: Sequence[GroupMember]) -> JobError:
+def _other_job_error(table: str, group: str, members: Sequence[GroupMember]) -> JobError:
     doing = "kept" if group == job_group(table) else "being rebuilt"
     return JobError(f'table "{table}" is {doing} by another job, on {hosts_of(members)}; stop that one first')

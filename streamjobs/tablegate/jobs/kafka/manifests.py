@@ -27,7 +27,7 @@ def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
     newest = read_manifest(bootstrap, manifest.table)
     if newest is not None and newest.generation > manifest.generation:
         raise JobError(
-            f'table "{manifest.table}" has come to generation {newest.generation} by another job, so generation '
+            f'table "{manifest.table}" is at generation {newest.generation}, built by another job, so generation '
             f"{manifest.generation} is not published; start the job again to go on with the newest"
         )
     _write(bootstrap, manifest.table, manifest.SerializeToString())
@@ -67,7 +67,7 @@ def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     if producer.flush(BROKER_TIMEOUT_S) > 0:
         raise broker_away(bootstrap)
     if errors:
-        raise JobError(f'topic "{MANIFESTS_TOPIC}" at {bootstrap} takes no manifest: {errors[0].str()}')
+        raise JobError(f'the manifest cannot be written to topic "{MANIFESTS_TOPIC}" at {bootstrap}: {errors[0].str()}')
 
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:

@@ -1,4 +1,15 @@
-"""What a job is about to do, settled with Kafka and the schema registry before Spark starts."""
+"""The plan of a job: everything that is settled with Kafka and the schema registry before Spark starts.
+
+`make_plan` goes from the declaration to the plan in this order, and stops with a `JobError` at the first thing wrong:
+
+1. the contract, and the Avro schema of the table's values that follows from it;
+2. each source's topic, the schemas of its writers, and where a new query begins to read;
+3. the newest manifest of the table, which says the generation to go on with;
+4. the topics that the job writes, made where they are missing: changelog, dead letters, outputs;
+5. the manifest that the job will publish.
+
+The plan holds no connection and needs no Spark. `dataflow.frames.build` makes streaming frames of it.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -9,12 +20,16 @@ from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.rows import UnsupportedColumn, row_schema
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro
-from tablegate.jobs.kafka import topics
 from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
 from tablegate.jobs.kafka.topics import (
+    DEAD_LETTERS_NEW_SETTINGS,
+    DEAD_LETTERS_SETTINGS,
+    MANIFESTS_SETTINGS,
+    MANIFESTS_TOPIC,
     KafkaAdmin,
     Topic,
     changelog_name,
+    changelog_settings,
     dead_letters_name,
 )
 from tablegate.jobs.planning.declarations import job_argument, load_contract
@@ -25,6 +40,7 @@ from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source, T
 from tablegate.v1 import changelog_pb2
 
 MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
+NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +55,7 @@ class SidePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything a job needs to know of one table.
+    """Everything that a job needs to know to keep one table.
 
     `older`: the manifest of an older generation, which is served until this one has caught up; None where none is.
     """
@@ -68,7 +84,7 @@ class Plan:
 
     @property
     def realtime_slots(self) -> int:
-        """How many tasks run at once, all the time; none of micro-batches do."""
+        """How many tasks run at the same time without end: one for each partition; none in micro-batches."""
         if self.mode is Mode.MICROBATCH:
             return 0
         return self.changelog.partition_count + sum(side.topic.partition_count for side in self.streamed.values())
@@ -85,7 +101,7 @@ def make_plan(
     """Return the plan of a run, with its topics made; raise `JobError`.
 
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
-    `seen_schemas`: ids that records had and no subject of their topic told of, by topic.
+    `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
     """
     contract = load_contract(table)
     try:
@@ -97,7 +113,7 @@ def make_plan(
     registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
     sides = _side_plans(table, admin, registry, start, seen_schemas or {})
     first = next(iter(sides.values())).topic
-    admin.ensure(topics.MANIFESTS_TOPIC, topics.MANIFESTS_SETTINGS, partition_count=1)
+    admin.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
         check_declaration(table, old)
@@ -105,16 +121,16 @@ def make_plan(
         generation = max(table.generation, newest)
     check_succession(table, contract, old, generation)
     changelog = admin.ensure(
-        topics.changelog_name(table.name, generation),
-        topics.changelog_settings(_lifetime_us(contract)),
+        changelog_name(table.name, generation),
+        changelog_settings(_lifetime_us(contract)),
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
     check_changelog(table, changelog, old, generation)
     dead_letters = admin.ensure(
-        topics.dead_letters_name(table.name),
-        topics.DEAD_LETTERS_SETTINGS,
-        new_settings=topics.DEAD_LETTERS_NEW_SETTINGS,
+        dead_letters_name(table.name),
+        DEAD_LETTERS_SETTINGS,
+        new_settings=DEAD_LETTERS_NEW_SETTINGS,
     )
     for output in table.outputs:
         admin.ensure(output.topic, {}, new_partition_count=first.partition_count)
@@ -230,14 +246,14 @@ def _mode(table: Table, options: Options) -> Mode:
         reason = table.why_not_realtime()
         if reason is not None:
             raise JobError(
-                f'{table.declared_at}: table "{table.name}": Spark\'s Real-time Mode does not take {reason}; '
+                f'{table.declared_at}: table "{table.name}": Spark\'s Real-time Mode does not support {reason}; '
                 "run it in micro-batches"
             )
     return options.mode or table.mode
 
 
 def batch_s(table: Table, mode: Mode) -> float:
-    """Return how long a batch is at least."""
+    """Return how long a batch takes at least."""
     if mode is Mode.REALTIME:
         return table.trigger_s or REALTIME_TRIGGER_S_MIN
     return max(table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
@@ -316,7 +332,7 @@ def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest 
 
 
 def plan_without_cluster(table: Table, scratch: str) -> Plan:
-    """Return what a job would do with topics of one partition."""
+    """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
     contract = load_contract(table)
     try:
         value_schema = row_schema(contract)
@@ -353,6 +369,3 @@ def plan_without_cluster(table: Table, scratch: str) -> Plan:
 
 def _topic(name: str) -> Topic:
     return Topic(name, topic_id="", partition_count=1)
-
-
-NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none

@@ -103,7 +103,7 @@ class _Connection:
         try:
             return self._client.register_schema(subject, Schema(schema, "AVRO"))
         except Exception as error:  # noqa: BLE001 - the client's HTTP library has errors of its own
-            raise self._failure(f'subject "{subject}" takes no schema', error) from None
+            raise self._failure(f'the schema cannot be registered under subject "{subject}"', error) from None
 
     def _versions(self, subject: str) -> Iterator[Registered]:
         what = f'subject "{subject}" cannot be read'
@@ -150,8 +150,8 @@ def split_credentials(url: str) -> tuple[str, str | None]:
             is_right = False
         if not is_right or "@" in parsed.path + parsed.query + parsed.fragment:
             raise JobError(
-                "--schema-registry is no URL; give http://host:port or https://user:password@host, with % and two hex "
-                "digits for each special character of the password"
+                "--schema-registry is not a URL; give http://host:port or https://user:password@host, with % and two "
+                "hex digits for each special character of the password"
             )
         if parsed.username is not None and not hosts:
             user = f"{unquote(parsed.username)}:{unquote(parsed.password or '')}"

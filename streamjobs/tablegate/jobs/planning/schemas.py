@@ -1,9 +1,10 @@
-"""Whether records of one Avro schema can be read with another: Avro's schema resolution, as Spark does it.
+"""Avro schemas of a source's writers: which of them the declared schema can read.
 
-Avro decides that for each record as it comes, and in the JVM. A job wants to know before it starts, and of a schema as
-a whole: it is readable where its records are in general, though some may not be (a null, a branch of a union or a
-symbol of an enum that the reader does not know). Two changes that Avro lets through are refused here, as they would
-read as other values without an error: another scale of a decimal, and another unit of a time.
+The second half of the file is Avro's schema resolution, as Spark does it. Avro decides for each record as it comes, in
+the JVM. A job wants to know before it starts, and of a schema as a whole: it is readable where its records are in
+general, though some may not be (a null, or a branch of a union or a symbol of an enum that the reader does not know).
+Two changes that Avro lets through are refused here, as they would read as other values without an error: another scale
+of a decimal, and another unit of a time.
 """
 
 import json
@@ -51,7 +52,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class SourceSchemas:
-    """Writers' schemas of one side. `decoded` None takes the declared schema as every writer's.
+    """Writers' schemas of one side. Where `writers` is None, the declared schema counts as every writer's.
 
     `can_learn`: a record whose schema id is none of these ends the query with `UnknownSchema`, as the registry may know
     more by now; else it is malformed.
@@ -84,7 +85,7 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
                 f'schema {one.schema_id} of topic "{topic}" refers to types in other subjects, which a job cannot '
                 "follow; register it with these types written out in it"
             )
-        why = why_unreadable(one.text, schema) if one.name is not None else "it is no Avro record"
+        why = why_unreadable(one.text, schema) if one.name is not None else "it is not an Avro record"
         if why is None:
             decoded[one.schema_id] = one.text
         else:
@@ -133,7 +134,7 @@ def why_unreadable(writer: str, reader: str) -> str | None:
         try:
             sides.append(fastavro.parse_schema(json.loads(text), known))
         except Exception as error:  # noqa: BLE001 - fastavro lets KeyError and others through
-            return f"{whose} is no Avro schema ({type(error).__name__}: {error})"
+            return f"{whose} is not an Avro schema ({type(error).__name__}: {error})"
     return _Resolution(*names).why(sides[0], sides[1], "")
 
 
@@ -175,8 +176,8 @@ class _Resolution:
             reasons = [self.why(writer, branch, path) for branch in reader]
             if None in reasons:
                 return None
-            telling = [reason for reason, branch in zip(reasons, reader, strict=True) if branch != "null"]
-            return telling[0] if len(telling) == 1 else _differs(path, writer, reader)
+            reasons_of_types = [reason for reason, branch in zip(reasons, reader, strict=True) if branch != "null"]
+            return reasons_of_types[0] if len(reasons_of_types) == 1 else _differs(path, writer, reader)
         if _meaning(writer) != _meaning(reader) and _meaning(writer) and _meaning(reader):
             return _differs(path, writer, reader)
         kinds = writer["type"], reader["type"]

@@ -74,7 +74,7 @@ class _NoRecords:
         source = self._batched if batched else self._realtime
         return DataFrame(source.apply(self._spark._jsparkSession, 1, self._encoder).toDF(), self._spark)
 
-    def whole(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+    def read_all(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return no records."""
         return self._spark.createDataFrame([], KAFKA_SCHEMA)
 

@@ -1,9 +1,16 @@
-"""Each record of an output topic once, also when a batch runs again.
+"""Each record of an output topic exactly once, also when a batch runs again.
 
-Spark's Kafka sink writes a batch again that a crash cut off. So where the topic ended is kept in the checkpoint before
-a batch writes for the first time. Where that is found, the batch has been here before: what it wrote then lies behind
-those offsets, and as many records of the same key and value as are there are left out. That needs batches that come
-out the same each time; and no task may write twice within a batch: `spark.task.maxFailures` is to be 1.
+Spark repeats a micro-batch that a crash cut off, and its Kafka sink then writes the batch's records a second time. This
+sink leaves out those that are there already:
+
+1. Before a batch writes for the first time, the end offsets of the topic are saved in the checkpoint (`BatchStarts`).
+2. A batch that finds saved end offsets has begun before. Whatever it wrote then lies behind these offsets.
+3. So the records behind them are read back, and of each key and value as many are left out as were read.
+
+This is right only where a batch has the same rows each time, which `Processor` asks of its functions, and where no task
+writes twice within one batch: `spark.task.maxFailures` must be 1. Kafka's transactions would do the same, but Spark's
+sink has none. A record of another producer with the same key and value would be taken for ours: give the topic one
+writer. If retention has dropped what the batch wrote, nobody can tell any more, and the job stops.
 """
 
 import json
@@ -41,14 +48,14 @@ class IdempotentSink:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch; raise `JobError`."""
+        """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
         spark = rows.sparkSession
         starts = BatchStarts(spark, self._directory)
         offsets = starts.load(batch_id)
         if offsets is None:
             starts.save(batch_id, self._offsets(_END))
         else:
-            # One action over the rows: a second would compute the state again.
+            # The rows may be used in one action only: a second one would compute the state again.
             written = self._written_since(spark, offsets)
             rows = _without(rows, written)
         rows.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option(
@@ -62,8 +69,8 @@ class IdempotentSink:
             if not first <= since <= ends[partition]:
                 raise JobError(
                     f'output topic "{self._topic}" partition {partition} has offsets {first} to {ends[partition]}, and '
-                    f"a batch that was cut off wrote from {since} on: what it wrote cannot be seen any more; "
-                    "give the output another topic"
+                    f"a batch that was cut off wrote from {since} on; its records are gone, so nobody can tell which of "
+                    "them were written: give the output another topic"
                 )
         starting = {partition: offsets.get(partition, _EARLIEST) for partition in ends}
         return (
@@ -90,7 +97,7 @@ class IdempotentSink:
 
 
 def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
-    """Return the rows but those that are written. Two rows may be the same: of those, as many less as are written."""
+    """Return the rows that are not written yet. Of equal rows, as many are left out as were written."""
     ours, theirs = _with_copy(rows), _with_copy(written)
     same = [ours[name].eqNullSafe(theirs[name]) for name in ("key", "value", _COPY)]
     return ours.join(theirs, same, "left_anti").drop(_COPY)
@@ -103,7 +110,7 @@ def _with_copy(rows: DataFrame) -> DataFrame:
 
 
 class BatchStarts:
-    """Where the output topic ended before a batch wrote: one file, of the newest batch, wherever Spark can write."""
+    """End offsets of the output topic before a batch wrote: one file, of the newest batch, wherever Spark can write."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
         self._jvm: Any = spark.sparkContext._jvm
@@ -111,7 +118,7 @@ class BatchStarts:
         self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def load(self, batch_id: int) -> Offsets | None:
-        """Return the end offsets before a batch that has begun; None where it never has; raise `JobError`."""
+        """Return the end offsets before a batch began; None where it never has; raise `JobError`."""
         try:
             path = self._path(str(batch_id))
             if not self._files.exists(path):
@@ -126,7 +133,7 @@ class BatchStarts:
         return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
     def save(self, batch_id: int, offsets: Offsets) -> None:
-        """Keep a batch's end offsets, whole or not at all, and forget those of others; raise `JobError`."""
+        """Save a batch's end offsets by an atomic rename, and remove those of other batches; raise `JobError`."""
         try:
             old = [status.getPath() for status in self._listed()]
             partial = self._path(f"_{batch_id}")

@@ -139,7 +139,7 @@ def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping
     for name, wanted in offsets.items():
         if name not in topics:
             listed = ", ".join(f'"{topic}"' for topic in topics)
-            raise JobError(f'topic "{name}" is no source of table "{table.name}"; it reads {listed}')
+            raise JobError(f'topic "{name}" is not a source of table "{table.name}"; it reads {listed}')
         topic = admin.require_source(name)
         first, end = admin.first_offsets(topic), admin.end_offsets(topic)
         for partition, offset in wanted.items():
@@ -175,10 +175,10 @@ class StoredArtifacts:
         return not (self.has_manifest or self.changelogs or self.directories)
 
 
-def remains_of(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
+def find_stored_artifacts(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
     """Return what is kept of a table; raise `JobError` where a job runs that keeps it."""
     if not table.isidentifier():  # it becomes part of a path
-        raise JobError(f'"{table}" is no name of a table; tablegate job list shows them')
+        raise JobError(f'"{table}" is not the name of a table; tablegate job list shows them')
     admin = KafkaAdmin(bootstrap)
     _refuse_running(admin, table)
     directory = _local_directory(checkpoints)
@@ -194,15 +194,15 @@ def remains_of(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
     )
 
 
-def delete(remains: StoredArtifacts, bootstrap: str) -> None:
+def delete_artifacts(artifacts: StoredArtifacts, bootstrap: str) -> None:
     """Delete it; raise `JobError`. Broken off, it can be done again."""
     admin = KafkaAdmin(bootstrap)
-    _refuse_running(admin, remains.table)
-    if remains.has_manifest:  # first of all, as gateways must not wait for topics that are gone
-        remove_manifest(bootstrap, remains.table, newest=remains.generation)
-    if remains.changelogs:
-        admin.delete(remains.changelogs)
-    for directory in remains.directories:
+    _refuse_running(admin, artifacts.table)
+    if artifacts.has_manifest:  # first of all, as gateways must not wait for topics that are gone
+        remove_manifest(bootstrap, artifacts.table, newest=artifacts.generation)
+    if artifacts.changelogs:
+        admin.delete(artifacts.changelogs)
+    for directory in artifacts.directories:
         _remove(directory)
 
 

@@ -1,5 +1,7 @@
 """One table while its job runs, from its first query to its last, through restarts and generations.
 
+The way forward is `make_plan` (planning), `build` (dataflow), `start` (running); `_begin` is where the three meet.
+
 running ──(a record of an unknown schema)──► running, with the registry's newest schemas
    └──(a manifest of a newer generation)──► ended ──(who built it has gone)──► running, the new generation
 """
@@ -42,8 +44,8 @@ STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
 class RunningTable:
     """Keeps one table. One thread makes it, calls its methods and closes it.
 
-    `is_rebuild`: this job builds the plan's generation until that is in place; another may keep the table. `declared`
-    gives the declaration that a generation built elsewhere is gone on with: it may have changed meanwhile.
+    `is_rebuild`: this job builds the plan's generation until that is in place, and another job may keep the table.
+    `declared` returns the declaration as it is now: a generation that another job has built continues with that one.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class RunningTable:
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
         self._admin = KafkaAdmin(options.bootstrap)
-        self._late_workers = 0  # restarts for them since the newest batch
+        self._late_workers = 0  # restarts because of late Python workers, since the newest batch
         self._seen_schemas: dict[str, set[int]] = {}
         self._queries: RunningQueries | None = None
         self._handover: GenerationHandover | None = None
@@ -71,12 +73,12 @@ class RunningTable:
         self._drop_at_s: float | None = None
         name = plan.table.name
         group = (rebuild_group if is_rebuild else job_group)(name)
-        self._group = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
+        self._membership = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
         try:
             self._check_others()
             if is_rebuild:
                 self._begin(plan)
-            elif self._newest_generation() > plan.generation:  # published while Spark was starting
+            elif self._newest_generation() > plan.generation:  # it was published while Spark was starting
                 self._adopt(self._newest_generation())
             elif is_rebuilding(self._admin, name, plan.generation):
                 log("waiting", table=name, generation=plan.generation, reason="another job is building it")
@@ -124,9 +126,9 @@ class RunningTable:
         frames = build(
             session,
             plan,
-            # A table that is built anew would send its topics once more what they have had already.
+            # These topics have had the changes of the old generation: a rebuild would send them all once more.
             row_outputs=phase is not HandoverPhase.BUILDING,
-            # They have a place in the sources of their own, and the job that keeps the table goes on with it.
+            # Their checkpoint is not the generation's. The job that keeps the table writes them.
             other_outputs=not self._is_rebuild,
         )
         checkpoint.claim(_identity(plan, self._start))
@@ -140,8 +142,8 @@ class RunningTable:
         log("running", table=plan.table.name, generation=plan.generation, phase=phase.value)
 
     def _discard_older(self) -> None:
-        """Remove the checkpoints of older generations, which nobody goes on from; what fails is tried again later."""
-        if self._is_rebuild:  # the job that keeps the table may not have let go of its own
+        """Remove the checkpoints of older generations, which no job needs any more; a failure is logged."""
+        if self._is_rebuild:  # the job that keeps the table may still use its own
             return
         try:
             names = Checkpoint(self._spark, self._plan.checkpoint).discard_older()
@@ -153,7 +155,7 @@ class RunningTable:
 
     @property
     def phase(self) -> HandoverPhase:
-        """Where the generation is."""
+        """The phase of the generation's handover."""
         return self._handover.phase if self._handover is not None else HandoverPhase.BUILDING
 
     @property
@@ -162,8 +164,8 @@ class RunningTable:
         return self._monitor.next_offsets if self._queries is not None else {}
 
     def poll(self) -> None:
-        """Look once at everything; raise `JobError` when the table cannot be kept."""
-        newest = self._group.poll()
+        """Check membership, queries and handover once; raise `JobError` when the table cannot be kept."""
+        newest = self._membership.poll()
         if self._handover is None or self._queries is None:
             self._adopt(max(newest, self._plan.generation))
         elif newest > self._plan.generation and not self._is_rebuild:
@@ -172,10 +174,10 @@ class RunningTable:
             try:
                 self._monitor.poll()
             except UnknownSchema as unknown:
-                self._learn(unknown)
+                self._restart_with_new_schemas(unknown)
                 return
             except PythonWorkerLate as late:
-                self._try_again(late)
+                self._restart_after_late_worker(late)
                 return
             self._advance(self._handover)
 
@@ -198,15 +200,15 @@ class RunningTable:
         if self._handover is not None:
             self._handover.drop_old()
 
-    def _learn(self, unknown: UnknownSchema) -> None:
-        """Start again with the schemas that the registry has now; an id that it has not is malformed from now on."""
+    def _restart_with_new_schemas(self, unknown: UnknownSchema) -> None:
+        """Restart with the registry's newest schemas; records with an id that it lacks are malformed from now on."""
         log("unknown_schema", table=self._plan.table.name, topic=unknown.topic, schema_id=unknown.schema_id)
         self._seen_schemas.setdefault(unknown.topic, set()).add(unknown.schema_id)
         self._end_queries()
         self._begin(self._make_plan(self._plan.table, self._plan.generation))
 
-    def _try_again(self, late: PythonWorkerLate) -> None:
-        """Start again from the checkpoint; raise `JobError` where that has not helped so far."""
+    def _restart_after_late_worker(self, late: PythonWorkerLate) -> None:
+        """Restart from the checkpoint; raise `JobError` after `LATE_WORKERS_MAX` restarts without a batch."""
         self._late_workers = self._late_workers + 1 if self._monitor.batch_id < 0 else 1
         if self._late_workers > LATE_WORKERS_MAX:
             raise JobError(
@@ -227,7 +229,7 @@ class RunningTable:
         )
 
     def _hand_over(self, newest: int) -> None:
-        """End this generation: a newer one is ready to take its place."""
+        """End this generation, as a newer one has caught up: stop the queries, then write the final marker."""
         log("handing_over", table=self._plan.table.name, generation=self._plan.generation, newest=newest)
         self._end_queries()
         self._next_check_s = 0.0
@@ -235,21 +237,21 @@ class RunningTable:
         end_generation(self._plan.bootstrap, self._plan.changelog, self._plan.generation, ends)
 
     def _adopt(self, generation: int) -> None:
-        """Go on with a new generation once the job that built it has gone, by what is declared now."""
+        """Continue with a newer generation, by the declaration as it is now, once the job that built it has gone."""
         now_s = time.monotonic()
         if now_s < self._next_check_s:
             return
         self._next_check_s = now_s + CHECK_EVERY_S
         if not is_rebuilding(self._admin, self._plan.table.name, generation):
-            # What was asked of a new changelog was not asked of this one.
+            # `--partitions` was meant for the changelog that this job made, not for one that another job has made.
             self._options = replace(self._options, partition_count=None)
             self._begin(self._make_plan(self._declared(), None))
 
     def _end_queries(self) -> None:
-        """Stop the queries, and see that they write nothing any more: others take their place."""
+        """Stop the queries and wait until they have ended: others will write to the same topics."""
         for query in self._queries.all if self._queries is not None else ():
             for _ in range(STOP_TRIES):
-                with suppress(Py4JJavaError):  # it takes longer than Spark waits
+                with suppress(Py4JJavaError):  # the query needs more time than Spark waits; ask again
                     query.stop()
                 if not query.isActive:
                     break
@@ -270,7 +272,7 @@ class RunningTable:
             if self._handover is not None:
                 self._handover.close()
         finally:
-            self._group.leave()
+            self._membership.leave()
 
 
 def _identity(plan: Plan, start: Start | None) -> Identity:

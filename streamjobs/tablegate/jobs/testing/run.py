@@ -57,7 +57,7 @@ def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0)
 
 def _events(batch: Iterable[Event]) -> list[Event]:
     if isinstance(batch, Event):
-        raise UnfitEvent("run_table takes lists of events, each a batch; write run_table(TABLE, [Event(…), …])")
+        raise UnfitEvent("run_table expects lists of events, each a batch; write run_table(TABLE, [Event(…), …])")
     return list(batch)
 
 
@@ -163,10 +163,10 @@ class MemoryTopics:
         arrays = DataFrame(stream.toDF(), self._spark)
         return arrays.selectExpr(f"inline(from_json(value, 'ARRAY<STRUCT<{KAFKA_SCHEMA}>>'))")
 
-    def whole(self, topic: str) -> DataFrame:
+    def read_all(self, topic: str) -> DataFrame:
         """Return the records that are there when a batch begins."""
         self._lines[topic] = []
-        self._write_whole(topic)
+        self._write_file(topic)
         return self._spark.read.schema(KAFKA_SCHEMA).json(str(self._path(topic)))
 
     def add(self, records: Iterable[Record]) -> None:
@@ -176,11 +176,11 @@ class MemoryTopics:
             lines.setdefault(record.topic, []).append(_line(record))
         for topic in self._lines:
             self._lines[topic] += lines.get(topic, [])
-            self._write_whole(topic)
+            self._write_file(topic)
         for topic, stream in self._streams:
             stream.addData(self._to_seq([f"[{','.join(lines.get(topic, []))}]"]))
 
-    def _write_whole(self, topic: str) -> None:
+    def _write_file(self, topic: str) -> None:
         text = "".join(f"{line}\n" for line in self._lines[topic])
         self._path(topic).write_text(text.ljust(max(self._lengths.get(topic, 0), 1), "\n"))
 
