@@ -145,8 +145,10 @@ RATING = {"movie_id": 1, "rating": 1.0}
         (
             RATINGS,
             Event("ratings", value={"movie_id": 1, "rating": "nine"}),
-            'topic "ratings" value is not a valid examples.ratings.Rating: '
-            'field "rating" is \'nine\', which is not "double"',
+            (
+                'topic "ratings" value is not a valid examples.ratings.Rating: '
+                'field "rating" is \'nine\', which is not "double"'
+            ),
         ),
         (
             RATINGS,

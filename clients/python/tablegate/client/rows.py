@@ -33,7 +33,7 @@ class Rows(Mapping[Key, Any]):
         """Nothing is missing that was in the changelog before this (UTC); None before the first whole picture."""
         return self._as_of
 
-    def take(self, event: Event) -> Sequence[Change]:
+    def apply(self, event: Event) -> Sequence[Change]:
         """Bring the copy up to `event`; return what that changes for whoever looks."""
         match event:
             case Reset():

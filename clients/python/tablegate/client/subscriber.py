@@ -1,7 +1,7 @@
 """The subscriber: what it asks, what a response means, and what a broken stream leads to. No I/O, no clock, no threads.
 
-A shell opens a stream with `request()`, gives each response to `take()`, keeps `token` once the consumer has all the
-events of it, and gives the stream's end to `lost()`, which says how long to wait before the next stream.
+A shell opens a stream with `request()`, gives each response to `receive()`, keeps `token` once the consumer has all the
+events of it, and gives the stream's end to `disconnected()`, which says how long to wait before the next stream.
 """
 
 import random
@@ -62,7 +62,7 @@ class Subscriber:
         self._options.resume_token = self.token
         return _copy(self._request)
 
-    def take(self, response: Message) -> list[Event]:
+    def receive(self, response: Message) -> list[Event]:
         """Return what a response tells; `token` is then for a consumer that has taken all of it."""
         if self._fields is None:
             self._fields = response_fields(response.DESCRIPTOR)
@@ -86,7 +86,7 @@ class Subscriber:
             self._failures = 0  # the stream brought the copy forward
         return events
 
-    def lost(self, failure: Failure) -> Disconnected:
+    def disconnected(self, failure: Failure) -> Disconnected:
         """Return what to tell of a stream that ended, and how long to wait; raise `SubscribeError` where it is over."""
         if failure.reason == "INVALID_RESUME_TOKEN":
             if not self._restarts or not self.token:

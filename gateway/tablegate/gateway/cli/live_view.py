@@ -55,7 +55,7 @@ class LiveView:
         """Show what follows from `event`."""
         with self._lock:
             was_empty = self._rows.as_of is None
-            changes = self._rows.take(event)
+            changes = self._rows.apply(event)
             match event:
                 case Reset():
                     self._coming, self._is_resetting = 0, True

@@ -69,8 +69,8 @@ class IdempotentSink:
             if not first <= since <= ends[partition]:
                 raise JobError(
                     f'output topic "{self._topic}" partition {partition} has offsets {first} to {ends[partition]}, and '
-                    f"a batch that was cut off wrote from {since} on; its records are gone, so nobody can tell which of "
-                    "them were written: give the output another topic"
+                    f"a batch that was cut off wrote from {since} on; its records are gone, so nobody can tell which "
+                    "were written: give the output another topic"
                 )
         starting = {partition: offsets.get(partition, _EARLIEST) for partition in ends}
         return (
