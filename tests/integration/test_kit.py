@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tablegate.examples.samples import balances, browsers, customers, invoices, products, ratings, stocks
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import (

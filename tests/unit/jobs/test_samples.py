@@ -23,8 +23,7 @@ from tablegate.examples.samples import (
     steady_clock,
     stocks,
 )
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS, AvroValues
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA

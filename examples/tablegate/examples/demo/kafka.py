@@ -2,13 +2,11 @@
 
 import base64
 import fcntl
-import os
 import random
 import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ from typing import IO, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from tablegate.examples.demo import tether
+from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
@@ -236,7 +234,7 @@ class Broker:
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
+                tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -257,7 +255,7 @@ class Broker:
         raise SetupError(f"Kafka did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
 
     def _answers(self, cluster_id: str) -> bool:
-        # Only the cluster's id tells our broker from another that took the port in the meantime.
+        # Another broker may have got the port in the meantime: only the cluster's id shows that it is ours.
         try:
             with socket.create_connection((HOST, self._port), ANSWER_TIMEOUT_S):
                 pass  # asked first, because the client would log a refusal on stderr
@@ -277,7 +275,7 @@ def _tail(text: str) -> str:
     """Return the last lines of a log as one, without stack frames and times."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s+(at |\.\.\. )", line)]
     lines = [re.sub(r"^\d{4}-\S+ ", "", line) for line in lines]
-    return " | ".join(lines[-LOG_LINES_SHOWN:]) or "it said nothing"
+    return " | ".join(lines[-LOG_LINES_SHOWN:]) or "the log is empty"
 
 
 def _new_cluster_id() -> str:

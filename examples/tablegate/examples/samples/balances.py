@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator
 from decimal import Decimal
 
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import Event, numbers
+from tablegate.examples.samples.events import AvroValues, Event, numbers
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 
 TOPIC = "balance"

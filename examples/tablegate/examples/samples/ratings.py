@@ -4,8 +4,7 @@ import random
 import struct
 from collections.abc import Iterable, Iterator
 
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import Event, numbers
+from tablegate.examples.samples.events import AvroValues, Event, numbers
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 
 TOPIC = "ratings"

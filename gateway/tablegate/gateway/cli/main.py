@@ -381,7 +381,7 @@ def demo(
     """
     from tablegate.examples.demo.cluster import cluster_demo
     from tablegate.examples.demo.demo import demo as run
-    from tablegate.examples.demo.parts import DemoError
+    from tablegate.examples.demo.launch import DemoError
 
     try:
         if gateways > 1:
