@@ -64,7 +64,7 @@ class _Deadlines(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
 
 
 class DirectChannel(aio.Channel):
-    """Channels to gateways, which look like one, in the event loop that they are used in."""
+    """Channels to several gateways behind one, in the event loop that they are used in."""
 
     def __init__(self, watch: OwnerWatch) -> None:
         self.owners = watch.owners

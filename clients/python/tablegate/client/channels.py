@@ -18,7 +18,7 @@ Options = Sequence[tuple[str, Any]]
 
 DEADLINE_S = 5.0  # of a unary call that is given none: the gateway waits for freshness up to half of it
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024  # a page has up to 1,000 rows; gRPC's own limit is 4 MiB
-KEEPALIVE_MS = 30_000  # a gateway takes no more than a ping each 20 s
+KEEPALIVE_MS = 30_000  # a gateway allows one ping every 20 s
 KEEPALIVE_TIMEOUT_MS = 10_000
 RECONNECT_MIN_MS, RECONNECT_MAX_MS = 200, 2_000  # gRPC's own are a second and two minutes
 CONNECT_TIMEOUT_MS = 5_000
@@ -58,7 +58,7 @@ def open_channel(
 ) -> grpc.Channel:
     """Return a channel to the gateway at `target` (host:port, or what gRPC's resolvers know).
 
-    Of several addresses (`ipv4:10.0.0.1:50051,10.0.0.2:50051`) it takes one, and the next where that is not there.
+    Of several addresses (`ipv4:10.0.0.1:50051,10.0.0.2:50051`) it uses one, and the next where that is not there.
     Without `credentials` it speaks plaintext; `grpc.ssl_channel_credentials()` makes it TLS. A unary call that
     UNAVAILABLE ends is tried again, up to four times in all, when the gateway says so; one that is given no timeout
     has `deadline_s`. Streams have no deadline.
@@ -96,10 +96,10 @@ def open_direct_channel(
     """Return a channel to a cluster of gateways; the arguments are those of `open_channel`.
 
     `target` is any of its gateways, or a name for several. A unary call whose request says the key of a row, or the
-    columns that choose the partition, goes to the gateway that owns it, once that is known: so it is spared the detour.
+    columns that choose the partition, goes to the gateway that owns it, once that is known, and is spared the detour.
     Where that one does not answer, in half of the time left, a standby is asked, then whoever `target` is. All other
-    calls, and those made by `future`, go to `target`. The gateways must be reachable where they say that they are; else
-    all goes to `target`, too.
+    calls, and those made by `future`, go to `target`. The gateways must be reachable at the addresses that they
+    advertise; else everything goes to `target`.
     """
 
     def open_one(endpoint: str, more: Options = ()) -> grpc.Channel:
@@ -109,7 +109,7 @@ def open_direct_channel(
 
 
 class DirectChannel(grpc.Channel):
-    """Channels to gateways, which look like one. Close it, or leave its `with`."""
+    """Channels to several gateways behind one. Close it, or leave its `with`."""
 
     def __init__(self, watch: OwnerWatch, deadline_s: float) -> None:
         self.owners = watch.owners

@@ -1,4 +1,4 @@
-"""Finds the fields of a contract's messages by their types: a contract names them as it likes."""
+"""Fields of a contract's messages, found by their types, as a contract may name them freely; and read options."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TABLE_KEY = 2  # TableOptions.key
 
 
 class ContractMismatch(TypeError):
-    """A message is not one of a contract's query; the text says what it lacks."""
+    """A message is not one of a contract's query; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

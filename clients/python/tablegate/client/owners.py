@@ -42,7 +42,7 @@ class _TableMap:
 
 
 class Owners:
-    """What is known of the owners. `random_s` gives a number from 0 to the one it is given."""
+    """Where tables are, and which gateways answer. `random_s` gives a number from 0 to the one it is given."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Owners:
             return route
 
     def endpoints(self, route: "Route", request: Message) -> Sequence[str]:
-        """Return whom to ask before any gateway is, the owner first; nobody where it is not known, or needs no care."""
+        """Return the endpoints to call first, the owner's before others; none where the owner is unknown."""
         table = self._tables.get(route.table)
         if table is None:
             return ()
@@ -85,9 +85,9 @@ class Owners:
         return [endpoint for endpoint in table.endpoints[partition] if endpoint in usable][:ENDPOINTS_MAX]
 
     def asks_next(self, endpoint: str, failure: Failure) -> bool:
-        """Take in how a call of an endpoint failed; return whether another gateway is to be asked instead.
+        """Record that a call of an endpoint failed; return whether the next gateway is to be asked instead.
 
-        One that is not there is not asked again before it has proven that it answers.
+        An endpoint that is away is not asked again before it has answered a health check.
         """
         if failure.code not in ASKS_NEXT_CODES:
             return False
@@ -110,7 +110,7 @@ class Owners:
         return sorted(self._usable)
 
     def apply(self, name: str, data: bytes) -> None:
-        """Take in a response of WatchTable."""
+        """Apply a response of WatchTable."""
         self._failures[name] = 0
         try:
             table = _RESPONSE.FromString(data).table
@@ -134,9 +134,9 @@ class Owners:
             self._check_at_s.pop(endpoint, None)
 
     def watch_ended(self, name: str, failure: Failure) -> float:
-        """Take in that the watch of a table ended; return after how many seconds to begin another one.
+        """Record that the watch of a table ended; return after how many seconds to begin another one.
 
-        What was known stays: it is mostly right, and where not it costs a detour.
+        What was known stays: it is mostly right, and where it is not, it costs a detour.
         """
         if not failure.passes:
             return REFUSED_S
@@ -150,7 +150,7 @@ class Owners:
         return choices[self._failures.get(name, 0) % len(choices)]
 
     def due_health_checks(self) -> Sequence[str]:
-        """Return endpoints that are to be asked for a sign of life now; each once, until `proven` is told."""
+        """Return the endpoints whose health is to be checked now; each once, until `health_checked` is called."""
         now_s = self._now_s()
         waiting = self.known - self._usable - self._checking
         due = [endpoint for endpoint in waiting if now_s >= self._check_at_s.get(endpoint, now_s)]
@@ -158,7 +158,7 @@ class Owners:
         return due
 
     def health_checked(self, endpoint: str, *, answers: bool) -> None:
-        """Take in whether an endpoint answered."""
+        """Record whether an endpoint answered its health check."""
         self._checking.discard(endpoint)
         if answers and endpoint in self.known:
             self._usable.add(endpoint)
@@ -204,7 +204,7 @@ EQUAL = frozenset({0, 1})  # Op.OP_UNSPECIFIED, Op.OP_EQ
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method that reads a table. `fields` are those of its request that say what a column is equal to, by column."""
+    """A method that reads a table. `fields` are the request's fields that a column must be equal to, by column."""
 
     table: str
     fields: Mapping[str, Any]
@@ -216,7 +216,7 @@ class Route:
         for name, key_type in columns:
             field = self.fields.get(name)
             if field is None or (field.has_presence and not request.HasField(field.name)):
-                raise NoKey(f'the request does not say what "{name}" is')
+                raise NoKey(f'the request has no "{name}"')
             parts.append(encode(key_type, getattr(request, field.name)))
         return b"".join(parts)
 
@@ -237,7 +237,7 @@ def route_of(path: str, request: Any) -> Route | None:
     tables = [table for query in queries for table in numbered(query, QUERY_TABLE)] or _tables(method.output_type)
     if len(tables) != 1:
         return None
-    fields = {_column(field): field for field in request.fields if _says_equal(field)}
+    fields = {_column(field): field for field in request.fields if _is_equality(field)}
     return Route(tables[0].decode(), fields, message_factory.GetMessageClass(method.output_type))
 
 
@@ -255,7 +255,7 @@ def _column(field: Any) -> str:
     return str(field.name)
 
 
-def _says_equal(field: Any) -> bool:
+def _is_equality(field: Any) -> bool:
     operators = [operator for param in _params(field) for operator in numbered(param, PARAM_OP)]
     return not field.is_repeated and all(operator in EQUAL for operator in operators)
 

@@ -112,8 +112,8 @@ def subscribe(
     A stream that breaks (UNAVAILABLE, CANCELLED, a lost connection, three heartbeats that did not come) is opened again
     where it was, after a pause that grows, or the one that the gateway asks for.
 
-    `token_store` is where the subscription goes on from, and keeps its token each time the consumer has taken all
-    events before it: by asking for the next one. Without it the request's own token counts, if it has one. `restart`:
+    `token_store` has the token to continue from. It saves each newer token once the consumer has all events before it,
+    which it shows by asking for the next one. Without it the request's own token counts, if it has one. `restart`:
     a token that the gateway refuses begins with a Reset and a new snapshot; otherwise `ResumeTokenRefused` is raised.
     Raise `ContractMismatch` where `request` is not a Subscribe's.
     """
@@ -270,7 +270,7 @@ class OwnerWatch:
             self._closed.wait(self.owners.watch_ended(table, failure))
 
     def _watch_once(self, table: str) -> Failure:
-        """Apply what a gateway says of a table until the stream ends; return why it did."""
+        """Apply what a gateway sends about a table until the stream ends; return why it did."""
         stream: Any = None
         try:
             endpoint = self.owners.watch_endpoint(table)

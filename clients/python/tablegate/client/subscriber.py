@@ -15,8 +15,8 @@ from tablegate.client.events import CatchingUp, Current, Delete, Disconnected, E
 from tablegate.client.failures import Failure, ResumeTokenRefused, SubscribeError
 from tablegate.client.fields import SUBSCRIBE_OPTIONS, ResponseFields, field_of_type, response_fields
 
-PROGRESS_S = 5.0  # how often a gateway speaks, unless the request says otherwise
-PROGRESS_MIN_S, PROGRESS_MAX_S = 0.1, 60.0  # a gateway speaks neither more often nor less
+PROGRESS_S = 5.0  # how often a gateway sends progress, unless the request sets it
+PROGRESS_MIN_S, PROGRESS_MAX_S = 0.1, 60.0  # the bounds that a gateway has for it
 MISSED_MAX = 3  # heartbeats
 SILENCE_MIN_S = 2.0  # a busy machine may pause that long
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0  # a gateway with too many streams asks for more
@@ -63,7 +63,7 @@ class Subscriber:
         return _copy(self._request)
 
     def receive(self, response: Message) -> list[Event]:
-        """Return what a response tells; `token` is then for a consumer that has taken all of it."""
+        """Return the events of a response; `token` is then that of a consumer which has all of them."""
         if self._fields is None:
             self._fields = response_fields(response.DESCRIPTOR)
         fields = self._fields
@@ -87,7 +87,7 @@ class Subscriber:
         return events
 
     def disconnected(self, failure: Failure) -> Disconnected:
-        """Return what to tell of a stream that ended, and how long to wait; raise `SubscribeError` where it is over."""
+        """Return the event of a stream that ended, with the wait before the next; raise `SubscribeError` if none may follow."""
         if failure.reason == "INVALID_RESUME_TOKEN":
             if not self._restarts or not self.token:
                 raise ResumeTokenRefused(failure)
@@ -102,7 +102,7 @@ class Subscriber:
 
 
 def silent(silence_s: float) -> Failure:
-    """Return the failure of a stream that says nothing."""
+    """Return the failure of a stream without messages."""
     return Failure("UNAVAILABLE", f"no message for {silence_s:g} s")
 
 
