@@ -209,7 +209,7 @@ def test_life_of_a_table_without_a_running_job(broker: Broker, tmp_path: Path) -
     assert f"{name}-g3-changelog" not in topics(broker)
 
     unknown = run("seek", *arguments, "--offset", "elsewhere:0:1")
-    assert f'topic "elsewhere" is no source of table "{name}"; it reads "{source}"' in unknown.stderr
+    assert f'topic "elsewhere" is not a source of table "{name}"; it reads "{source}"' in unknown.stderr
     beyond = run("seek", *arguments, "--offset", f"{source}:1:1000000")
     assert f'topic "{source}" partition 1 has no offset 1000000' in beyond.stderr
     _check_reset(broker, name, where, tmp_path / "checkpoints")

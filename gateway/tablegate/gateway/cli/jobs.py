@@ -30,8 +30,8 @@ from tablegate.jobs.arguments import (
     SparkLog,
 )
 
-if TYPE_CHECKING:
-    from tablegate.jobs.running.options import Options, Start
+if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
+    from tablegate.jobs.planning.options import Options, Start
 
 jobs = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them.")
 
@@ -89,7 +89,7 @@ def run(
 
     The job resumes from its checkpoints, stops cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
 
     options = Options(
@@ -112,8 +112,8 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
     Print one line per table. Exit with 1 if a declaration is wrong. Only a run can check records and topics.
     """
     from tablegate.jobs.errors import JobError
-    from tablegate.jobs.planning.checks import check_session, check_table
     from tablegate.jobs.planning.declarations import load_all, load_contract
+    from tablegate.jobs.running.checks import check_session, check_table
 
     wrong = 0
     tables: list[Table] = []
@@ -188,7 +188,7 @@ def rebuild(
 
     If the command is interrupted, run it again: it resumes.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
 
     options = Options(
         bootstrap=bootstrap,
@@ -237,8 +237,8 @@ def seek(
 
     To read from the first record: --time 1970-01-01T00:00:00Z
     """
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.operations import start_at_offsets, start_at_time
-    from tablegate.jobs.running.options import Options
 
     if (time is None) == (not offset):
         fail("give either --time or --offset")
@@ -284,7 +284,7 @@ def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
 def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, retry_hint: str) -> None:
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.handover import HandoverPhase
-    from tablegate.jobs.running.runner import rebuild_job
+    from tablegate.jobs.running.rebuild import rebuild_job
 
     table = load_table(name)
     start = start_of(table)
@@ -316,20 +316,20 @@ def reset(
     Gateways stop serving it until a job builds its next generation from the first record of its sources.
     """
     from tablegate.jobs.planning.declarations import load_table
-    from tablegate.jobs.running.operations import delete, remains_of
+    from tablegate.jobs.running.operations import delete_artifacts, find_stored_artifacts
 
     with _job_errors():
-        table = load_table(name).name if ".py" in name else name  # its declaration may be gone
-        remains = remains_of(table, bootstrap, checkpoints)
-        if remains.is_empty:
+        table = load_table(name).name if ".py" in name else name  # it need not be declared any more
+        artifacts = find_stored_artifacts(table, bootstrap, checkpoints)
+        if artifacts.is_empty:
             fail(
                 f'nothing is stored of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name or these'
             )
-        for line in show_jobs.remains(remains):
+        for line in show_jobs.remains(artifacts):
             typer.echo(line)
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)
-        delete(remains, bootstrap)
+        delete_artifacts(artifacts, bootstrap)
     typer.echo("deleted; the next tablegate job run builds a new generation from the first record")
-    if remains.remote is not None:
-        typer.echo(f"before that, delete {remains.remote}: this command deletes only files of this machine", err=True)
+    if artifacts.remote is not None:
+        typer.echo(f"before that, delete {artifacts.remote}: this command deletes only files of this machine", err=True)

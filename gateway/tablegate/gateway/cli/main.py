@@ -199,7 +199,7 @@ def produce_sample(
 ) -> None:
     """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays the same."""
     from tablegate.examples.samples import ratings, send
-    from tablegate.jobs.jars import LocalError
+    from tablegate.jobs.jars import SetupError
 
     try:
         with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -209,7 +209,7 @@ def produce_sample(
                 ratings.events(count, movies=movies, seed=seed, topic=topic, registry_url=schema_registry),
                 progress=lambda done: progress.update(task, completed=done),
             )
-    except LocalError as error:
+    except SetupError as error:
         fail(error)
     print(f"sent {sent} ratings to {topic}")
 
@@ -238,7 +238,7 @@ def demo(
     """
     from tablegate.examples.demo.cluster import cluster_demo
     from tablegate.examples.demo.demo import demo as run_demo
-    from tablegate.examples.demo.parts import DemoError
+    from tablegate.examples.demo.launch import DemoError
 
     try:
         if gateways > 1:

@@ -156,7 +156,7 @@ class LiveView:
         """Apply an event to the rows and to the status line."""
         with self._lock:
             was_empty = self._rows.as_of is None
-            changes = self._rows.take(event)
+            changes = self._rows.apply(event)
             match event:
                 case Reset():
                     self._pending, self._is_resetting = 0, True

@@ -1,7 +1,10 @@
-"""Avro in the Confluent wire format, by Confluent's own serializer."""
+"""Events as producers send them: key, value and time, and values in Avro."""
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from confluent_kafka.schema_registry import (
     Schema,
@@ -11,11 +14,46 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
+
+
+class Event(NamedTuple):
+    """A record to be written; a tombstone has value None.
+
+    Without a partition it goes to the one that a Java producer would choose for the key; without a timestamp it gets
+    the time at which it is sent.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+Clock = Callable[[], int]
+"""Tells the milliseconds since 1970."""
+
+START_MS = int(datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp() * 1000)
+
+
+def steady_clock(start_ms: int = START_MS, *, step_ms: int = 1) -> Clock:
+    """Return a clock that starts at `start_ms` and is `step_ms` later each time it is asked."""
+    return itertools.count(start_ms, step_ms).__next__
+
+
+def numbers(count: int | None) -> Iterable[int]:
+    """Return 0 … `count` - 1; without a count, all numbers from 0 on."""
+    return itertools.count() if count is None else range(count)
+
+
+def json_bytes(fields: Mapping[str, object]) -> bytes:
+    """Return the JSON object in UTF-8, without spaces."""
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class AvroValues:
-    """Values of a topic; raises `LocalError` where the registry does not take their schemas. For one thread.
+    """Values of a topic; raises `SetupError` where the registry does not take their schemas. For one thread.
 
     The schema of a topic with one type of record has the subject `<topic>-value`. Several types have
     `<topic>-<full record name>` each, and are registered in their order. Without the URL of a schema registry, a
@@ -32,7 +70,7 @@ class AvroValues:
                 subject = subject_of(self._context, f"{record['namespace']}.{record['name']}")
                 registry.register_schema(subject or "", Schema(schema, "AVRO"))
         except Exception as error:  # noqa: BLE001  the registry's client lets faults of its HTTP library through
-            raise LocalError(
+            raise SetupError(
                 f'schema registry "{registry_url}" did not take the schema of topic "{topic}" ({error}): '
                 "check the address, and that the topic has no other schema there"
             ) from None

@@ -1,4 +1,4 @@
-"""Processes that the demo starts, and that never outlive it."""
+"""Processes that the demo starts, and that never outlive it (`tether.py`)."""
 
 import os
 import subprocess
@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tablegate.examples.demo import tether
+from tablegate.examples.demo.tether import tethered
 
 STOP_S = 30.0  # a job ends its batch, a gateway its calls; then SIGKILL
 TABLEGATE = (sys.executable, "-P", "-m", "tablegate.gateway.cli")  # -P: the working directory shadows no module
 
 
-class ChildEnded(Exception):
-    """A process ended that should go on; the message says which, how, and what it said last."""
+class ProcessEnded(Exception):
+    """A process has ended that should run on; the message says which, with what code, and the last line of its log."""
 
 
-class Child:
+class ChildProcess:
     """A command of `program` in a session of its own (Ctrl-C does not reach it), its output in a log file.
 
     `environment`: variables that it has over ours.
@@ -50,10 +50,9 @@ class Child:
 
     def start(self) -> None:
         """Start it, again where it has ended."""
-        tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*tethered, *self._command],
+                tethered(self._command),
                 env=os.environ | self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -62,7 +61,7 @@ class Child:
             )
 
     def terminate(self) -> None:
-        """Tell it to end, and do not wait."""
+        """Send SIGTERM, and do not wait."""
         self._process.terminate()
 
     def kill(self) -> None:
@@ -81,9 +80,9 @@ class Child:
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raise `ChildEnded` unless the process lives."""
+        """Raise `ProcessEnded` unless the process lives."""
         code = self._process.poll()
         if code is not None:
             last = self.log_path.read_text(errors="replace").strip().splitlines()[-1:]
-            said = f": {last[0]}" if last else ""
-            raise ChildEnded(f"the {self.name} ended with code {code}{said} (log: {self.log_path})")
+            line = f": {last[0]}" if last else ""
+            raise ProcessEnded(f"the {self.name} ended with code {code}{line} (log: {self.log_path})")

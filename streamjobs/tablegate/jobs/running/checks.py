@@ -15,19 +15,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-from tablegate.gateway.contract.rows import UnsupportedColumn, row_schema
+from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import Topic, changelog_name, dead_letters_name
-from tablegate.jobs.planning.declarations import load_contract
-from tablegate.jobs.planning.plan import Plan, SidePlan, batch_s, source_schemas
-from tablegate.jobs.running.java_errors import error_reason, thrown_reason
-from tablegate.jobs.running.queries import Queries
+from tablegate.jobs.planning.plan import Plan, plan_without_cluster
+from tablegate.jobs.running.queries import start
 from tablegate.jobs.running.session import MICROBATCH_SLOTS, spark_session, table_session
 from tablegate.jobs.table import Mode, Table
-from tablegate.v1 import changelog_pb2
 
-NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none
 PLANNED_WITHIN_S = 60.0  # of Spark, for the first batch of a query; it takes a second
 POLL_S = 0.02
 
@@ -50,8 +46,8 @@ def check_table(spark: SparkSession, table: Table) -> None:
         session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
         before = {query.id for query in session.streams.active}
         try:
-            started = Queries(session, plan, row_outputs=True, other_outputs=True, reader=_NoRecords(session)).start()
-            _await_plan(started.table, plan)
+            frames = build(session, plan, row_outputs=True, other_outputs=True, reader=_NoRecords(session))
+            _await_physical_plan(start(frames, plan).table, plan)
         except (PySparkException, Py4JError) as error:
             raise JobError(f'{table.declared_at}: table "{table.name}": {error_reason(error)}') from None
         finally:
@@ -59,46 +55,6 @@ def check_table(spark: SparkSession, table: Table) -> None:
                 if query.id not in before:
                     with suppress(PySparkException, Py4JError):  # it ends with Spark at the latest
                         query.stop()
-
-
-def plan_without_cluster(table: Table, scratch: str) -> Plan:
-    """Return what a job would do with topics of one partition."""
-    contract = load_contract(table)
-    try:
-        value_schema = row_schema(contract)
-    except UnsupportedColumn as error:
-        raise JobError(str(error)) from None
-    sides = {
-        name: SidePlan(
-            source=table.source_of(name),
-            topic=_topic(table.source_of(name).topic),
-            schemas=source_schemas(table.source_of(name), None),
-            starting_offsets="earliest",
-        )
-        for name in table.all_sides
-    }
-    return Plan(
-        table=table,
-        contract=contract,
-        bootstrap=NO_BROKER,
-        mode=table.mode,
-        batch_s=batch_s(table, table.mode),
-        generation=table.generation,
-        checkpoint=f"{scratch}/table",
-        outputs_checkpoint=f"{scratch}/outputs",
-        sides=sides,
-        changelog=_topic(changelog_name(table.name, table.generation)),
-        dead_letters=_topic(dead_letters_name(table.name)),
-        value_schema=value_schema,
-        schema_id=1,
-        manifest=changelog_pb2.Manifest(),
-        older=None,
-        is_built_before=False,
-    )
-
-
-def _topic(name: str) -> Topic:
-    return Topic(name, topic_id="", partition_count=1)
 
 
 class _NoRecords:
@@ -118,7 +74,7 @@ class _NoRecords:
         source = self._batched if batched else self._realtime
         return DataFrame(source.apply(self._spark._jsparkSession, 1, self._encoder).toDF(), self._spark)
 
-    def whole(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+    def read_all(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return no records."""
         return self._spark.createDataFrame([], KAFKA_SCHEMA)
 
@@ -127,7 +83,7 @@ def _scala_object(package: Any, name: str) -> Any:
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
-def _await_plan(query: StreamingQuery, plan: Plan) -> None:
+def _await_physical_plan(query: StreamingQuery, plan: Plan) -> None:
     """Return when Spark has taken the physical plan for Real-time Mode: its first tasks run then."""
     if plan.mode is Mode.MICROBATCH:
         return

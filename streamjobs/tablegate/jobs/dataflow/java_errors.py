@@ -1,4 +1,4 @@
-"""What went wrong in Java, told in a line."""
+"""Java's errors in one line: the cause that a user can act on, out of a chain of exceptions."""
 
 import re
 from typing import Any

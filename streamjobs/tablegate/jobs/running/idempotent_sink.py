@@ -1,9 +1,16 @@
-"""Each record of an output topic once, also when a batch runs again.
+"""Each record of an output topic exactly once, also when a batch runs again.
 
-Spark's Kafka sink writes a batch again that a crash cut off. So where the topic ended is kept in the checkpoint before
-a batch writes for the first time. Where that is found, the batch has been here before: what it wrote then lies behind
-those offsets, and as many records of the same key and value as are there are left out. That needs batches that come
-out the same each time; and no task may write twice within a batch: `spark.task.maxFailures` is to be 1.
+Spark repeats a micro-batch that a crash cut off, and its Kafka sink then writes the batch's records a second time. This
+sink leaves out those that are there already:
+
+1. Before a batch writes for the first time, the end offsets of the topic are saved in the checkpoint (`BatchStarts`).
+2. A batch that finds saved end offsets has begun before. Whatever it wrote then lies behind these offsets.
+3. So the records behind them are read back, and of each key and value as many are left out as were read.
+
+This is right only where a batch has the same rows each time, which `Processor` asks of its functions, and where no task
+writes twice within one batch: `spark.task.maxFailures` must be 1. Kafka's transactions would do the same, but Spark's
+sink has none. A record of another producer with the same key and value would be taken for ours: give the topic one
+writer. If retention has dropped what the batch wrote, nobody can tell any more, and the job stops.
 """
 
 import json
@@ -13,11 +20,10 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # it exports it without saying so
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import DataStreamWriter
+from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.java_errors import error_reason
 
 Offsets = dict[int, int]
 """Next offset by partition."""
@@ -29,13 +35,11 @@ _FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-def write_once(writer: DataStreamWriter, bootstrap: str, topic: str, checkpoint: Checkpoint) -> DataStreamWriter:
-    """Have a query's rows (key, value and what else the Kafka sink takes) written to a topic, each once."""
-    return writer.foreachBatch(_Once(bootstrap, topic, checkpoint).write)
+class IdempotentSink:
+    """Writes the batches of one query to one topic: `writer.foreachBatch(sink.write_batch)`.
 
-
-class _Once:
-    """Writes the batches of one query. Spark calls it in one thread, for one batch after the other."""
+    Spark calls it in one thread, for one batch after the other. Rows have the columns that the Kafka sink takes.
+    """
 
     def __init__(self, bootstrap: str, topic: str, checkpoint: Checkpoint) -> None:
         self._bootstrap = bootstrap
@@ -43,15 +47,15 @@ class _Once:
         self._directory = checkpoint.query_location(f"{_DIRECTORY}/{topic}")
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
 
-    def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch; raise `JobError`."""
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
         spark = rows.sparkSession
-        begun = BegunBatches(spark, self._directory)
-        offsets = begun.find(batch_id)
+        starts = BatchStarts(spark, self._directory)
+        offsets = starts.load(batch_id)
         if offsets is None:
-            begun.keep(batch_id, self._offsets(_END))
+            starts.save(batch_id, self._offsets(_END))
         else:
-            # One action over the rows: a second would compute the state again.
+            # The rows may be used in one action only: a second one would compute the state again.
             written = self._written_since(spark, offsets)
             rows = _without(rows, written)
         rows.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option(
@@ -65,8 +69,8 @@ class _Once:
             if not first <= since <= ends[partition]:
                 raise JobError(
                     f'output topic "{self._topic}" partition {partition} has offsets {first} to {ends[partition]}, and '
-                    f"a batch that was cut off wrote from {since} on: what it wrote cannot be seen any more; "
-                    "give the output another topic"
+                    f"a batch that was cut off wrote from {since} on; its records are gone, so nobody can tell which "
+                    "were written: give the output another topic"
                 )
         starting = {partition: offsets.get(partition, _EARLIEST) for partition in ends}
         return (
@@ -93,7 +97,7 @@ class _Once:
 
 
 def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
-    """Return the rows but those that are written. Two rows may be the same: of those, as many less as are written."""
+    """Return the rows that are not written yet. Of equal rows, as many are left out as were written."""
     ours, theirs = _with_copy(rows), _with_copy(written)
     same = [ours[name].eqNullSafe(theirs[name]) for name in ("key", "value", _COPY)]
     return ours.join(theirs, same, "left_anti").drop(_COPY)
@@ -105,16 +109,16 @@ def _with_copy(rows: DataFrame) -> DataFrame:
     return rows.withColumns(bytes_of).withColumn(_COPY, sql.row_number().over(copies))
 
 
-class BegunBatches:
-    """Where the output topic ended before a batch wrote: one file, of the newest batch, wherever Spark can write."""
+class BatchStarts:
+    """End offsets of the output topic before a batch wrote: one file, of the newest batch, wherever Spark can write."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
         self._jvm: Any = spark.sparkContext._jvm
         self._directory = self._jvm.org.apache.hadoop.fs.Path(directory)
         self._files = self._directory.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    def find(self, batch_id: int) -> Offsets | None:
-        """Return the end offsets before a batch that has begun; None where it never has; raise `JobError`."""
+    def load(self, batch_id: int) -> Offsets | None:
+        """Return the end offsets before a batch began; None where it never has; raise `JobError`."""
         try:
             path = self._path(str(batch_id))
             if not self._files.exists(path):
@@ -128,8 +132,8 @@ class BegunBatches:
             raise self._unusable(error) from None
         return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
-    def keep(self, batch_id: int, offsets: Offsets) -> None:
-        """Keep a batch's end offsets, whole or not at all, and forget those of others; raise `JobError`."""
+    def save(self, batch_id: int, offsets: Offsets) -> None:
+        """Save a batch's end offsets by an atomic rename, and remove those of other batches; raise `JobError`."""
         try:
             old = [status.getPath() for status in self._listed()]
             partial = self._path(f"_{batch_id}")

@@ -34,8 +34,8 @@ A decimal is money: what is finer than its nine digits is cut off towards zero.
 def check_type(name: str, actual: str, table: Table, value_schema: Mapping[str, Any]) -> None:
     """Raise `JobError` where a column has not the type that the contract wants."""
     avro_field = next(avro_field for avro_field in value_schema["fields"] if avro_field["name"] == name)
-    wanted, taken = _SPARK_TYPES[_avro_type(avro_field)]
-    if actual not in taken and actual.partition("(")[0] not in taken:
+    wanted, accepted = _SPARK_TYPES[_avro_type(avro_field)]
+    if actual not in accepted and actual.partition("(")[0] not in accepted:
         raise JobError(
             f'{table.declared_at}: table "{table.name}" column "{name}" is {actual}, the contract wants {wanted}; '
             f"write CAST(… AS {wanted.upper()})"

@@ -1,7 +1,8 @@
-"""What every demo begins with: its directory, ports, Kafka with sample events, and how a job is started."""
+"""How every demo starts: its directory, free ports, Kafka with sample events, the job and its log."""
 
 import fcntl
 import itertools
+import json
 import os
 import signal
 import socket
@@ -11,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 from rich.progress import Progress, TaskID
-from tablegate.examples.demo.answers import say
-from tablegate.examples.demo.children import Child
+from tablegate.examples.demo.console import print_line
 from tablegate.examples.demo.kafka import Broker
-from tablegate.examples.demo.questions import RATINGS, System
+from tablegate.examples.demo.processes import ChildProcess
 from tablegate.examples.samples import EventProducer, create_topic, record_count
+from tablegate.examples.samples.systems import RATINGS, System
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.jars.java import find_java
 
@@ -30,7 +31,7 @@ class DemoError(Exception):
     """What stopped the demo, in one sentence."""
 
 
-def take_directory(stack: ExitStack, data: Path) -> None:
+def lock_directory(stack: ExitStack, data: Path) -> None:
     """Make the demo's directory and hold it; raise `DemoError` where a demo runs in it. SIGTERM is Ctrl-C from now."""
     signal.signal(signal.SIGTERM, _interrupt)
     (data / "logs").mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def free_ports(first: int, names: Sequence[str]) -> list[int]:
         for wanted, name in enumerate(names, start=first):
             port = _free_port(probes, wanted)
             if wanted and port != wanted:
-                say(f"port {wanted} is taken: {name} listens on {port}")
+                print_line(f"port {wanted} is taken: {name} listens on {port}")
             found.append(port)
     return found
 
@@ -77,7 +78,7 @@ class Steps:
 
     @contextmanager
     def step(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a step while the block runs; the block may say how much of how much is done."""
+        """Show a step while the block runs; the block may report how much of how much is done."""
         task: TaskID = self._progress.add_task(text, total=None)
 
         def advance(done: int, total: int) -> None:
@@ -87,7 +88,7 @@ class Steps:
         self._progress.update(task, total=1, completed=1)
 
 
-class Events:
+class KafkaWithSamples:
     """Kafka, as a part of `stack`, with sample events of `systems`; `producer` sends more.
 
     `is_first_start`: the known events were sent just now, not by an earlier start.
@@ -123,11 +124,32 @@ class Events:
         return sent
 
 
-def job(data: Path, bootstrap: str, *arguments: str) -> Child:
+def job_process(data: Path, bootstrap: str, *arguments: str) -> ChildProcess:
     """Return the job that keeps the tables in `arguments`, not started yet."""
     logs = data / "logs"
     command = ["job", "run", *arguments, "--bootstrap", bootstrap]
     command += ["--checkpoints", str(data / "checkpoints"), "--spark-log", str(logs / "spark.log")]
     # The user's own options come last, where they win.
     java = {"JDK_JAVA_OPTIONS": f"{JAVA_OPTIONS} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()}
-    return Child("job", logs / "job.log", *command, environment=java)
+    return ChildProcess("job", logs / "job.log", *command, environment=java)
+
+
+def job_events(job_log: Path) -> tuple[set[str], bool]:
+    """Return the tables whose queries run, and whether Spark is being started, by what the job has logged."""
+    running, is_planned = set(), False
+    for line in job_log.read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # half a line, or a word of Java's
+            continue
+        is_planned = True
+        if event["event"] == "running":
+            running.add(event["table"])
+    return running, is_planned
+
+
+class NoAnswer(Exception):
+    """A table does not answer; the message says which, and where to look."""
+
+
+ANSWERS_TIMEOUT_S = 300.0  # two quiet cores need a tenth of it
