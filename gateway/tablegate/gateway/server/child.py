@@ -55,7 +55,7 @@ class ChildConfig:
     log_file: str | None
     store_url: str | None = None
     membership: Membership | None = None  # None: the gateway stands alone
-    line_fds: tuple[int, ...] = ()  # a worker's end of its line; the replicator's of all
+    pipe_fds: tuple[int, ...] = ()  # a worker's end of its pipe; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -72,7 +72,7 @@ class ChildConfig:
                 **values,
                 "token_keys": tuple(values["token_keys"]),
                 "cors_origins": tuple(values["cors_origins"]),
-                "line_fds": tuple(values["line_fds"]),
+                "pipe_fds": tuple(values["pipe_fds"]),
                 "tls": None if tls is None else tuple(tls),
                 "membership": None if membership is None else Membership(**membership),
             }

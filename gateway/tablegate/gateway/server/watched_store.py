@@ -32,28 +32,34 @@ class WatchedStore(StoreReader):
     def is_current(self) -> bool:
         return self._reader is not None and self._reader.is_current()
 
-    def refresh(self) -> None:
-        """Open the store where it is new, or another than before. No snapshot may be open meanwhile.
+    def refresh(self) -> bool:
+        """Open the store where it is new, or another than before; return whether it was opened.
+
+        No snapshot may be open meanwhile.
 
         Where it is away, another thread waits for it: one that hangs would keep this one waiting again and again.
         """
+        is_opened = False
         if self._seeking is not None:
             if self._seeking.is_alive():
-                return
+                return False
             self._reader, self._seeking = self._seeking.found, None
             if self._reader is not None:
+                is_opened = True
                 _logger.info("opened the store")
         if self.is_current():
             reason = self._trouble()
         else:
             self._let_go()
             reason = self._opened()
+            is_opened = not reason
         if reason:
             self._let_go()
             self._seeking = _Seeking(self._open_reader)
             if reason != self._reason:
                 self._reason = reason
                 _logger.info("waiting for the store", extra={"reason": reason})
+        return is_opened and not reason
 
     def _opened(self) -> str:
         """Open the store; return why it cannot be, "" where it is."""

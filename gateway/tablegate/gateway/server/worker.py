@@ -33,9 +33,11 @@ from tablegate.gateway.server.services.status import status_methods
 from tablegate.gateway.server.watched_store import WatchedStore
 from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.opening import open_for_reading
 
-LOOK_S = 0.2  # how often a worker looks whether its tables are live and its store is the same
+CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
+HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
 COUNTS_EVERY_S = 1.0
 COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
@@ -66,21 +68,21 @@ class _Worker:
         own = own_id(config.membership)
         self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url, own))
         self._health = Health(catalogue)
-        self._bell = Notifier()
-        lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is
-        self._line = lines[0] if lines else None
+        self._notifier = Notifier()
+        pipes = [WorkerEnd(fd, self._notifier) for fd in config.pipe_fds]  # none where no replicator is
+        self._pipe = pipes[0] if pipes else None
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
         self._directory = Directory()  # empty where it stands alone
         self._router: Router | None = None
         if config.membership is not None:
             forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, _credentials(config))
             self._router = Router(self._directory, forwarder)
-            self._bell.listen(on_ring=self._look_at_others, on_toll=lambda: None)
+            self._notifier.listen(on_change=self._note, on_shutdown=lambda: None)
         methods = {
-            **query_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
+            **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **self._health.methods(),
             **status_methods(self._store),
-            **metadata_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
+            **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
@@ -90,7 +92,7 @@ class _Worker:
             self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
             return *web(methods, calls), self._metrics
 
-        self._door = HttpServer(
+        self._server = HttpServer(
             methods,
             config.address,
             web=protocols,
@@ -98,38 +100,47 @@ class _Worker:
             shared_port=True,
         )
         self._is_store_away = False
-        self._publish_at_s = 0.0
+        self._publish_at_s = self._health_at_s = 0.0
         self._drain_s = config.drain_s
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
-        if self._line is not None:
-            self._line.listen()
+        if self._pipe is not None:
+            self._pipe.listen()
         self._store.refresh()
-        await self._door.start()
+        await self._server.start()
         gc.collect()
         gc.freeze()  # what is here stays: no collection looks at it again
         tell_parent(LISTENING)
         while not self._stopping.is_set():
-            self._look()
+            self._check()
             try:
-                await asyncio.wait_for(self._stopping.wait(), LOOK_S)
+                await asyncio.wait_for(self._stopping.wait(), CHECK_S)
             except TimeoutError:
                 continue
         await self._drain()
 
-    def _look(self) -> None:
-        was_serving = self._health.serving
-        self._store.refresh()
-        if time.monotonic() >= self._publish_at_s:
-            self._publish_at_s = time.monotonic() + COUNTS_EVERY_S
+    def _check(self) -> None:
+        """Do what is due: on a timer, so that it costs the same however often the replicator commits."""
+        now_s = time.monotonic()
+        if self._store.refresh():
+            self._notifier.notify()  # of what the replicator said before, this store may have nothing
+        if now_s >= self._publish_at_s:
+            self._publish_at_s = now_s + COUNTS_EVERY_S
             self._metrics.publish()
         was_away = self._is_store_away
-        self._look_at_others(self._health.tables)
+        self._update_router(self._health.tables)
         if self._is_store_away and not was_away:
-            self._bell.ring()  # no replicator does: who waits here for what comes is to ask the others
+            self._notifier.notify()  # no replicator does: who waits here for what comes is to ask the others
+        if now_s >= self._health_at_s or self._is_store_away != was_away:
+            begin_s = time.monotonic()
+            self._check_health()
+            self._health_at_s = time.monotonic() + HEALTH_TIMES * (time.monotonic() - begin_s)
+
+    def _check_health(self) -> None:
+        was_serving = self._health.serving
         live = live_tables(self._store, self._health.tables, self._directory)
         self._health.update(live)
         if self._health.serving != was_serving:
@@ -138,8 +149,13 @@ class _Worker:
                 _logger.warning("not all tables are served", extra={"missing": missing})
             tell_parent(SERVING if self._health.serving else NOT_SERVING, missing=missing)
 
-    def _look_at_others(self, tables: Iterable[str] = ()) -> None:
-        """Take in what the replicator says of the other gateways, and of these tables."""
+    def _note(self, changes: StoreChanges) -> None:
+        """Hear of other gateways at once, where the status may say something new of them."""
+        if changes.status or changes.everything:
+            self._update_router()
+
+    def _update_router(self, tables: Iterable[str] = ()) -> None:
+        """Pass on what the replicator says of the other gateways, and the states of these tables."""
         if self._router is None:
             return
         try:
@@ -153,9 +169,9 @@ class _Worker:
         """Take no more work in, finish the unary calls, end the streams."""
         _logger.info("draining")
         self._health.drain()
-        self._door.drain()
-        self._bell.toll()  # streams that wait for a change end now
-        await self._door.stop(self._drain_s)
+        self._server.drain()
+        self._notifier.shutdown()  # streams that wait for a change end now
+        await self._server.stop(self._drain_s)
         if self._router is not None:
             await self._router.forwarder.close()
         self._store.close()

@@ -22,6 +22,7 @@ from tablegate.gateway.query.topic_ends import TopicEnds
 from tablegate.gateway.query.whereabouts import table_metadata
 from tablegate.gateway.server.services.status import STATUS_SERVICE, STATUS_TIMEOUT_S
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.v1.status_pb2 import (
     ExplainRequest,
     GetTableRequest,
@@ -109,7 +110,7 @@ class _WatchedTable:
         self._changed = asyncio.Event()
         self._is_due = False
         self._look_at_s = 0.0
-        access.bell.listen(on_ring=self._rung, on_toll=self._wake)
+        access.bell.listen(on_change=self._note, on_shutdown=self._wake)
 
     async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
         """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""
@@ -132,8 +133,9 @@ class _WatchedTable:
         finally:
             self._watchers -= 1
 
-    def _rung(self) -> None:
-        if self._watchers and not self._is_due:
+    def _note(self, changes: StoreChanges) -> None:
+        """Read where the table is, soon, unless only rows have changed: a new phase comes with a new status."""
+        if self._watchers and not self._is_due and (changes.status or changes.everything):
             self._is_due = True
             wait_s = max(0.0, self._look_at_s - time.monotonic())
             asyncio.get_running_loop().call_later(wait_s, self._look)
