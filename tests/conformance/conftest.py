@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
+from tablegate.gateway.stores.changes import NotifyingStore
 from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.redis.store import RedisStore
@@ -17,7 +18,7 @@ HISTORY_CHANGES_MAX = 5
 OpenStore = Callable[..., StoreWriter]
 
 
-@pytest.fixture(params=["memory", "lmdb", "redis"])
+@pytest.fixture(params=["memory", "lmdb", "redis", "notifying"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -51,8 +52,10 @@ def open_store(store_kind: str, tmp_path: Path, request: pytest.FixtureRequest) 
             return 0 if is_full() else FREE_BYTES_MIN
 
         store: StoreWriter
-        if store_kind == "memory":
+        if store_kind in ("memory", "notifying"):
             store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)
+            if store_kind == "notifying":
+                store = NotifyingStore(store, lambda _: None)
         elif store_kind == "redis":
             store = FillingRedis(request.getfixturevalue("redis_server"), is_full)
         else:

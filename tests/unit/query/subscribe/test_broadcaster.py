@@ -9,7 +9,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.subscribe import broadcaster as feeds
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Marks, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
-from tablegate.gateway.stores.base import PastChange, Phase, Snapshot, StoreUnavailable
+from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
 
 from tests.kit.changes import position
 from tests.kit.memory_store import MemorySnapshot
@@ -241,6 +241,51 @@ def test_a_group_of_some_partitions_is_given_those_alone(world: World, feed: Cha
     assert found == [{b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"}, {b"a1", b"b1"}, {b"b2"}]
 
 
+def test_what_has_not_changed_is_not_read(
+    world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, read = Encoder(), list[Partition]()
+    member = joined(feed, world, EVERYTHING, encoder)
+    joined(feed, world, ONE_KEY, encoder)
+    position_of = MemorySnapshot.position
+
+    def counting(self: MemorySnapshot, store_id: StoreId, partition: Partition) -> Position | None:
+        read.append(partition)
+        return position_of(self, store_id, partition)
+
+    monkeypatch.setattr(MemorySnapshot, "position", counting)
+    for partition in (P0, P2):
+        world.write(partition, [(b"a"[0], RED)])
+    read.clear()
+    feed.add_changed([P2, Partition(99)])
+    with world.store.snapshot() as snapshot:
+        assert feed.publish(snapshot)
+    assert read == [P2]
+    [data] = taken(member)
+    assert encoder.given[data] == [Given(b"a2", b"r2")]
+    assert encoder.whole[data]
+    assert not feed.has_changes
+
+
+def test_the_rest_of_a_burst_stays_to_be_read(
+    world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "MESSAGE_ROWS_MAX", 2)
+    monkeypatch.setattr(feeds, "PUBLISH_MESSAGES_MAX", 1)
+    encoder = Encoder()
+    member = joined(feed, world, EVERYTHING, encoder)
+    for partition in (P0, P1):
+        world.write(partition, [(letter, RED) for letter in LETTERS])
+    feed.add_changed([P0, P1])
+    turns = 0
+    while feed.has_changes:
+        with world.store.snapshot() as snapshot:
+            assert feed.publish(snapshot) != feed.has_changes
+        turns += 1
+    assert turns > 3
+    assert sum(len(encoder.given[data]) for data in taken(member)) == 2 * len(LETTERS)
+
+
 def test_a_read_that_fails_lets_all_go(world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would never get what had been read before it."""
     encoder = Encoder()
@@ -345,13 +390,18 @@ class Follower:
                 return
             self.copy.take(result.given)
             self.copy.check(world)
-            if result.is_whole and publish_all(feed, snapshot):
+            feed.add_changed(self.copy.selection.partitions)
+            if result.is_whole and feed.publish(snapshot):
                 name, marks = id(self.encoder), self.copy.cursor.marks
                 self.member = feed.join(name, self.copy.selection, self.encoder, marks, at)
 
 
+@pytest.mark.parametrize("names", [False, True], ids=["everything", "named partitions"])
 @pytest.mark.parametrize("seed", seeds(25, in_check=8))
-def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(
+    seed: int, names: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notifications say that everything may have changed, or which partitions have."""
     for name, limit in (("MESSAGE_ROWS_MAX", 3), ("SUBSCRIBER_BYTES_MAX", 40), ("PUBLISH_MESSAGES_MAX", 2)):
         monkeypatch.setattr(feeds, name, limit)
     choice = random.Random(seed)
@@ -361,15 +411,20 @@ def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(seed: int, monk
         Follower(selection, encoder) for selection, encoder in zip(SELECTIONS * 2, encoders * 2, strict=True)
     ]
     let_go = 0
+    changed: set[Partition] = set()  # since the last notification
     for _ in range(150):
         partition = choice.choice(PARTITIONS)
+        changed.add(partition)
         if choice.random() < 0.2:
             world.expire(partition, choice.sample(LETTERS, choice.randrange(4)))
         else:
             count = choice.randrange(12)
             world.write(partition, [(choice.choice(LETTERS), choice.choice([RED, BLUE, None])) for _ in range(count)])
         if choice.random() < 0.7:
-            pump(feed, world)
+            feed.add_changed(changed if names else None)
+            changed.clear()
+            with world.store.snapshot() as snapshot:
+                feed.publish(snapshot)
         for one in subscribers:
             if choice.random() < 0.5:
                 one.take(world)
