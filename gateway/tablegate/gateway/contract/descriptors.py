@@ -53,8 +53,12 @@ def _compile(path: Path, what: str) -> bytes:
     includes = _include_directories(path)
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
-        command = [sys.executable, "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={out}"]
-        command += ["--include_source_info", *(f"-I{directory}" for directory in includes)]
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", "--include_imports"]  # -P: as of our children
+        command += [
+            f"--descriptor_set_out={out}",
+            "--include_source_info",
+            *(f"-I{directory}" for directory in includes),
+        ]
         try:
             done = subprocess.run(
                 [*command, str(path)], check=False, capture_output=True, text=True, timeout=PROTOC_TIMEOUT_S

@@ -19,6 +19,7 @@ from tablegate.gateway.server.child import (
     STORE_OPENED,
     WORKER,
     ChildConfig,
+    child_command,
     paths_of,
 )
 from tablegate.gateway.server.cluster import check_cluster, membership_of
@@ -131,7 +132,7 @@ def _specs(
     to_replicator = [pipe.replicator_fd for pipe in pipes]
     replicator = ChildSpec(
         name="replicator",
-        command=_command(REPLICATOR),
+        command=child_command(REPLICATOR),
         settings=settings("replicator", to_replicator),
         stop_s=REPLICATOR_STOP_S,
         # It holds the lock too: no other gateway starts on the store before its writer is dead.
@@ -143,7 +144,7 @@ def _specs(
     workers = [
         ChildSpec(
             name=f"worker-{number}",
-            command=_command(WORKER),
+            command=child_command(WORKER),
             settings=settings(f"worker-{number}", (pipe.worker_fd,)),
             stop_s=config.drain_s,
             first_to_stop=True,
@@ -154,10 +155,6 @@ def _specs(
         for number, pipe in enumerate(pipes)
     ]
     return [replicator, *workers]
-
-
-def _command(role: str) -> tuple[str, ...]:
-    return sys.executable, "-m", "tablegate.gateway.server.child", role
 
 
 class _Announcer:

@@ -99,6 +99,15 @@ class ChildConfig:
         return None if self.log_file is None else Path(self.log_file)
 
 
+def child_command(role: str) -> tuple[str, ...]:
+    """Return the command that starts a child.
+
+    A gateway is started in a directory of its user's. With -P, nothing that lies there (a `json.py`, a package `google`)
+    takes the place of what a child imports.
+    """
+    return sys.executable, "-P", "-m", "tablegate.gateway.server.child", role
+
+
 def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:
     """Return the paths of TLS files as `ChildConfig` has them."""
     return str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca)
