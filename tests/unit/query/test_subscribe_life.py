@@ -9,7 +9,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
 from tablegate.gateway.query.live_table import FLUSH_S
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.server.watched_store import WatchedStore
+from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT

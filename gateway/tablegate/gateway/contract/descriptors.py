@@ -53,7 +53,13 @@ def _compile(path: Path, what: str) -> bytes:
     includes = _include_directories(path)
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
-        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", "--include_imports"]  # -P: as of our children
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "grpc_tools.protoc",
+            "--include_imports",
+        ]
         command += [
             f"--descriptor_set_out={out}",
             "--include_source_info",

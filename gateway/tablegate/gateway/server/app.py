@@ -22,17 +22,18 @@ from tablegate.gateway.server.child import (
     child_command,
     paths_of,
 )
-from tablegate.gateway.server.cluster import check_cluster, membership_of
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.logs import set_up_logging
 from tablegate.gateway.server.preflight import (
     Reserved,
+    check_cluster,
     check_origins,
     check_store_url,
     check_tls,
     check_topics,
     load_contracts,
     lock_data,
+    membership_of,
     reserve_address,
     token_keys,
 )

@@ -102,8 +102,8 @@ class ChildConfig:
 def child_command(role: str) -> tuple[str, ...]:
     """Return the command that starts a child.
 
-    A gateway is started in a directory of its user's. With -P, nothing that lies there (a `json.py`, a package `google`)
-    takes the place of what a child imports.
+    A gateway is started in a directory of its user's. With -P nothing that lies there, as a `json.py` or a package
+    `google`, takes the place of what a child imports.
     """
     return sys.executable, "-P", "-m", "tablegate.gateway.server.child", role
 

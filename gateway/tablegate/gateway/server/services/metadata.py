@@ -1,4 +1,4 @@
-"""The rest of tablegate.v1.GatewayService: where a table is, now and whenever that changes, and who would answer."""
+"""tablegate.v1.GatewayService: what the replicator says of this gateway, where a table is, and who would answer."""
 
 import asyncio
 import time
@@ -20,7 +20,6 @@ from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import NowMs, TableAccess
 from tablegate.gateway.query.topic_ends import TopicEnds
 from tablegate.gateway.query.whereabouts import table_metadata
-from tablegate.gateway.server.services.status import STATUS_SERVICE, STATUS_TIMEOUT_S
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.v1.status_pb2 import (
@@ -32,10 +31,25 @@ from tablegate.v1.status_pb2 import (
     WatchTableResponse,
 )
 
+STATUS_SERVICE = "tablegate.v1.GatewayService"
+STATUS_TIMEOUT_S = 5.0
 LOOK_S = 0.25  # changes that come within it are told as one
 LOOK_TIMES = 20  # as long as looking took the last time: tables of many partitions are looked at less often
 
 Found = TypeVar("Found")
+
+
+def status_methods(store: StoreReader) -> Methods:
+    """Return GetStatus, answered with the bytes that the replicator left in `store`."""
+
+    def get_status(_data: bytes, _call: Call) -> bytes:
+        try:
+            with store.snapshot() as snapshot:
+                return snapshot.status()
+        except StoreUnavailable as error:
+            raise StoreAway from error
+
+    return {f"/{STATUS_SERVICE}/GetStatus": UnaryMethod(get_status, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)}
 
 
 def metadata_methods(
