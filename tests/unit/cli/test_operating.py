@@ -15,8 +15,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
-from tablegate.gateway.server.services.metadata import metadata_methods
-from tablegate.gateway.server.services.status import status_methods
+from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner

@@ -82,7 +82,7 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
             else:
                 wanted[movie_id] = wanted.get(movie_id, 0) + number + 1
                 ratings.table.put([rating(movie_id, count=wanted[movie_id])])
-        ratings.asker.bell.ring()
+        ratings.asker.bell.notify()
 
     async def talk() -> None:
         rows, told, subscriber = Rows(), dict[int, int](), Subscriber(_request(ratings))

@@ -21,7 +21,7 @@ from tablegate.gateway.http.h2.frames import (
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX, encode_fields, encode_status
 from tablegate.gateway.http.h2.stream import REFUSALS, TRANSITIONS, Stream, StreamEvent, StreamState, next_state
 
-from tests.kit.h2 import block, call, data, head, request
+from tests.kit.http.h2 import block, call, data, head, request
 
 _FOLDER = Path(h2.__file__).parent
 _FORBIDDEN = {"asyncio", "socket", "ssl", "selectors", "threading", "time", "logging"}

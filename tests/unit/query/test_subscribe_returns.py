@@ -166,7 +166,7 @@ def test_who_listens_while_its_partition_is_away_for_a_moment_begins_anew(store:
             windows.setup.clock.passed_s += 6
             windows.come_back()
             windows.put(("a", later + 5))
-            asker.bell.ring()
+            asker.bell.notify()
             while later + 5 not in one.counts:
                 one.take(await stream.next())
         assert (one.counts, one.resets) == ({later: 2, later + 5: 3}, 2)

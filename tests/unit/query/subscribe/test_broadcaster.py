@@ -9,7 +9,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.subscribe import broadcaster as feeds
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Marks, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
-from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
+from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
 
 from tests.kit.call.subscribe_world import (
     ALL_RED,
@@ -65,14 +65,20 @@ def joined(feed: ChangeBroadcaster, world: World, selection: Selection, encoder:
     return member
 
 
+def publish_all(feed: ChangeBroadcaster, snapshot: Snapshot) -> bool:
+    """Publish as when everything may have changed."""
+    feed.add_changed()
+    return feed.publish(snapshot)
+
+
 def pump(feed: ChangeBroadcaster, world: World) -> bool:
     with world.store.snapshot() as snapshot:
-        return feed.pump(snapshot, PARTITIONS)
+        return publish_all(feed, snapshot)
 
 
 def taken(member: Subscriber) -> list[bytes]:
     messages = []
-    while (message := member.take()) is not None:
+    while (message := member.pop()) is not None:
         messages.append(message.data)
     return messages
 
@@ -114,38 +120,38 @@ def test_groups_of_one_key_see_that_key_alone(world: World, feed: ChangeBroadcas
 
 
 def test_a_member_that_takes_too_little_is_let_go_alone(world: World, feed: ChangeBroadcaster) -> None:
-    encoder = Encoder(size=feeds.MEMBER_BYTES_MAX // 4)
+    encoder = Encoder(size=feeds.SUBSCRIBER_BYTES_MAX // 4)
     slow, quick = (joined(feed, world, EVERYTHING, encoder) for _ in range(2))
     for number in range(5):
-        assert not slow.lost
+        assert not slow.is_evicted
         world.write(P0, [(b"a"[0], RED)])
         pump(feed, world)
         assert len(taken(quick)) == 1, number
-    assert slow.lost
+    assert slow.is_evicted
     assert slow.is_slow
     assert taken(slow) == []
-    assert not quick.lost
+    assert not quick.is_evicted
 
 
 def test_one_message_is_given_however_long(world: World, feed: ChangeBroadcaster) -> None:
-    encoder = Encoder(size=feeds.MEMBER_BYTES_MAX * 2)
+    encoder = Encoder(size=feeds.SUBSCRIBER_BYTES_MAX * 2)
     member = joined(feed, world, EVERYTHING, encoder)
     for _ in range(3):
         world.write(P0, [(b"a"[0], RED)])
         pump(feed, world)
         assert len(taken(member)) == 1
-    assert not member.lost
+    assert not member.is_evicted
 
 
 def test_nothing_is_encoded_for_those_who_were_let_go(world: World, feed: ChangeBroadcaster) -> None:
     encoder = Encoder()
     member = joined(feed, world, EVERYTHING, encoder)
-    member.let_go()
+    member.evict()
     world.write(P0, [(b"a"[0], RED)])
     pump(feed, world)
     assert not encoder.given
     feed.leave(member)
-    assert not feed.is_followed
+    assert not feed.has_subscribers
 
 
 def test_who_is_elsewhere_does_not_join(world: World, feed: ChangeBroadcaster) -> None:
@@ -187,9 +193,9 @@ def test_all_are_let_go_where_the_history_is_too_short(feed: ChangeBroadcaster) 
     for _ in range(4):
         world.write(P0, [(b"a"[0], RED)])
     assert pump(feed, world)
-    assert member.lost
+    assert member.is_evicted
     assert not member.is_slow
-    assert not feed.is_followed
+    assert not feed.has_subscribers
 
 
 def test_a_partition_that_is_not_served_stays_and_goes_on(world: World, feed: ChangeBroadcaster) -> None:
@@ -235,6 +241,51 @@ def test_a_group_of_some_partitions_is_given_those_alone(world: World, feed: Cha
     assert found == [{b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"}, {b"a1", b"b1"}, {b"b2"}]
 
 
+def test_what_has_not_changed_is_not_read(
+    world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, read = Encoder(), list[Partition]()
+    member = joined(feed, world, EVERYTHING, encoder)
+    joined(feed, world, ONE_KEY, encoder)
+    position_of = MemorySnapshot.position
+
+    def counting(self: MemorySnapshot, store_id: StoreId, partition: Partition) -> Position | None:
+        read.append(partition)
+        return position_of(self, store_id, partition)
+
+    monkeypatch.setattr(MemorySnapshot, "position", counting)
+    for partition in (P0, P2):
+        world.write(partition, [(b"a"[0], RED)])
+    read.clear()
+    feed.add_changed([P2, Partition(99)])
+    with world.store.snapshot() as snapshot:
+        assert feed.publish(snapshot)
+    assert read == [P2]
+    [data] = taken(member)
+    assert encoder.given[data] == [Given(b"a2", b"r2")]
+    assert encoder.whole[data]
+    assert not feed.has_changes
+
+
+def test_the_rest_of_a_burst_stays_to_be_read(
+    world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "MESSAGE_ROWS_MAX", 2)
+    monkeypatch.setattr(feeds, "PUBLISH_MESSAGES_MAX", 1)
+    encoder = Encoder()
+    member = joined(feed, world, EVERYTHING, encoder)
+    for partition in (P0, P1):
+        world.write(partition, [(letter, RED) for letter in LETTERS])
+    feed.add_changed([P0, P1])
+    turns = 0
+    while feed.has_changes:
+        with world.store.snapshot() as snapshot:
+            assert feed.publish(snapshot) != feed.has_changes
+        turns += 1
+    assert turns > 3
+    assert sum(len(encoder.given[data]) for data in taken(member)) == 2 * len(LETTERS)
+
+
 def test_a_read_that_fails_lets_all_go(world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would never get what had been read before it."""
     encoder = Encoder()
@@ -252,15 +303,15 @@ def test_a_read_that_fails_lets_all_go(world: World, feed: ChangeBroadcaster, mo
     monkeypatch.setattr(MemorySnapshot, "history", failing)
     with pytest.raises(StoreUnavailable):
         pump(feed, world)
-    assert member.lost
-    assert not feed.is_followed
+    assert member.is_evicted
+    assert not feed.has_subscribers
 
 
 def test_a_burst_is_given_in_turns_and_its_end_is_told_to_all(
     world: World, feed: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "MESSAGE_ROWS_MAX", 4)
-    monkeypatch.setattr(feeds, "PUMP_MESSAGES_MAX", 2)
+    monkeypatch.setattr(feeds, "PUBLISH_MESSAGES_MAX", 2)
     encoder, key_encoder = Encoder(), Encoder()
     member, key_member = joined(feed, world, EVERYTHING, encoder), joined(feed, world, ONE_KEY, key_encoder)
     world.write(P0, [(letter, RED) for letter in LETTERS])
@@ -291,7 +342,7 @@ def test_waiting_ends_with_a_message_a_wake_being_let_go_and_in_time(world: Worl
             world.write(P0, [(b"a"[0], RED)])
             pump(feed, world)
 
-        ways: list[Callable[[], None]] = [feed.wake, write, member.let_go]
+        ways: list[Callable[[], None]] = [feed.wake, write, member.evict]
         for way in ways:
             taken(member)
             waiting = asyncio.ensure_future(member.wait(LONG_S))
@@ -318,14 +369,14 @@ class Follower:
         member = self.member
         if member is None:
             return
-        while (message := member.take()) is not None:
+        while (message := member.pop()) is not None:
             self.copy.take(self.encoder.given[message.data])
             self.copy.cursor.marks = dict(message.marks)
             self.copy.check(world)
 
     def come_back(self, world: World, feed: ChangeBroadcaster) -> None:
         """Step and join again, where it was let go."""
-        if self.member is not None and not self.member.lost:
+        if self.member is not None and not self.member.is_evicted:
             return
         if self.member is not None:
             feed.leave(self.member)
@@ -339,14 +390,19 @@ class Follower:
                 return
             self.copy.take(result.given)
             self.copy.check(world)
-            if result.is_whole and feed.pump(snapshot, PARTITIONS):
+            feed.add_changed(self.copy.selection.partitions)
+            if result.is_whole and feed.publish(snapshot):
                 name, marks = id(self.encoder), self.copy.cursor.marks
                 self.member = feed.join(name, self.copy.selection, self.encoder, marks, at)
 
 
+@pytest.mark.parametrize("names", [False, True], ids=["everything", "named partitions"])
 @pytest.mark.parametrize("seed", seeds(25, in_check=8))
-def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, limit in (("MESSAGE_ROWS_MAX", 3), ("MEMBER_BYTES_MAX", 40), ("PUMP_MESSAGES_MAX", 2)):
+def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(
+    seed: int, names: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notifications say that everything may have changed, or which partitions have."""
+    for name, limit in (("MESSAGE_ROWS_MAX", 3), ("SUBSCRIBER_BYTES_MAX", 40), ("PUBLISH_MESSAGES_MAX", 2)):
         monkeypatch.setattr(feeds, name, limit)
     choice = random.Random(seed)
     world, feed = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE)
@@ -355,20 +411,25 @@ def test_any_mix_of_members_leaves_each_copy_where_its_marks_say(seed: int, monk
         Follower(selection, encoder) for selection, encoder in zip(SELECTIONS * 2, encoders * 2, strict=True)
     ]
     let_go = 0
+    changed: set[Partition] = set()  # since the last notification
     for _ in range(150):
         partition = choice.choice(PARTITIONS)
+        changed.add(partition)
         if choice.random() < 0.2:
             world.expire(partition, choice.sample(LETTERS, choice.randrange(4)))
         else:
             count = choice.randrange(12)
             world.write(partition, [(choice.choice(LETTERS), choice.choice([RED, BLUE, None])) for _ in range(count)])
         if choice.random() < 0.7:
-            pump(feed, world)
+            feed.add_changed(changed if names else None)
+            changed.clear()
+            with world.store.snapshot() as snapshot:
+                feed.publish(snapshot)
         for one in subscribers:
             if choice.random() < 0.5:
                 one.take(world)
             if choice.random() < 0.8:
-                let_go += one.member is not None and one.member.lost
+                let_go += one.member is not None and one.member.is_evicted
                 one.come_back(world, feed)
     assert let_go
     for one in subscribers:
