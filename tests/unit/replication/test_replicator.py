@@ -22,9 +22,9 @@ class SlowLog(MemoryLog):
         self._fetches = 0
 
     @override
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         late: Future[TopicFacts | None] = Future()
-        self._late.append((self._fetches + 2, super().look(topic), late))
+        self._late.append((self._fetches + 2, super().describe_topic(topic), late))
         return late
 
     @override
@@ -80,7 +80,7 @@ def test_a_restart_goes_on_from_its_position(gateway: Gateway, job: Job) -> None
     assert gateway.state().store_id == before.store_id
     assert gateway.rows()[3] == 99
     assert gateway.replicator._tables["ratings"].serving is not None
-    assert gateway.replicator._tables["ratings"].serving.rows_applied == 1
+    assert gateway.replicator._tables["ratings"].serving.progress.rows_applied == 1
 
 
 def test_the_end_is_reached_although_compaction_took_the_last_records(gateway: Gateway, job: Job) -> None:
