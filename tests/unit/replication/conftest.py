@@ -23,6 +23,7 @@ from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
 from tests.kit.memory_log import MemoryBroker, MemoryLog
 from tests.kit.memory_store import MemoryStore
+from tests.kit.state_observer import StateObserver
 from tests.kit.tables import catalogue_of
 
 PARTITIONS = 2
@@ -147,11 +148,13 @@ class Gateway:
 
     def restart(self) -> None:
         log = MemoryLog(self.broker)
-        self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock)
+        self.observer = StateObserver()
+        self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock, on_move=self.observer)
 
     def steps(self, count: int = 8, *, pass_s: float = 0.01) -> None:
         for _ in range(count):
             self.replicator.step(poll_s=0)
+            self.observer.check(self.replicator, self.store)
             self.clock.passed_s += pass_s
 
     def seconds(self, seconds: float) -> None:

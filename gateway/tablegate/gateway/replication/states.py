@@ -11,7 +11,7 @@ to change a state: it logs and announces. A move that is not in the table is a d
 replicator process ends, and its supervisor starts another one from what is stored.
 
 The store keeps what its readers need, not the states: the phase with each position (RESTORING, CATCHING_UP; LIVE for
-all that is answered from), the manifest or the problem of a table. After a restart the states are derived from that anew. A
+all that is answered from), the manifest or the problem of a table. After a restart the states follow from that. A
 partition's phase is stored before its state moves, so that a full store leaves both as they were.
 """
 
