@@ -535,7 +535,7 @@ def test_restore_progress_is_in_status_and_log(
     assert 10 < status.restore_seconds_left < 40
     gateway.steps(40, pass_s=1)
     assert gateway.table_status().restore_seconds_left == 0
-    messages = [record.message for record in caplog.records]
+    messages = [record.message for record in caplog.records if not hasattr(record, "state")]  # no moves
     assert messages[0] == 'table "ratings": restoring from its changelog'
     assert messages.count('table "ratings": restoring') >= 2
     assert messages[-1] == 'table "ratings": restored'

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication import states
@@ -20,8 +21,10 @@ from tablegate.gateway.replication.states import (
     TableEvent,
     TableState,
 )
-from tablegate.gateway.replication.status import GENERATION_STATES, PARTITION_STATES, TABLE_STATES
+from tablegate.gateway.replication.status import GENERATION_STATES, PARTITION_STATES, TABLE_STATES, announcement
+from tablegate.gateway.stores.base import Phase
 from tablegate.v1 import status_pb2
+from typing_extensions import override
 
 from tests.kit.memory_log import MemoryBroker
 from tests.unit.replication.conftest import PARTITIONS, Gateway, Job
@@ -179,3 +182,69 @@ def test_each_commit_names_the_partitions_that_changed(gateway: Gateway, job: Jo
         assert commits == [{store_id: {Partition(partition)}}]
         assert gateway.position(partition).next_offset > Offset(0)
         commits.clear()
+
+
+class ScriptedAssignment(SoleGateway):
+    """Assigns partition 0 or not, as a test says; where not, all others have it. No beat is heard until it says so."""
+
+    version = 0
+    next_beat = 5
+    heard_beat = 4
+    has_it = True
+
+    @override
+    def assigned(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+        return frozenset(map(Partition, range(0 if self.has_it else 1, partition_count)))
+
+    @override
+    def is_live_elsewhere(
+        self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
+    ) -> bool:
+        return True
+
+    def say(self, *, has_it: bool) -> None:
+        self.has_it = has_it
+        self.version += 1
+
+
+@pytest.mark.parametrize("state", [s for s in PartitionState if s.name in ("CATCHING_UP", "LIVE", "FINAL", "FROZEN")])
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_what_is_revoked_is_back_where_it_was_or_removed_once_the_others_know(
+    gateway: Gateway, job: Job, broker: MemoryBroker, state: PartitionState, is_heard: bool
+) -> None:
+    job.publish().put(range(20))
+    gateway.steps()
+    table = gateway.replicator._tables["ratings"]
+    if state is PartitionState.FINAL:
+        job.mark_all({0: 1}, final=True)
+    elif state is PartitionState.CATCHING_UP:
+        job.put(range(20))
+        gateway.restart()
+        gateway.replicator._log.fetch = lambda **_: []  # type: ignore[method-assign]
+        table = gateway.replicator._tables["ratings"]
+        table.accept([job.manifest()], missing="")
+    gateway.steps()
+    serving = table.serving
+    assert serving is not None
+    if state is PartitionState.FROZEN:
+        serving.freeze()
+    assert serving.states[Partition(0)] is state
+    assignment = serving._assignment = ScriptedAssignment()
+    assignment.say(has_it=False)
+    gateway.steps()
+    assert serving.states[Partition(0)] is PartitionState.REVOKING
+    assert serving.states[Partition(1)] is state
+    assert list(announcement(table, replicas=2).serving.partitions) == [1]
+    assert gateway.position(0).phase is (Phase.CATCHING_UP if state is PartitionState.CATCHING_UP else Phase.LIVE)
+    if is_heard:
+        assignment.heard_beat = 5
+        assignment.say(has_it=False)
+        gateway.steps()
+        assert Partition(0) not in serving.states
+        with pytest.raises(AssertionError):  # no position
+            gateway.position(0)
+    else:
+        assignment.say(has_it=True)
+        gateway.steps()
+        assert serving.states[Partition(0)] is state
+        assert list(announcement(table, replicas=2).serving.partitions) == [0, 1]

@@ -237,8 +237,12 @@ class StateMachine(Generic[_S, _E]):
         """Change the state, log the change, announce it."""
         before, after = self.state, self.next(event)
         self.state = after
-        if before is not after and _logger.isEnabledFor(logging.DEBUG):
-            _logger.debug("%s: %s -> %s (%s)", self.subject, before.name, after.name, event.value)
+        if before is not after:
+            # A gateway may have thousands of partitions; tables and generations are few.
+            level = logging.INFO if self.subject.partition is None else logging.DEBUG
+            if _logger.isEnabledFor(level):
+                extra = {"table": self.subject.table, "state": after.name}
+                _logger.log(level, "%s: %s -> %s (%s)", self.subject, before.name, after.name, event.value, extra=extra)
         self._on_move(Move(self.subject, before, event, after))
 
 
