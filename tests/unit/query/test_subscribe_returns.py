@@ -50,7 +50,8 @@ def let_go(replicator: Replicator, table: str) -> None:
     following = replicator._tables[table].serving
     assert following is not None
     for replica in list(following.replicas):
-        following.let_go(replica)
+        replica.revoke()
+        following.remove(replica)
 
 
 class Windows:
@@ -143,8 +144,9 @@ def test_another_partition_that_was_away_takes_nothing_from_the_copy(store: Stor
             await stream.until(one, {0: 1})
         following = windows.setup.replicator._tables[windowed.NAME].serving
         assert following is not None
-        [other] = [each for each in following.replicas if each.source != windows.setup.source(("a", 0))]
-        following.let_go(other)
+        [other] = [each for each in following.replicas if each.topic_partition != windows.setup.source(("a", 0))]
+        other.revoke()
+        following.remove(other)
         windows.setup.seconds(1)
         windows.put(("a", 5))
         async with windows.open(one) as stream:

@@ -1,4 +1,8 @@
-"""The replicator as a process: opens the store, follows Kafka, ends cleanly on SIGTERM."""
+"""The replicator as a process: opens the store, follows Kafka, ends cleanly on SIGTERM.
+
+A store is disposable, as the changelogs are the truth. One that is damaged is wiped and restored in the same process;
+one that lost its last writes is opened again and followed on from what it has.
+"""
 
 import gc
 import logging

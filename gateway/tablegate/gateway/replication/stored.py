@@ -1,24 +1,29 @@
-"""What the store has of a table's generations, and whether it can be followed on from."""
+"""What the store has of a table's generations, and whether it can be followed on from. It keeps no state of its own.
+
+Under its own name the store has the generation that a table is answered from, under another name (`next_name`) the one
+that is built. After a restart they are followed on from where they are, unless something may be missing in them:
+
+    deletes     a store that was away for long does not see tombstones that Kafka has removed meanwhile (`is_too_old`)
+    rows        those of another row message, or that were removed by a shorter retention or a clock that went back
+    positions   that are not in the changelog any more, or not yet
+
+Time is the gateway's own clock: what was removed while that was ahead is missing once it is right again.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import Clock, TopicFacts
 from tablegate.gateway.replication.manifests import follows_on, problem_of
-from tablegate.gateway.replication.partitions import (
-    GenerationReplica,
-    closed_facts,
-    is_too_old,
-    stored_positions,
-    whole_as_of_ms,
-)
-from tablegate.gateway.replication.retention import early_removal
-from tablegate.gateway.replication.table_log import TableLog
-from tablegate.gateway.stores.base import Position, StoreWriter
+from tablegate.gateway.replication.progress import TableLog
+from tablegate.gateway.stores.base import Copy, Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
+
+OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
+CLOCK_BACK_MAX_MS = 10_000  # a clock that is kept right is slowed, and goes back by less
 
 
 def next_name(table_name: str) -> str:
@@ -29,11 +34,11 @@ def next_name(table_name: str) -> str:
 class StoredTable:
     """The states of one table in the store. `caught_up_ms` is always when it last had its whole changelog; 0: never."""
 
-    def __init__(self, table: Table, *, store: StoreWriter, clock: Clock, lines: TableLog) -> None:
+    def __init__(self, table: Table, *, store: StoreWriter, clock: Clock, table_log: TableLog) -> None:
         self._table = table
         self._store = store
         self._clock = clock
-        self._lines = lines
+        self._log = table_log
 
     def state(self, name: str) -> TableState | None:
         """Return what is stored under a name."""
@@ -45,12 +50,12 @@ class StoredTable:
         names = (self._table.name, next_name(self._table.name))
         return {name: state for name in names if (state := self.state(name)) is not None and state.store_id}
 
-    def keep(self, following: GenerationReplica, name: str) -> None:
-        """Store that this is followed under a name."""
+    def keep(self, name: str, manifest: Manifest, copy: Copy) -> None:
+        """Store that a manifest is followed under a name, into that store id."""
         state = TableState(
-            store_id=following.store_id,
-            life_id=following.life_id,
-            manifest=following.manifest,
+            store_id=copy.store_id,
+            life_id=copy.life_id,
+            manifest=manifest,
             retention_us=self._table.retention_us or 0,
             row_digest=self._table.row_digest,
         )
@@ -83,7 +88,7 @@ class StoredTable:
             return None
         problem = problem_of(self._table, state.manifest)
         if problem is not None:
-            self._lines.say(logging.WARNING, f"{problem}; what is stored of it is not served on")
+            self._log.log(logging.WARNING, f"{problem}; what is stored of it is not served on")
             return None
         return state.manifest
 
@@ -94,7 +99,7 @@ class StoredTable:
                 why = self.fault_of(state, facts, caught_up_ms=caught_up_ms)
                 if why is None:
                     return state
-                self._lines.say(logging.WARNING, f"{why}: restoring from the start")
+                self._log.log(logging.WARNING, f"{why}: restoring from the start")
         return None
 
     def fault_of(self, state: TableState, facts: TopicFacts, *, caught_up_ms: int) -> str | None:
@@ -109,7 +114,7 @@ class StoredTable:
         for position, start, end in zip(positions, facts.start_offsets, facts.end_offsets, strict=True):
             if position is None:
                 continue
-            # What is shared may have moved on since the look; the next one sees whether it is beyond the end.
+            # What is shared may have moved on since it was asked; the next answer shows whether it is beyond the end.
             if position.next_offset < start or (position.next_offset > end and not self._store.is_shared):
                 return "its stored position is not in the changelog"
         caught_up_ms = whole_as_of_ms(self._store, positions, caught_up_ms)
@@ -140,3 +145,59 @@ class StoredTable:
             caught_up_ms=caught_up_ms,
             stored_retention_us=stored_retention_us,
         )
+
+
+def partitions_of(manifest: Manifest) -> Sequence[Partition]:
+    """Return all partitions of a manifest."""
+    return [Partition(number) for number in range(manifest.partition_count)]
+
+
+def stored_positions(store: StoreWriter, store_id: StoreId, manifest: Manifest) -> list[Position | None]:
+    """Return the positions that the store has, one of each partition."""
+    with store.snapshot() as snapshot:
+        return [snapshot.position(store_id, partition) for partition in partitions_of(manifest)]
+
+
+def whole_as_of_ms(store: StoreWriter, positions: Sequence[Position | None], caught_up_ms: int) -> int:
+    """Return when positions, one of them at least, were last known to have all: others may have gone on with them."""
+    as_of_ms = min(position.as_of_ms for position in positions if position is not None)
+    return max(caught_up_ms, as_of_ms) if store.is_shared else caught_up_ms
+
+
+def is_too_old(caught_up_ms: int, facts: TopicFacts, *, now_ms: int) -> bool:
+    """Return whether a store may have missed deletes."""
+    return now_ms - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
+
+
+def first_position(facts: TopicFacts, partition: Partition) -> Position:
+    """Return where a restore from nothing starts."""
+    start: Offset = facts.start_offsets[partition]
+    return Position(start, 0, Phase.RESTORING, start)
+
+
+def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> TopicFacts | None:
+    """Return the topic of a generation that is stored up to its last markers; None for one that is not.
+
+    All that is here of it is whole, so it needs its topic no more, whatever became of that. Where the topic starts is
+    not known: whoever would restore from these facts stays short of the end until it has read the topic itself. The end
+    of a partition that is not here is -1.
+    """
+    stored = [position for position in positions if position is not None]
+    if not stored or not all(position.is_final for position in stored):
+        return None
+    ends = tuple(Offset(-1) if position is None else position.next_offset for position in positions)
+    return TopicFacts(manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0)
+
+
+def early_removal(table: Table, *, now_ms: int, caught_up_ms: int, stored_retention_us: int) -> str | None:
+    """Return why a store may lack rows that are not expired; None where it does not.
+
+    `caught_up_ms` is a time at which it removed what was expired then, `stored_retention_us` the retention by which it
+    did (0: none).
+    """
+    retention_us = table.retention_us
+    if stored_retention_us and (retention_us is None or retention_us > stored_retention_us):
+        return "its retention is longer than it was, and rows were removed by the shorter one"
+    if retention_us is not None and caught_up_ms - now_ms > CLOCK_BACK_MAX_MS:
+        return "the clock went back, and rows may have been removed before their time"
+    return None
