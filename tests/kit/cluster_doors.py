@@ -15,19 +15,18 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.protobuf.message import Message
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
-from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.query.call import Call, Methods, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods, wall_clock_ms
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.services.health import Health
 from tablegate.gateway.server.services.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
@@ -145,7 +144,7 @@ class ClusterGateway:
     def look(self) -> None:
         """Look at what the replicator has left in the store, as a worker does; nothing of it rings there."""
         with suppress(StoreUnavailable), self.store.snapshot() as snapshot:
-            self.router.look(snapshot, self.catalogue.tables)
+            self.router.refresh(snapshot, self.catalogue.tables)
 
     def hold(self, partitions: Iterable[int], phase: Phase = Phase.LIVE) -> None:
         """Have these partitions, and no others."""

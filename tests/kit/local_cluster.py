@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.cluster.forwarding import Forwarder, PeerFailed
+from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
 from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
@@ -109,7 +109,7 @@ class LocalGateway:
         """Take in what the replicator says, as far as it can be read."""
         self.store.set_status(status)
         with suppress(StoreUnavailable), self.answered.snapshot() as snapshot:
-            self.router.look(snapshot, self._cluster.catalogue.tables)
+            self.router.refresh(snapshot, self._cluster.catalogue.tables)
         self.bell.ring()
 
     def switch(self, partitions: Collection[int]) -> None:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.query.call import StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe import routed as routed_subscribe
 from tablegate.gateway.query.subscribe import sources as givers
-from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
+from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.gateway.stores.base import StoreReader
 
 from tests.kit.memory_store import MemoryStore
@@ -125,8 +124,8 @@ def quick_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let routed subscriptions speak often, and look often for who has which partitions; none is taken for silent."""
     monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
     monkeypatch.setattr(givers, "AVOID_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "CHECK_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "RETRY_S", 0.02)
     monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,14 +11,14 @@ import pytest
 from tablegate.gateway.cluster import directory
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.peers import GrpcForwarder
-from tablegate.gateway.query import retry as patience
-from tablegate.gateway.query.call import Call, close_unawaited
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import forwarding as patience
+from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import PartitionUnavailable
+from tablegate.gateway.query.forwarding import NotServedHere, answer_elsewhere
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import wall_clock_ms
-from tablegate.gateway.query.retry import patient
-from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.query.router import Router, Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
 
@@ -102,7 +102,7 @@ def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(doors: Clus
     with pytest.raises(grpc.RpcError) as raised:
         doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
     assert failure(raised.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
-    assert 1 < calls <= 2 + patience.HEARD_S / patience.AGAIN_S
+    assert 1 < calls <= 2 + patience.HEARD_S / patience.RETRY_S
 
 
 def test_gateways_that_stay_apart_are_not_waited_for(doors: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,41 +113,66 @@ def test_gateways_that_stay_apart_are_not_waited_for(doors: ClusterDoors, monkey
     doors.calls()
     with pytest.raises(grpc.RpcError):
         doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
-    assert 1 < len(doors.calls()) <= 2 + patience.HEARD_S / patience.AGAIN_S
+    assert 1 < len(doors.calls()) <= 2 + patience.HEARD_S / patience.RETRY_S
+
+
+class _NobodyHasIt:
+    """A read of a partition that no gateway has; `times`: how often this gateway was asked for it."""
+
+    requirement = None
+
+    def __init__(self, access: TableAccess, call: Call) -> None:
+        self.access = access
+        self.call = call
+        self.scope = None if call.forwarded is None else Scope(0, None, "")
+        self.times = 0
+
+    def local(self) -> bytes:
+        self.times += 1
+        raise PartitionUnavailable("ratings", 0, "nobody has it")
+
+    def partitions(self, _: ServedGeneration) -> tuple[Partition]:
+        return (Partition(0),)
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        raise reason
+
+    async def answer(self) -> bytes:
+        try:
+            return self.local()
+        except PartitionUnavailable as reason:
+            answer = answer_elsewhere(self, reason)
+        assert not isinstance(answer, bytes)
+        return await answer
 
 
 def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
-    """Let a handler whose gateway knows nobody be asked for a call; return how often it was."""
+    """Let a gateway that knows nobody be asked for a call; return how often it was."""
     known = Directory()
     known.update(GetStatusResponse(gateway_id="a").SerializeToString())
     store, table = MemoryStore(), catalogue_of().tables["ratings"]
     router = Router(known, GrpcForwarder(lambda _: ""))
     access = TableAccess(table, store, SIGNER, Notifier(), wall_clock_ms, router=router)
-    times = 0
-
-    async def answer() -> bytes:
-        raise PartitionUnavailable("ratings", 0, "nobody has it")
-
-    def handler(data: bytes, call: Call) -> Awaitable[bytes]:
-        nonlocal times
-        times += 1
-        return answer()
+    read = _NobodyHasIt(access, call)
 
     async def ask() -> None:
-        given = patient(handler(b"", call), handler, access, b"", call)
         if is_awaited:
             with pytest.raises(PartitionUnavailable):
-                await given
-        else:
-            close_unawaited(given)
+                await read.answer()
+            return
+        with pytest.raises(PartitionUnavailable) as raised:
+            read.local()
+        answer = answer_elsewhere(read, raised.value)
+        assert not isinstance(answer, bytes)
+        answer.close()
 
     asyncio.run(ask())
-    return times
+    return read.times
 
 
 def test_who_has_time_is_asked_again_and_who_has_none_is_told_at_once() -> None:
     assert asked_times(LocalCall(left_s=None)) > 1
-    assert asked_times(LocalCall(left_s=patience.AGAIN_S / 2)) == 1
-    assert asked_times(LocalCall(left_s=patience.AGAIN_S * 3)) <= 2, "half of its time is its client's"
+    assert asked_times(LocalCall(left_s=patience.RETRY_S / 2)) == 1
+    assert asked_times(LocalCall(left_s=patience.RETRY_S * 3)) <= 2, "half of its time is its client's"
     assert asked_times(LocalCall(forwarded="by another gateway")) == 1
     assert asked_times(LocalCall(), is_awaited=False) == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tablegate.gateway.query import ranges
+from tablegate.gateway.query import range as ranges
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 
 from tests.kit.cluster_doors import ALONE, ClusterDoors, Held

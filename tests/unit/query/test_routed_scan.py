@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import routed_scan
+from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
@@ -139,7 +139,7 @@ def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -
 
 
 def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routed_scan, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(scan, "RETRIES_S", 0.0)
 
     async def talk() -> None:
         cluster = filled({0: [0, 1], 1: [2, 3, 5]})

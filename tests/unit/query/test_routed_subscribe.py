@@ -12,8 +12,8 @@ from tablegate.gateway.query import live_table
 from tablegate.gateway.query.errors import ShuttingDown
 from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe import routed as routed_subscribe
 from tablegate.gateway.query.subscribe import sources as givers
+from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 

@@ -11,8 +11,8 @@ from google.rpc import error_details_pb2, status_pb2
 from tablegate.gateway.cluster.forward_token import MARK_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import retry as patience
-from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.query import forwarding as patience
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
@@ -233,7 +233,7 @@ def test_a_forwarded_call_is_never_forwarded(doors: ClusterDoors) -> None:
         called = doors.calls()
         times = len(called) // 2  # each time that the call is tried
         assert sorted(called) == ["a"] * times + ["c"] * times
-        assert 1 <= times <= 2 + patience.HEARD_S / patience.AGAIN_S
+        assert 1 <= times <= 2 + patience.HEARD_S / patience.RETRY_S
     assert refused(doors, "b", "ListRatings")[1] == "PARTITION_UNAVAILABLE"
 
 
@@ -359,7 +359,7 @@ def test_the_deadline_goes_with_the_call(lone: ClusterDoors) -> None:
 
 def test_generations_do_not_mix(lone: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
     """One gateway is ahead: single rows come from either, but nothing is put together from both."""
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(patience, "RETRIES_S", 0.0)
     table = lone["c"].table
     table.generation = 2
     lone["c"].do(lambda: table.publish(phase=Phase.RESTORING))

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase, StoreCorrupt
 
 from tests.kit.breaking_store import GONE, UNREADABLE, At

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tablegate.gateway.contract.tokens import InvalidToken, TokenSigner
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_FORWARD, Token
 
+FORWARDED = "tablegate-forwarded"  # the name of the metadata that says: one of ours asks
 MARK_AGE_MAX_MS = 60_000  # older, or as far ahead: a mark that was caught somewhere, or a clock that is wrong
 KEPT_MS = 10_000  # a mark is used again for so long: signing it costs as much as a read
 _KEPT_MAX = 1_024

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,10 +13,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.forwarding import FORWARDED, Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
+from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
 from typing_extensions import override
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows
@@ -45,6 +45,37 @@ _OPTIONS = (
 )
 
 _logger = logging.getLogger("tablegate.gateway.cluster")
+
+
+class Credentials:
+    """The credentials in PEM files: our certificate chain, its key, and the CA of the other gateways. One thread.
+
+    Without `ca` the others need certificates of a CA that everybody knows.
+    """
+
+    def __init__(self, certificate: Path, key: Path, ca: Path | None) -> None:
+        """Read the files; raise `OSError`."""
+        self._files = (certificate, key, ca)
+        self._content = self._read()
+        self._current = _credentials(*self._content)
+
+    def current(self) -> grpc.ChannelCredentials:
+        """Return what is in the files now; what was in them, where they cannot be read."""
+        try:
+            content = self._read()
+        except OSError:
+            return self._current
+        if content != self._content:
+            self._content, self._current = content, _credentials(*content)
+        return self._current
+
+    def _read(self) -> tuple[bytes, bytes, bytes | None]:
+        certificate, key, ca = self._files
+        return certificate.read_bytes(), key.read_bytes(), None if ca is None else ca.read_bytes()
+
+
+def _credentials(certificate: bytes, key: bytes, ca: bytes | None) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=certificate)
 
 
 @dataclass(slots=True)

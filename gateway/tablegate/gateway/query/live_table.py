@@ -24,7 +24,7 @@ class LiveTable:
     """Keeps the feed of the life that is served. One event loop."""
 
     def __init__(self, access: TableAccess) -> None:
-        self.bell = access.bell
+        self.bell = access.notifier
         self.on_toll: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
         self._feed: ChangeBroadcaster | None = None
@@ -33,7 +33,7 @@ class LiveTable:
         self._pumped_s = 0.0
         self._took_s = 0.0
         self._waits_until_s = 0.0  # in the middle of a burst
-        access.bell.listen(on_ring=self._rung, on_toll=self._tolled)
+        access.notifier.listen(on_ring=self._rung, on_toll=self._tolled)
 
     def feed(self, life: ServedGeneration) -> ChangeBroadcaster:
         """Return the feed of a life that is served; those of the one before are let go."""
@@ -81,7 +81,7 @@ class LiveTable:
         begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
-                self.pump(snapshot, self._access.life(snapshot))
+                self.pump(snapshot, self._access.served(snapshot))
         except (PartitionUnavailable, StoreUnavailable):
             if self._feed is not None:
                 self._feed.leave_unserved(list(self._feed.marks))

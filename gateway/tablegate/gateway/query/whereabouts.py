@@ -51,15 +51,14 @@ class Whereabouts:
     For as long as the snapshot is open.
     """
 
-    def __init__(self, access: TableAccess, snapshot: Snapshot, life: ServedGeneration) -> None:
+    def __init__(self, access: TableAccess, snapshot: Snapshot, served: ServedGeneration) -> None:
         self._access = access
         self._snapshot = snapshot
-        self._life = life
+        self._served = served
         self._holdings: dict[Partition, dict[str, _Holding]] = {}
-        if access.router is not None:
-            for record in access.router.directory.records:
-                for partition, holding in _holdings(record, access.table.name, life.generation):
-                    self._holdings.setdefault(partition, {})[record.gateway_id] = holding
+        for record in access.router.directory.records:
+            for partition, holding in _holdings(record, access.table.name, served.generation):
+                self._holdings.setdefault(partition, {})[record.gateway_id] = holding
 
     def replicas(self, partition: Partition) -> list[Replica]:
         """Return the replicas of a partition: the owner, then the standbys, best first; then those that are not asked.
@@ -67,11 +66,11 @@ class Whereabouts:
         The order of the last is that in which they would own it.
         """
         router = self._access.router
-        if router is None:
+        if not router.is_clustered:
             return self._ours(partition)
         holdings = dict(self._holdings.get(partition, {}))
         replicas: list[Replica] = []
-        for peer in router.directory.replicas(self._access.table.name, partition, self._life.generation):
+        for peer in router.directory.replicas(self._access.table.name, partition, self._served.generation):
             holding = holdings.pop(peer.gateway_id)
             replicas.append(holding.replica(REPLICA_ROLE_STANDBY if replicas else REPLICA_ROLE_OWNER))
         others = [holding.candidate for holding in holdings.values()]
@@ -79,17 +78,17 @@ class Whereabouts:
         return replicas + [holdings[candidate.gateway_id].replica(None) for candidate in ranks]
 
     def _ours(self, partition: Partition) -> list[Replica]:
-        position = self._snapshot.position(self._life.store_id, partition)
+        position = self._snapshot.position(self._served.store_id, partition)
         if position is None:
             return []
-        is_live = self._access.is_live(self._snapshot, self._life, partition)
+        is_live = self._access.is_live(self._snapshot, self._served, partition)
         role = REPLICA_ROLE_OWNER if is_live else None
         return [Replica(role=role, phase=int(position.phase), next_offset=position.next_offset)]  # type: ignore[arg-type]
 
 
 def _holdings(record: GatewayRecord, table: str, generation: int) -> Iterator[tuple[Partition, _Holding]]:
-    for held in record.tables:
-        for part in (held.serving, held.building) if held.table == table else ():
+    for announced in record.tables:
+        for part in (announced.serving, announced.building) if announced.table == table else ():
             if part.generation == generation:
                 for number, phase, next_offset in zip_longest(part.partitions, part.phases, part.next_offsets):
                     if number is not None:
@@ -103,17 +102,17 @@ def _known(phase: ReplicaPhase | None) -> ReplicaPhase:
 
 def table_metadata(access: TableAccess, snapshot: Snapshot) -> TableMetadata:
     """Return where a table is; raise `PartitionUnavailable` where it is not served for want of a manifest."""
-    table, life = access.table, access.life(snapshot)
-    whereabouts = Whereabouts(access, snapshot, life)
+    table, served = access.table, access.served(snapshot)
+    whereabouts = Whereabouts(access, snapshot, served)
     return TableMetadata(
         table=table.name,
-        generation=life.generation,
+        generation=served.generation,
         partitioner=table.partitioner.value,
-        partition_count=life.partition_count,
+        partition_count=served.partition_count,
         key=[KeyColumn(name=column.name, type=int(column.type)) for column in table.key],  # type: ignore[arg-type]
         partition_by_count=table.partition_by_count,
         partitions=[
             PartitionReplicas(partition=partition, replicas=whereabouts.replicas(partition))
-            for partition in life.partitions
+            for partition in served.partitions
         ],
     )

@@ -123,7 +123,7 @@ class SubscribeRun:
     ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served.
     """
 
-    _life: ServedGeneration
+    _served: ServedGeneration
     _selection: Selection
     _speaker: ProgressEncoder
 
@@ -161,7 +161,7 @@ class SubscribeRun:
     @property
     def _leaves(self) -> bool:
         """Return whether other gateways may go on where this one cannot."""
-        return self._scope is not None or self._plan.access.router is not None
+        return self._scope is not None or self._plan.access.router.is_clustered
 
     def _leave(self) -> None:
         """Let go of the feed."""
@@ -175,49 +175,49 @@ class SubscribeRun:
         """Find the cursor to start from; return whether the client has a copy, or wants none."""
         access = self._plan.access
         with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
+            served = access.served(snapshot)
             if self._scope is not None:
-                self._scope.check(access.table.name, life)
-            selection = self._asked.select(life.partition_count)
+                self._scope.check(access.table.name, served)
+            selection = self._asked.select(served.partition_count)
             if self._scope is not None and self._scope.partitions is not None:
                 selection = selection.within(self._scope.partitions)
-            self._use(life, selection)
+            self._use(served, selection)
             positions = self._live_positions(snapshot)
             if self._asked.resume_token:
                 is_resumed = self._resume(positions)
             else:
                 is_resumed = self._asked.starts_live
                 if is_resumed:
-                    self._cursor = start_live(snapshot, life.store_id, positions, selection)
+                    self._cursor = start_live(snapshot, served.store_id, positions, selection)
         self.is_open = True
         return is_resumed
 
-    def _use(self, life: ServedGeneration, selection: Selection) -> None:
+    def _use(self, served: ServedGeneration, selection: Selection) -> None:
         plan = self._plan
-        self._life, self._selection = life, selection
-        self._speaker = ProgressEncoder(plan.encoder, plan.access, life, selection, self._asked.request_hash)
+        self._served, self._selection = served, selection
+        self._speaker = ProgressEncoder(plan.encoder, plan.access, served, selection, self._asked.request_hash)
 
     def _live_positions(self, snapshot: Snapshot) -> Positions:
         live = self._plan.access.live
-        return {partition: live(snapshot, self._life, partition) for partition in self._selection.partitions}
+        return {partition: live(snapshot, self._served, partition) for partition in self._selection.partitions}
 
     def _resume(self, positions: Positions) -> bool:
         """Go on from the token; return False where only a new snapshot helps.
 
         Raise `InvalidResumeToken`, or `PartitionUnavailable` where other gateways may go on and this one cannot.
         """
-        access, life, asked = self._plan.access, self._life, self._asked
+        access, served, asked = self._plan.access, self._served, self._asked
         try:
             token = access.open_token(
                 asked.resume_token,
                 kind=TOKEN_KIND_SUBSCRIBE,
                 request_hash=asked.request_hash,
-                life=life,
+                served=served,
                 refused=resume_token_refused,
             )
         except TableRebuilt:
             return False
-        found = cursor_of(token, life, self._selection)
+        found = cursor_of(token, served, self._selection)
         if found is None:
             return False
         self._cursor, selection = found
@@ -227,15 +227,15 @@ class SubscribeRun:
             if self._are_elsewhere(foreign, givers_of(token)):
                 raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
             return False
-        self._use(life, selection)
+        self._use(served, selection)
         return True
 
     def _are_elsewhere(self, lives: Mapping[Partition, int], givers: Mapping[int, str]) -> bool:
         """Return whether gateways that gave what is of these lives of partitions may be asked to go on with them."""
         access = self._plan.access
-        if access.router is None or self._scope is not None:
+        if self._scope is not None or not access.router.is_clustered:
             return False
-        others = partial(access.router.others, access.table.name, generation=self._life.generation)
+        others = partial(access.router.candidates, access.table.name, generation=self._served.generation)
         return all(
             givers.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
             for partition, life_id in lives.items()
@@ -295,21 +295,21 @@ class SubscribeRun:
         if self._is_slow:
             room = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
         with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            if not is_same(life, self._life):
+            served = access.served(snapshot)
+            if not is_same(served, self._served):
                 if self._leaves:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
-                self._use(life, self._asked.select(life.partition_count))
+                self._use(served, self._asked.select(served.partition_count))
                 raise HistoryLost
-            self._life = life
+            self._served = served
             self._positions = positions = self._live_positions(snapshot)
             result = step(
-                snapshot, life.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
+                snapshot, served.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
             )
-            if result.is_whole and live.pump(snapshot, life):
+            if result.is_whole and live.pump(snapshot, served):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
-                self._feed = live.feed(life)
+                self._feed = live.feed(served)
                 self._member = self._feed.join(name, self._selection, self._speaker.say_live, cursor.marks, positions)
         self._cursor = cursor
         return result

@@ -1,6 +1,6 @@
 """What a Subscribe says: changes and progress as the contract's messages, and the tokens to go on from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,9 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.query.message_parts import MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
-from tablegate.gateway.query.wire import Heads
+from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
 from tablegate.v1.query_pb2 import (
@@ -31,27 +30,27 @@ class ChangeEncoder:
     def __init__(self, query: SubscribeQuery) -> None:
         self._key = query.table.key
         self._key_class = _key_class(query)
-        self._changes = Heads(query.changes.number)
-        self._upsert = Heads(query.upsert.number)
-        self._delete = Heads(query.delete.number)
-        self._progress = Heads(query.progress.number)
+        self._changes = FieldEncoder(query.changes.number)
+        self._upsert = FieldEncoder(query.upsert.number)
+        self._delete = FieldEncoder(query.delete.number)
+        self._progress = FieldEncoder(query.progress.number)
         self._splitter = MessageSplitter(query.changes, query.progress)
-        self._read_info = Heads(SubscribeProgress.READ_INFO_FIELD_NUMBER)
+        self._read_info = FieldEncoder(SubscribeProgress.READ_INFO_FIELD_NUMBER)
 
     def message(self, given: Sequence[Given], progress: SubscribeProgress, read_info: bytes | None) -> bytes:
         """Return a response; `read_info` are the bytes of what belongs into `progress`."""
         upsert, delete = self._upsert, self._delete
         changes = [
-            delete.embed(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
+            delete.encode(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
         ]
-        return self.joined(self._changes.embed_all(changes), progress, read_info)
+        return self.joined(self._changes.encode_all(changes), progress, read_info)
 
     def joined(self, changes: bytes, progress: SubscribeProgress, read_info: bytes | None) -> bytes:
         """Return a response of changes as they are on the wire."""
         told = progress.SerializeToString()
         if read_info is not None:
-            told += self._read_info.embed(read_info)
-        return changes + self._progress.embed(told)
+            told += self._read_info.encode(read_info)
+        return changes + self._progress.encode(told)
 
     def split(self, response: bytes) -> tuple[bytes, SubscribeProgress]:
         """Return what `joined` was given."""
@@ -82,13 +81,13 @@ class ProgressEncoder:
         self,
         encoder: ChangeEncoder,
         access: TableAccess,
-        life: ServedGeneration,
+        served: ServedGeneration,
         selection: Selection,
         request_hash: int,
     ) -> None:
         self._encoder = encoder
         self._access = access
-        self._life = life
+        self._served = served
         self._selection = selection
         self._request_hash = request_hash
 
@@ -100,7 +99,7 @@ class ProgressEncoder:
         read_info = None
         if positions is not None:
             mine = {partition: positions[partition] for partition in self._selection.partitions}
-            read_info = self._access.read_info(self._life, mine)
+            read_info = self._access.read_info(self._served, mine)
         return self._encoder.message(given, progress, read_info)
 
     def say_live(self, given: Sequence[Given], marks: Marks, positions: Positions, is_whole: bool) -> bytes:
@@ -112,22 +111,22 @@ class ProgressEncoder:
 
     def token(self, cursor: Cursor) -> str:
         """Return the resume token of a cursor."""
-        selection, life, marks = self._selection, self._life, cursor.marks
+        selection, served, marks = self._selection, self._served, cursor.marks
         is_filled = cursor.filling == len(selection.partitions)
         token = Token(
             after_key=cursor.after_key,
-            partition=life.partition_count if is_filled else selection.partitions[cursor.filling],
+            partition=served.partition_count if is_filled else selection.partitions[cursor.filling],
         )
         router = self._access.router
         giver = "" if router is None else router.directory.own_id
-        return signed(token, marks, self._access, life, self._request_hash, lambda _: giver)
+        return signed(token, marks, self._access, served, self._request_hash, lambda _: giver)
 
 
 def signed(
     token: Token,
     marks: Marks,
     access: TableAccess,
-    life: ServedGeneration,
+    served: ServedGeneration,
     request_hash: int,
     giver_of: Callable[[int], str],
 ) -> str:
@@ -137,10 +136,10 @@ def signed(
     """
     token.kind = TOKEN_KIND_SUBSCRIBE
     token.table = access.table.name
-    token.generation = life.generation
+    token.generation = served.generation
     token.request_hash = request_hash
     token.issue_time_ms = access.now_ms()
-    token.changelog_topic_id = life.manifest.changelog_topic_id
+    token.changelog_topic_id = served.manifest.changelog_topic_id
     token.partitions.extend(marks)
     token.next_offsets.extend([mark.offset for mark in marks.values()])
     if any(mark.skip for mark in marks.values()):
@@ -169,20 +168,20 @@ def marks_of(token: Token) -> dict[Partition, ChangePosition]:
 
 
 def givers_of(token: Token) -> dict[int, str]:
-    """Return which gateway has given what is of each life, as a resume token says."""
+    """Return which gateway has given what is of each incarnation, as a resume token says."""
     return dict(zip(token.life_ids, token.gateways, strict=False))
 
 
-def cursor_of(token: Token, life: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
+def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
     """Return the cursor that a token of this generation says, and the selection with its partitions in that order.
 
     None where only a new snapshot helps.
     """
-    if token.changelog_topic_id != life.manifest.changelog_topic_id:
+    if token.changelog_topic_id != served.manifest.changelog_topic_id:
         return None
     marks = marks_of(token)
     filling = Partition(token.partition)
-    is_filled = filling == life.partition_count
+    is_filled = filling == served.partition_count
     done = [partition for partition in selection.partitions if partition in marks and partition != filling]
     rest = [partition for partition in selection.partitions if partition not in marks and partition != filling]
     if not marks.keys() <= set(selection.partitions) or (is_filled and rest):
@@ -192,3 +191,48 @@ def cursor_of(token: Token, life: ServedGeneration, selection: Selection) -> tup
     if filling not in selection.partitions:
         return None
     return Cursor(marks, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])
+
+
+class MergedCursor:
+    """Where a copy is that several sources fill, each some partitions of it.
+
+    Marks of the partitions whose rows were begun, and up to which key one of them, `filling`, is taken."""
+
+    def __init__(self) -> None:
+        self.marks: dict[Partition, ChangePosition] = {}
+        self.filling: Partition | None = None
+        self._after_key = b""
+        self._givers: dict[int, str] = {}  # of what is of each life
+
+    def is_done(self, partition: Partition) -> bool:
+        """Return whether all rows of a partition are taken."""
+        return partition in self.marks and partition != self.filling
+
+    def take(self, token: Token) -> None:
+        """Move to where a token of some partitions is."""
+        marks = marks_of(token)
+        self.marks.update(marks)
+        self._givers.update(givers_of(token))
+        if token.partition in marks:
+            self.filling, self._after_key = Partition(token.partition), token.after_key
+        elif self.filling in marks:
+            self.filling, self._after_key = None, b""
+
+    def token(
+        self, access: TableAccess, served: ServedGeneration, request_hash: int, partitions: Sequence[Partition]
+    ) -> str:
+        """Return the resume token of those partitions."""
+        marks = {partition: self.marks[partition] for partition in partitions if partition in self.marks}
+        token = Token(partition=next((each for each in partitions if each not in marks), served.partition_count))
+        if self.filling in marks:
+            token.partition, token.after_key = self.filling, self._after_key
+        return signed(token, marks, access, served, request_hash, lambda life_id: self._givers.get(life_id, ""))
+
+    def giver_of(self, partition: Partition, life_id: int | None) -> str:
+        """Return the gateway that gave a partition, where one of this life (None: of none) cannot go on with it."""
+        mark = self.marks.get(partition)
+        return "" if mark is None or mark.life_id == life_id else self._givers.get(mark.life_id, "")
+
+    def has_any(self, partitions: Collection[Partition]) -> bool:
+        """Return whether the copy may have rows of one of them."""
+        return not self.marks.keys().isdisjoint(partitions)

@@ -1,13 +1,22 @@
-"""Which gateways give which partitions of a table to one stream."""
+"""The sources of a subscription: which gateway gives which partitions, and the stream of each, read one message ahead.
 
+This gateway's store is one source among the others (`peer` is None): its stream is a run of the same code that serves a
+subscription alone, with a call of its own.
+"""
+
+import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.scatter import grouped
+from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.call import Call, Fields
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import TableAccess
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SubscribeProgress
+from typing_extensions import override
 
 AVOID_S = 0.5  # a gateway that has just ended a stream is not asked for so long
 
@@ -18,10 +27,10 @@ Group = tuple[Peer | None, list[Partition]]
 class PartitionSources:
     """Who may give what, and who is not to be asked just now."""
 
-    def __init__(self, access: TableAccess, router: Router) -> None:
+    def __init__(self, access: TableAccess) -> None:
         self._table = access.table
-        self._router = router
-        self._own = Peer(router.directory.own_id, "", "")
+        self._router: Router = access.router
+        self._own = Peer(access.router.directory.own_id, "", "")
         self._avoided: dict[str, float] = {}  # gateways, until when
 
     def is_alive(self, peer: Peer | None) -> bool:
@@ -58,14 +67,14 @@ class PartitionSources:
             if (found := self._candidates(partition, avoided, givers[partition], generation, is_here=partition in own))
         }
         mine = [partition for partition, found in candidates.items() if found == [self._own]]
-        groups = grouped(candidates, mine, self._own, candidates.__getitem__)
+        groups = assign_requests(candidates, mine, self._own, candidates.__getitem__)
         return [(None if peer is self._own else peer, partitions) for peer, partitions in groups]
 
     def _candidates(
         self, partition: Partition, avoided: Sequence[str], giver: str, generation: int, *, is_here: bool
     ) -> Sequence[Peer]:
         """Return who may give a partition, the best first: this gateway or `giver` alone, or others."""
-        others = self._router.others(self._table.name, partition, generation=generation, without=avoided)
+        others = self._router.candidates(self._table.name, partition, generation=generation, without=avoided)
         for peer in [self._own, *others] if is_here else others:
             if peer.gateway_id == giver:
                 return [peer]
@@ -73,3 +82,108 @@ class PartitionSources:
 
     def _id_of(self, peer: Peer | None) -> str:
         return (peer or self._own).gateway_id
+
+
+class PartCall(Call):
+    """The call of a part that this gateway gives itself: what it says goes into another stream."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @override
+    def time_left_s(self) -> float | None:
+        return self._call.time_left_s()
+
+    @property
+    @override
+    def draining(self) -> bool:
+        return self._call.draining
+
+    @property
+    @override
+    def forwarded(self) -> str | None:
+        return None
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        return False
+
+    @override
+    def set_trailer(self, trailer: Fields) -> None:
+        return
+
+
+class PartitionStream:
+    """The stream of some partitions, from a gateway (`peer`; None: this one). It wakes who waits at each news.
+
+    One message at most is held here: until it is taken, the gateway has to wait. `error` is why it ended, if it did;
+    `has_spoken`: something came before. `is_filling`: rows of the snapshot are still to come. `is_current` and
+    `as_of_ms` are of the last message taken.
+    """
+
+    def __init__(
+        self,
+        peer: Peer | None,
+        partitions: Collection[Partition],
+        messages: AsyncGenerator[bytes, None],
+        wake: Callable[[], None],
+        *,
+        is_filling: bool,
+    ) -> None:
+        self.peer = peer
+        self.partitions = frozenset(partitions)
+        self.is_filling = is_filling
+        self.is_current = False
+        self.as_of_ms = 0
+        self.has_ended = False
+        self.has_spoken = False
+        self.error: Exception | None = None
+        self._messages = messages
+        self._wake = wake
+        self._heard_s = time.monotonic()
+        self._message: bytes | None = None
+        self._taken = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
+
+    @property
+    def has_message(self) -> bool:
+        """Return whether there is something to take."""
+        return self._message is not None
+
+    @property
+    def silent_s(self) -> float:
+        """Return the seconds since the gateway last said something, 0 while that is not taken."""
+        return 0.0 if self.has_message else time.monotonic() - self._heard_s
+
+    def take(self) -> bytes:
+        """Return the message that there is."""
+        message = self._message
+        assert message is not None
+        self._message, self._heard_s = None, time.monotonic()
+        self._taken.set()
+        return message
+
+    def note(self, progress: SubscribeProgress) -> None:
+        """Take in what a message says."""
+        self.is_current = progress.phase == SUBSCRIBE_PHASE_CURRENT
+        if self.is_current:
+            self.as_of_ms = progress.read_info.as_of_time.ToMilliseconds()
+
+    def cancel(self) -> "asyncio.Future[None]":
+        """End it; what it has not given is forgotten. Return what is done once it has ended."""
+        self._task.cancel()
+        return self._task
+
+    async def _run(self) -> None:
+        try:
+            async with aclosing(self._messages) as messages:
+                async for message in messages:
+                    self._message, self.has_spoken = message, True
+                    self._taken.clear()
+                    self._wake()
+                    await self._taken.wait()
+        except Exception as error:  # noqa: BLE001  whoever waits for it is told
+            self.error = error
+        finally:
+            self.has_ended = True
+            self._wake()

@@ -10,15 +10,14 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import table_accesses, wall_clock_ms
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.serving import NowMs, TableAccess
-from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.service import table_accesses
+from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
 from tablegate.gateway.server.services.status import STATUS_SERVICE, STATUS_TIMEOUT_S
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
@@ -109,7 +108,7 @@ class _WatchedTable:
         self._changed = asyncio.Event()
         self._is_due = False
         self._look_at_s = 0.0
-        access.bell.listen(on_ring=self._rung, on_toll=self._wake)
+        access.notifier.listen(on_ring=self._rung, on_toll=self._wake)
 
     async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
         """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""

@@ -8,22 +8,20 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from google.protobuf.message import Message
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.forwarding import PeerFailed
+from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, TableRebuilt, resume_token_refused
 from tablegate.gateway.query.live_table import LiveTable
 from tablegate.gateway.query.requests import parse
-from tablegate.gateway.query.router import Router, Scope, told
+from tablegate.gateway.query.router import Scope, error_for
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.subscribe.local import Asked, Pace, SubscribePlan, SubscribeRun
-from tablegate.gateway.query.subscribe.merged_cursor import MergedCursor
-from tablegate.gateway.query.subscribe.partition_stream import PartCall, PartitionStream
-from tablegate.gateway.query.subscribe.sources import Group, PartitionSources
+from tablegate.gateway.query.subscribe.local import Pace, SubscribePlan, SubscribeRun
+from tablegate.gateway.query.subscribe.messages import MergedCursor
+from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
@@ -34,46 +32,25 @@ from tablegate.v1.query_pb2 import (
     SubscribeProgress,
 )
 
-LOOK_S = 1.0  # how often it is looked whether gateways still live, and where those partitions are that nobody gives
-AGAIN_S = 0.5  # the same, while there are such
+CHECK_S = 1.0  # how often it is looked whether gateways still live, and where those partitions are that nobody gives
+RETRY_S = 0.5  # the same, while there are such
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
 SILENT_S = 2.0
-PATIENCE_S = 2.0  # for partitions that nobody gives, while this gateway's store is away: others may have just left
+RETRIES_S = 2.0  # for partitions that nobody gives, while this gateway's store is away: others may have just left
 
 
 def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
     """Return the handler of `query`."""
     plan = SubscribePlan(query, access, live)
 
-    async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
-        request = parse(query.request_class, data)
-        asked = plan.asked(request)
-        scope = access.scope(call)
-        pace = Pace(call, asked.progress_s, is_part=scope is not None)
-        is_here = True
-        while is_here:
-            run = SubscribeRun(plan, asked, call, pace, scope)
-            is_here = False
-            try:
-                async with aclosing(run.messages()) as messages:
-                    async for message in messages:
-                        yield message
-            except (PartitionUnavailable, StoreUnavailable) as missing:
-                if scope is not None or access.router is None:
-                    raise
-                is_here = run.is_open and isinstance(missing, PartitionUnavailable)
-            asked = replace(asked, resume_token=run.token())
-        router = access.router
-        assert router is not None, "a run ends with an error"
-        async with aclosing(RoutedSubscription(plan, router, request, asked, call, pace).messages()) as messages:
-            async for message in messages:
-                yield message
+    def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        return Subscription(plan, data, call).messages()
 
     return handle
 
 
-class RoutedSubscription:
-    """One stream that several gateways give. `_cursor` says where a copy is that has all that was yielded.
+class Subscription:
+    """One stream, of whichever sources there are. `_cursor` says where a copy is that has all that was yielded.
 
     What they give goes on as it came, with a token of this stream. They give their rows one after the other, so that a
     token has one frontier; meanwhile those who have given theirs give changes. When one ends, or lives no more, others
@@ -83,26 +60,28 @@ class RoutedSubscription:
     another store has removed what is expired at its own time, and begins the stream anew.
     """
 
-    _life: ServedGeneration
+    _served: ServedGeneration
     _partitions: Sequence[Partition]  # that are selected
 
-    def __init__(
-        self, plan: SubscribePlan, router: Router, request: Message, asked: Asked, call: Call, pace: Pace
-    ) -> None:
+    def __init__(self, plan: SubscribePlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField`, `TooManyKeys` or `ForeignForward`."""
         self._plan = plan
         self._access = plan.access
-        self._router = router
-        self._request = request
-        self._asked = asked
+        self._router = plan.access.router
         self._call = call
-        self._pace = pace
+        self._request = parse(plan.query.request_class, data)
+        self._asked = plan.asked(self._request)
+        forwarded = call.forwarded
+        self._scope = None if forwarded is None else plan.access.scope(forwarded)
+        self._may_ask_others = self._scope is None and self._router.is_clustered
+        self._pace = Pace(call, self._asked.progress_s, is_part=self._scope is not None)
         self._cursor = MergedCursor()
         self._begins_live = False  # nothing is said until each part has said from where on it gives changes
         self._parts: list[PartitionStream] = []
         self._ended: set[asyncio.Future[None]] = set()
-        self._givers = PartitionSources(plan.access, router)
-        self._looks_s = 0.0  # when it is next looked who gives what
-        self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last looked at
+        self._sources = PartitionSources(plan.access)
+        self._checks_s = 0.0  # when it is next checked who gives what
+        self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last read
         self._is_asked = False  # somebody for each partition
         self._given_s = -math.inf  # when each of them was last known to speak
         self._told_current = False
@@ -110,6 +89,35 @@ class RoutedSubscription:
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream's messages, until the stream has to end."""
+        async with aclosing(self._local()) as messages:
+            async for message in messages:
+                yield message
+        async with aclosing(self._merged()) as messages:
+            async for message in messages:
+                yield message
+
+    async def _local(self) -> AsyncGenerator[bytes, None]:
+        """Yield the stream of this gateway's store, for as long as that has all partitions; raise what ends it for all.
+
+        One source needs no merging: its messages are those of the stream. Where others may go on, `_asked` has the
+        token that they go on from.
+        """
+        is_here = True
+        while is_here:
+            run = SubscribeRun(self._plan, self._asked, self._call, self._pace, self._scope)
+            is_here = False
+            try:
+                async with aclosing(run.messages()) as messages:
+                    async for message in messages:
+                        yield message
+            except (PartitionUnavailable, StoreUnavailable) as reason:
+                if not self._may_ask_others:
+                    raise
+                is_here = run.is_open and isinstance(reason, PartitionUnavailable)
+            self._asked = replace(self._asked, resume_token=run.token())
+
+    async def _merged(self) -> AsyncGenerator[bytes, None]:
+        """Yield the stream of several sources."""
         self._plan.live.on_toll.add(self._wake)
         try:
             if not self._open():
@@ -119,7 +127,7 @@ class RoutedSubscription:
                     if not self._begins_live:
                         yield self._said()
                     raise end
-                if self._look():
+                if self._check_sources():
                     yield self._reset()
                     continue
                 message = self._begun() if self._begins_live else self._next()
@@ -142,15 +150,15 @@ class RoutedSubscription:
 
     def _open(self) -> bool:
         """Find where to start from; return whether the client has a copy, or wants none."""
-        self._use(self._access.held().life)
+        self._use(self._access.view().served)
         if self._asked.resume_token:
             return self._resume()
         self._begins_live = self._asked.starts_live
         return self._begins_live
 
-    def _use(self, life: ServedGeneration) -> None:
-        self._life = life
-        self._partitions = self._asked.select(life.partition_count).partitions
+    def _use(self, served: ServedGeneration) -> None:
+        self._served = served
+        self._partitions = self._asked.select(served.partition_count).partitions
 
     def _resume(self) -> bool:
         """Go on from the token; return False where only a new snapshot helps. Raise `InvalidResumeToken`."""
@@ -159,12 +167,12 @@ class RoutedSubscription:
                 self._asked.resume_token,
                 kind=TOKEN_KIND_SUBSCRIBE,
                 request_hash=self._asked.request_hash,
-                life=self._life,
+                served=self._served,
                 refused=resume_token_refused,
             )
         except TableRebuilt:
             return False
-        if token.changelog_topic_id != self._life.manifest.changelog_topic_id:
+        if token.changelog_topic_id != self._served.manifest.changelog_topic_id:
             return False
         self._cursor.take(token)
         return True
@@ -175,7 +183,7 @@ class RoutedSubscription:
         """Begin a new snapshot, and return the message that says so."""
         self._end(self._parts)
         self._cursor = MergedCursor()
-        self._looks_s = 0.0
+        self._checks_s = 0.0
         return self._message(b"", SUBSCRIBE_PHASE_RESET)
 
     def _said(self, changes: bytes = b"") -> bytes:
@@ -183,9 +191,9 @@ class RoutedSubscription:
         return self._message(changes, SUBSCRIBE_PHASE_CURRENT if self._is_current else SUBSCRIBE_PHASE_CATCHING_UP)
 
     def _message(self, changes: bytes, phase: SubscribePhase) -> bytes:
-        access, life, cursor = self._access, self._life, self._cursor
+        access, served, cursor = self._access, self._served, self._cursor
         self._pace.told_s, self._told_current = time.monotonic(), phase == SUBSCRIBE_PHASE_CURRENT
-        token = cursor.token(access, life, self._asked.request_hash, self._partitions)
+        token = cursor.token(access, served, self._asked.request_hash, self._partitions)
         read_info = None
         if self._told_current:
             as_of_ms = {partition: part.as_of_ms for part in self._parts for partition in part.partitions}
@@ -193,7 +201,7 @@ class RoutedSubscription:
                 each: Position(cursor.marks[each].offset, as_of_ms[each], Phase.LIVE, history_start=Offset(0))
                 for each in self._partitions
             }
-            read_info = access.read_info(life, positions)
+            read_info = access.read_info(served, positions)
         return self._plan.encoder.joined(changes, SubscribeProgress(phase=phase, resume_token=token), read_info)
 
     @property
@@ -244,21 +252,21 @@ class RoutedSubscription:
             progress.resume_token,
             kind=TOKEN_KIND_SUBSCRIBE,
             request_hash=self._asked.request_hash,
-            life=self._life,
+            served=self._served,
             refused=resume_token_refused,
         )
         self._cursor.take(token)
         part.note(progress)
         if part.is_filling and all(self._cursor.is_done(partition) for partition in part.partitions):
             part.is_filling = False
-            self._looks_s = 0.0  # the next may fill
+            self._checks_s = 0.0  # the next may fill
 
     # Who gives what.
 
-    def _look(self) -> bool:
+    def _check_sources(self) -> bool:
         """See to it that all partitions are given; return whether the stream begins anew."""
         now_s = time.monotonic()
-        if now_s < self._looks_s and not any(part.has_ended for part in self._parts):
+        if now_s < self._checks_s and not any(part.has_ended for part in self._parts):
             return False
         if self._is_asked and self._parts and all(part.has_spoken for part in self._parts):
             self._given_s = now_s
@@ -267,21 +275,21 @@ class RoutedSubscription:
         here: Mapping[Partition, Position] = {}
         try:
             with self._access.store.snapshot() as snapshot:
-                life = self._access.life(snapshot)
-                is_anew = life.manifest.changelog_topic_id != self._life.manifest.changelog_topic_id
-                if is_anew or life.generation != self._life.generation:
-                    self._use(life)
+                served = self._access.served(snapshot)
+                is_anew = served.manifest.changelog_topic_id != self._served.manifest.changelog_topic_id
+                if is_anew or served.generation != self._served.generation:
+                    self._use(served)
                     self._end(self._parts)
                     if not self._begins_live:
                         return True
-                self._life = life
-                found = {each: self._access.live_position(snapshot, life, each) for each in self._free()}
+                self._served = served
+                found = {each: self._access.live_position(snapshot, served, each) for each in self._free()}
                 here = {each: position for each, position in found.items() if position is not None}
         except StoreUnavailable as away:
             self._away = away
         if free := self._free():
             self._give(free, here)
-        self._looks_s = now_s + (AGAIN_S if self._free() else LOOK_S)
+        self._checks_s = now_s + (RETRY_S if self._free() else CHECK_S)
         return False
 
     def _free(self) -> list[Partition]:
@@ -293,10 +301,10 @@ class RoutedSubscription:
         """Let go of parts that have ended, or whose gateways do not live; raise what others would say, too."""
         silent_max_s = SILENT_TIMES * self._asked.progress_s + SILENT_S
         for part in list(self._parts):
-            is_gone = part.silent_s > silent_max_s or not self._givers.is_alive(part.peer)
+            is_gone = part.silent_s > silent_max_s or not self._sources.is_alive(part.peer)
             if is_gone or part.has_ended:
                 self._end([part])
-                self._givers.left(part.peer, has_spoken=part.has_spoken)
+                self._sources.left(part.peer, has_spoken=part.has_spoken)
                 self._check(part.error)
 
     def _check(self, error: Exception | None) -> None:
@@ -305,7 +313,7 @@ class RoutedSubscription:
             self._away = error
         elif isinstance(error, PeerFailed):
             if not error.is_elsewhere_for_stream:
-                raise told(error, self._access.table.name)
+                raise error_for(error, self._access.table.name)
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
             raise error
 
@@ -326,11 +334,11 @@ class RoutedSubscription:
             partition: self._cursor.giver_of(partition, here[partition].life_id if partition in here else None)
             for partition in free
         }
-        groups = self._givers.groups(free, here, givers, self._life.generation)
+        groups = self._sources.groups(free, here, givers, self._served.generation)
         found = {partition for _, partitions in groups for partition in partitions}
         missing = next((partition for partition in free if partition not in found), None)
         self._is_asked = missing is None
-        if self._away is not None and not self._is_asked and time.monotonic() > self._given_s + PATIENCE_S:
+        if self._away is not None and not self._is_asked and time.monotonic() > self._given_s + RETRIES_S:
             raise self._away
         if self._begins_live and missing is not None:
             raise PartitionUnavailable(self._access.table.name, missing, "no gateway that lives has it")
@@ -354,10 +362,10 @@ class RoutedSubscription:
 
     def _ask(self, peer: Peer | None, partitions: Sequence[Partition], *, is_filling: bool) -> None:
         """Begin a part."""
-        access, plan, generation = self._access, self._plan, self._life.generation
+        access, plan, generation = self._access, self._plan, self._served.generation
         token = ""
         if not self._begins_live:
-            token = self._cursor.token(access, self._life, self._asked.request_hash, partitions)
+            token = self._cursor.token(access, self._served, self._asked.request_hash, partitions)
         if peer is None:
             asked, call = replace(self._asked, resume_token=token), PartCall(self._call)
             pace = Pace(call, asked.progress_s, is_part=True)
@@ -375,7 +383,7 @@ class RoutedSubscription:
 
     async def _wait(self) -> None:
         """Return when a part has news, when it is time to look or to say something, or at the toll."""
-        timeout_s = max(0.0, self._looks_s - time.monotonic())
+        timeout_s = max(0.0, self._checks_s - time.monotonic())
         if not self._begins_live:
             timeout_s = min(timeout_s, self._pace.seconds_to_progress())
         loop = asyncio.get_running_loop()
