@@ -48,19 +48,19 @@ async def next_of(messages: Any) -> bytes | None:
 class Local(Forwarder):
     """Asks gateways of this process, each message by itself: nothing is read ahead."""
 
-    def __init__(self, marks: ForwardTokenSigner, gateways: Mapping[str, "LocalGateway"]) -> None:
-        super().__init__(marks.sign)
-        self._marks = marks
+    def __init__(self, forward_tokens: ForwardTokenSigner, gateways: Mapping[str, "LocalGateway"]) -> None:
+        super().__init__(forward_tokens.sign)
+        self._forward_tokens = forward_tokens
         self._gateways = gateways
 
     @override
     async def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         gateway = self._gateways[peer.gateway_id]
         if gateway.is_down:
             raise PeerFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused"))
-        call = LocalCall(time_left_s, forwarded=self._marks.sign(mark))
+        call = LocalCall(time_left_s, forwarded=self._forward_tokens.sign(token))
         async with aclosing(gateway.answers(path, data, call)) as messages:
             while True:
                 try:
@@ -98,9 +98,9 @@ class LocalGateway:
         """Begin with an empty store."""
         self.store = MemoryStore(history_changes_max=self._cluster.history_changes_max)
         self._publish(life_id)
-        marks = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
+        forward_tokens = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
         self.answered = BreakingStore(self.store)
-        self.router = Router(self.directory, Local(marks, self._cluster.gateways))
+        self.router = Router(self.directory, Local(forward_tokens, self._cluster.gateways))
         self.methods = query_methods(
             self._cluster.catalogue, self.answered, SIGNER, self.bell, router=self.router, now_ms=self._cluster.now_ms
         )

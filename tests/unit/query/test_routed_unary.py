@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
-from tablegate.gateway.cluster.forward_token import MARK_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
+from tablegate.gateway.cluster.forward_token import TOKEN_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
@@ -246,8 +246,8 @@ def test_a_mark_that_is_not_ours_is_refused(method: str, doors: ClusterDoors) ->
         token,
         ForwardTokenSigner(foreign, wall_clock_ms).sign(ForwardToken("ratings")),
         ForwardTokenSigner(SIGNER, wall_clock_ms).sign(ForwardToken("orders")),
-        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() - MARK_AGE_MAX_MS - 1_000).sign(ForwardToken("ratings")),
-        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() + MARK_AGE_MAX_MS + 60_000).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() - TOKEN_AGE_MAX_MS - 1_000).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() + TOKEN_AGE_MAX_MS + 60_000).sign(ForwardToken("ratings")),
     ]
     for mark in marks:
         for gateway_id in ("a", ALONE):

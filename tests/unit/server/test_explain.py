@@ -100,7 +100,7 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
         first, second = ranked_ids(4, "bc")
         assert plan.why == f'"{first}" restores it, at offset 0, "{second}" restores it, at offset 0'
         doors.announce(dead={"b", "c"})
-        assert _plan(asked.explain("GetRating", request)).why == "no gateway that lives has it"
+        assert _plan(asked.explain("GetRating", request)).why == "no live gateway has it"
     doors.whole.hold([0])
     with at(doors, ALONE) as asked:
         plan = _plan(asked.explain("GetRating", request))

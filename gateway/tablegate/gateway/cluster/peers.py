@@ -102,7 +102,7 @@ class GrpcForwarder(Forwarder):
         peer: Peer,
         path: str,
         data: bytes,
-        mark: ForwardToken,
+        token: ForwardToken,
         time_left_s: float | None,
         *,
         may_wait: bool = False,
@@ -112,7 +112,7 @@ class GrpcForwarder(Forwarder):
         if method is None:
             method = opened.methods[path] = opened.channel.unary_unary(path, None, None)
         begin_s = time.monotonic()
-        call = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(mark)),))
+        call = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(token)),))
         try:
             message = await call
             trailer = await call.trailing_metadata()
@@ -126,10 +126,10 @@ class GrpcForwarder(Forwarder):
 
     @override
     async def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         method = self._opened(peer).channel.unary_stream(path, None, None)
-        call: Any = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(mark)),))
+        call: Any = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(token)),))
         try:
             async for message in call:
                 yield message
@@ -193,7 +193,7 @@ def _check_cancelled() -> None:
     """Raise `PeerFailed` where it was not this task that was cancelled, but the call: its channel was closed."""
     task = asyncio.current_task()
     if task is not None and not task.cancelling():
-        raise PeerFailed(Status(code=code_pb2.UNAVAILABLE, message="the gateway is taken to be gone")) from None
+        raise PeerFailed(Status(code=code_pb2.UNAVAILABLE, message="the gateway is regarded as gone")) from None
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> Status:

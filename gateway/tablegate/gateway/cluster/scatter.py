@@ -93,7 +93,7 @@ class _Known:
 
 
 class Forwarder:
-    """Calls to other gateways, in the event loop that runs. `sign` makes the text of a mark."""
+    """Calls to other gateways, in the event loop that runs. `sign` makes the text of a forward token."""
 
     def __init__(self, sign: Callable[[ForwardToken], str]) -> None:
         self.sign = sign
@@ -105,7 +105,7 @@ class Forwarder:
         peer: Peer,
         path: str,
         data: bytes,
-        mark: ForwardToken,
+        token: ForwardToken,
         time_left_s: float | None,
         *,
         may_wait: bool = False,
@@ -114,7 +114,7 @@ class Forwarder:
         raise NotImplementedError
 
     def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         """Yield the messages of the peer; raise `PeerFailed`. Close it (`aclosing`) to cancel the call.
 
@@ -133,7 +133,7 @@ class Forwarder:
         self.keep(())
 
     def answered(self, peer: Peer, took_s: float | None) -> None:
-        """Take in that a peer answered, and how long it took; None where it may have had to wait for something."""
+        """Record that a peer answered, and how long it took; None where it may have had to wait for something."""
         self._hedges_left = min(HEDGES_SPARE, self._hedges_left + HEDGES_SHARE)
         if took_s is None:
             return
@@ -249,7 +249,7 @@ class ScatterGather(Generic[PartialResult]):
             for task in (first, others):
                 if task is not None:
                     task.cancel()
-                    task.add_done_callback(_forget)
+                    task.add_done_callback(_retrieve_exception)
 
     def _hedge_s(self, peer: Peer) -> float | None:
         """Return how long only this one is asked; None where only it is, as it is ours."""
@@ -299,7 +299,7 @@ def assign_requests(
     if mine:
         groups.append((own, mine))
     rest = set(partitions).difference(mine)
-    holdings: dict[Peer, set[Partition]] = {}
+    partitions_of: dict[Peer, set[Partition]] = {}
     owned: Counter[Peer] = Counter()
     for partition in rest:
         peers = peers_of(partition)
@@ -307,14 +307,14 @@ def assign_requests(
             raise NoReplica(partition)
         owned[peers[0]] += 1
         for peer in peers:
-            holdings.setdefault(peer, set()).add(partition)
+            partitions_of.setdefault(peer, set()).add(partition)
     while rest:
-        best = max(holdings, key=lambda peer: (len(holdings[peer]), owned[peer], peer.gateway_id))
-        members = holdings.pop(best)
+        best = max(partitions_of, key=lambda peer: (len(partitions_of[peer]), owned[peer], peer.gateway_id))
+        members = partitions_of.pop(best)
         groups.append((best, sorted(members)))
         rest -= members
-        for held in holdings.values():
-            held.difference_update(members)
+        for members_of in partitions_of.values():
+            members_of.difference_update(members)
     return groups
 
 
@@ -324,7 +324,7 @@ def _settles(others: "asyncio.Future[list[PartialResult]]") -> bool:
     return not (isinstance(error, NoReplica) or (isinstance(error, PeerFailed) and error.is_elsewhere))
 
 
-def _forget(task: "asyncio.Future[Any]") -> None:
-    """Take in how a task ended that nobody waits for any more, or asyncio complains."""
+def _retrieve_exception(task: "asyncio.Future[Any]") -> None:
+    """Retrieve how a task ended that nobody waits for any more, or asyncio complains."""
     if not task.cancelled():
         task.exception()

@@ -49,7 +49,7 @@ VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
 
 Answer = TypeVar("Answer")
 UnmetReason = Callable[[ServedGeneration, Partition, Position], str | None]
-"""What a partition lacks, as a text; None when it is fresh enough."""
+"""Why a partition does not meet the requirement, as a text; None where it does."""
 RowSatisfies = Callable[[ServedGeneration, Version], bool]
 """Whether a row of this version has all that is required, though its partition may not."""
 Ask = Callable[[], Awaitable[None]]
@@ -207,7 +207,7 @@ class _Latest:
             self._topic_id = manifest.changelog_topic_id
 
     def unmet_reason(self, served: ServedGeneration, partition: Partition, position: Position) -> str | None:
-        """Return what the partition lacks."""
+        """Return why the partition does not have everything."""
         if not self._end_offsets:
             return self._problem
         if served.manifest.changelog_topic_id != self._topic_id:

@@ -227,7 +227,7 @@ class _Moment:
             return f"this gateway {_does(replicas[0])}" if replicas else "this gateway does not have it"
         coming = [replica for replica in replicas if not replica.role]
         if not coming:
-            return "no gateway that lives has it"
+            return "no live gateway has it"
         return ", ".join(f'"{replica.gateway_id}" {_does(replica)}' for replica in coming)
 
 

@@ -125,9 +125,9 @@ class Scan:
         return [each for each in self._partitions if each >= self._scanned.token.partition]
 
     async def _wait(self, partition: Partition) -> None:
-        """Wait for somebody to have a partition; raise why nobody has where that takes long, or nothing was given."""
+        """Wait for somebody to have a partition; raise why nobody has where the wait is over, or nothing was sent."""
         if time.monotonic() > self._given_s + RETRIES_S:
-            text = "no gateway that lives has it"
+            text = "no live gateway has it"
             raise self._away or self._failure or PartitionUnavailable(self._access.table.name, partition, text)
         self._failed.clear()
         await self._access.notifier.wait(RETRY_S)

@@ -20,7 +20,7 @@ from tablegate.v1.status_pb2 import (
 )
 
 
-class _Holding(NamedTuple):
+class _Announced(NamedTuple):
     """What a gateway says of a partition that it has."""
 
     record: GatewayRecord
@@ -33,7 +33,7 @@ class _Holding(NamedTuple):
         return Candidate(self.record.gateway_id, self.record.zone)
 
     def replica(self, role: ReplicaRole | None) -> Replica:
-        """Return it as a client is told; without a role it is not asked."""
+        """Return it as a client sees it; without a role it is not asked."""
         record = self.record
         return Replica(
             gateway_id=record.gateway_id,
@@ -46,7 +46,7 @@ class _Holding(NamedTuple):
 
 
 class Whereabouts:
-    """Who has the partitions of one life of a table: as all gateways have announced it, or by the store of a lone one.
+    """Who has the partitions of a served table: as all gateways have announced it, or by the store of a lone one.
 
     For as long as the snapshot is open.
     """
@@ -55,10 +55,10 @@ class Whereabouts:
         self._access = access
         self._snapshot = snapshot
         self._served = served
-        self._holdings: dict[Partition, dict[str, _Holding]] = {}
+        self._announced: dict[Partition, dict[str, _Announced]] = {}
         for record in access.router.directory.records:
-            for partition, holding in _holdings(record, access.table.name, served.generation):
-                self._holdings.setdefault(partition, {})[record.gateway_id] = holding
+            for partition, replica in _announced_by(record, access.table.name, served.generation):
+                self._announced.setdefault(partition, {})[record.gateway_id] = replica
 
     def replicas(self, partition: Partition) -> list[Replica]:
         """Return the replicas of a partition: the owner, then the standbys, best first; then those that are not asked.
@@ -68,14 +68,14 @@ class Whereabouts:
         router = self._access.router
         if not router.is_clustered:
             return self._ours(partition)
-        holdings = dict(self._holdings.get(partition, {}))
+        announced = dict(self._announced.get(partition, {}))
         replicas: list[Replica] = []
         for peer in router.directory.replicas(self._access.table.name, partition, self._served.generation):
-            holding = holdings.pop(peer.gateway_id)
-            replicas.append(holding.replica(REPLICA_ROLE_STANDBY if replicas else REPLICA_ROLE_OWNER))
-        others = [holding.candidate for holding in holdings.values()]
+            replica = announced.pop(peer.gateway_id)
+            replicas.append(replica.replica(REPLICA_ROLE_STANDBY if replicas else REPLICA_ROLE_OWNER))
+        others = [replica.candidate for replica in announced.values()]
         ranks = ranked(self._access.table.name, partition, others)
-        return replicas + [holdings[candidate.gateway_id].replica(None) for candidate in ranks]
+        return replicas + [announced[candidate.gateway_id].replica(None) for candidate in ranks]
 
     def _ours(self, partition: Partition) -> list[Replica]:
         position = self._snapshot.position(self._served.store_id, partition)
@@ -86,17 +86,17 @@ class Whereabouts:
         return [Replica(role=role, phase=int(position.phase), next_offset=position.next_offset)]  # type: ignore[arg-type]
 
 
-def _holdings(record: GatewayRecord, table: str, generation: int) -> Iterator[tuple[Partition, _Holding]]:
+def _announced_by(record: GatewayRecord, table: str, generation: int) -> Iterator[tuple[Partition, _Announced]]:
     for announced in record.tables:
         for part in (announced.serving, announced.building) if announced.table == table else ():
             if part.generation == generation:
                 for number, phase, next_offset in zip_longest(part.partitions, part.phases, part.next_offsets):
                     if number is not None:
-                        yield Partition(number), _Holding(record, _known(phase), next_offset or 0)
+                        yield Partition(number), _Announced(record, _known(phase), next_offset or 0)
 
 
 def _known(phase: ReplicaPhase | None) -> ReplicaPhase:
-    """Return what a replica does; UNSPECIFIED where it is not told, or only gateways of another version know it."""
+    """Return what a replica does; UNSPECIFIED where that is not known, or only to gateways of another version."""
     return REPLICA_PHASE_UNSPECIFIED if phase is None or phase not in ReplicaPhase.values() else phase
 
 

@@ -1,4 +1,22 @@
-"""Subscribe: the rows, then every change, from whichever gateways have the partitions."""
+"""Subscribe: the rows, then every change, from whichever gateways have the partitions.
+
+How it works:
+
+1. The source that costs nothing is this gateway's store (`LocalStream`). As long as it serves all partitions, its
+   messages are the stream. A gateway that stands alone, or that another gateway asks, never goes further.
+2. Otherwise the partitions are divided among sources: this gateway for what it has, and as few others as can be. Each
+   source is a stream of its own (`PartitionStream`), and their messages are merged as they come. Changes go on as
+   bytes; only the progress is replaced, by a token of this stream.
+3. Sources send their rows one after the other: a resume token has one frontier, the key up to which one partition is
+   filled. Sources that are done with their rows send changes meanwhile.
+4. When a source ends or its gateway dies, its partitions are unassigned, and others go on with them from the cursor.
+   A source that runs is left alone, wherever its partitions move: a move costs the client nothing.
+
+On a table with retention a partition is read from the same gateway as before, also for a client that comes back with a
+token: another store has removed expired rows at its own time, and can only begin the stream anew.
+
+Debt: `_check_sources` looks at all partitions of a stream once a second; the directory could say which have moved.
+"""
 
 import asyncio
 import math
@@ -19,7 +37,7 @@ from tablegate.gateway.query.live_table import LiveTable
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Scope, error_for
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.subscribe.local import Pace, SubscribePlan, SubscribeRun
+from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
@@ -32,11 +50,11 @@ from tablegate.v1.query_pb2 import (
     SubscribeProgress,
 )
 
-CHECK_S = 1.0  # how often it is looked whether gateways still live, and where those partitions are that nobody gives
+CHECK_S = 1.0  # how often it is checked whether gateways live, and where partitions are that have no source
 RETRY_S = 0.5  # the same, while there are such
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
 SILENT_S = 2.0
-RETRIES_S = 2.0  # for partitions that nobody gives, while this gateway's store is away: others may have just left
+RETRIES_S = 2.0  # for partitions without a source, while this gateway's store is away: others may have just left
 
 
 def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
@@ -50,15 +68,7 @@ def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTabl
 
 
 class Subscription:
-    """One stream, of whichever sources there are. `_cursor` says where a copy is that has all that was yielded.
-
-    What they give goes on as it came, with a token of this stream. They give their rows one after the other, so that a
-    token has one frontier; meanwhile those who have given theirs give changes. When one ends, or lives no more, others
-    go on from the cursor, for those partitions alone. A running part stays where it is, wherever its partitions move.
-
-    On a table with retention a partition is given by the same gateway as before, also to who comes back with a token:
-    another store has removed what is expired at its own time, and begins the stream anew.
-    """
+    """One stream, of whichever sources there are. `_cursor` says where a copy is that has all that was yielded."""
 
     _served: ServedGeneration
     _partitions: Sequence[Partition]  # that are selected
@@ -76,45 +86,40 @@ class Subscription:
         self._may_ask_others = self._scope is None and self._router.is_clustered
         self._pace = Pace(call, self._asked.progress_s, is_part=self._scope is not None)
         self._cursor = MergedCursor()
-        self._begins_live = False  # nothing is said until each part has said from where on it gives changes
-        self._parts: list[PartitionStream] = []
+        self._starts_live = False  # nothing is sent until each source has said from where on it sends changes
+        self._streams: list[PartitionStream] = []
         self._ended: set[asyncio.Future[None]] = set()
         self._sources = PartitionSources(plan.access)
-        self._checks_s = 0.0  # when it is next checked who gives what
+        self._checks_s = 0.0  # when sources are checked next
         self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last read
-        self._is_asked = False  # somebody for each partition
-        self._given_s = -math.inf  # when each of them was last known to speak
-        self._told_current = False
+        self._is_assigned = False  # each partition, to some source
+        self._whole_s = -math.inf  # when each partition was last known to have a source that sends
+        self._was_current = False
         self._waiting: asyncio.Future[None] | None = None
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Yield the stream's messages, until the stream has to end."""
-        async with aclosing(self._local()) as messages:
-            async for message in messages:
-                yield message
-        async with aclosing(self._merged()) as messages:
-            async for message in messages:
-                yield message
+        """Yield the stream's messages, until the stream has to end.
 
-    async def _local(self) -> AsyncGenerator[bytes, None]:
-        """Yield the stream of this gateway's store, for as long as that has all partitions; raise what ends it for all.
-
-        One source needs no merging: its messages are those of the stream. Where others may go on, `_asked` has the
-        token that they go on from.
+        First those of this gateway's store, for as long as it has all partitions: one source needs no merging, its
+        messages are those of the stream. Where it stops and others may go on, `_asked` has the token to go on from.
         """
-        is_here = True
-        while is_here:
-            run = SubscribeRun(self._plan, self._asked, self._call, self._pace, self._scope)
-            is_here = False
+        is_local = True
+        while is_local:
+            local = LocalStream(self._plan, self._asked, self._call, self._pace, self._scope)
+            is_local = False
             try:
-                async with aclosing(run.messages()) as messages:
+                async with aclosing(local.messages()) as messages:
                     async for message in messages:
                         yield message
             except (PartitionUnavailable, StoreUnavailable) as reason:
                 if not self._may_ask_others:
                     raise
-                is_here = run.is_open and isinstance(reason, PartitionUnavailable)
-            self._asked = replace(self._asked, resume_token=run.token())
+                # Once more where it had begun: perhaps it lacks partitions of a table that begins anew.
+                is_local = local.is_open and isinstance(reason, PartitionUnavailable)
+            self._asked = replace(self._asked, resume_token=local.token())
+        async with aclosing(self._merged()) as merged:
+            async for message in merged:
+                yield message
 
     async def _merged(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream of several sources."""
@@ -124,25 +129,25 @@ class Subscription:
                 yield self._reset()
             while True:
                 if (end := self._pace.ending()) is not None:
-                    if not self._begins_live:
-                        yield self._said()
+                    if not self._starts_live:
+                        yield self._changes_message()
                     raise end
                 if self._check_sources():
                     yield self._reset()
                     continue
-                message = self._begun() if self._begins_live else self._next()
+                message = self._first_message() if self._starts_live else self._next_message()
                 if message is not None:
                     yield message
                 elif not self._has_news:
-                    if not self._begins_live and not self._pace.seconds_to_progress():
-                        yield self._said()
+                    if not self._starts_live and not self._pace.seconds_to_progress():
+                        yield self._changes_message()
                     await self._wait()
         finally:
             await self._leave()
 
     async def _leave(self) -> None:
         self._plan.live.on_toll.discard(self._wake)
-        self._end(self._parts)
+        self._end(self._streams)
         if self._ended:
             await asyncio.wait(self._ended)
 
@@ -153,8 +158,8 @@ class Subscription:
         self._use(self._access.view().served)
         if self._asked.resume_token:
             return self._resume()
-        self._begins_live = self._asked.starts_live
-        return self._begins_live
+        self._starts_live = self._asked.starts_live
+        return self._starts_live
 
     def _use(self, served: ServedGeneration) -> None:
         self._served = served
@@ -174,31 +179,32 @@ class Subscription:
             return False
         if token.changelog_topic_id != self._served.manifest.changelog_topic_id:
             return False
-        self._cursor.take(token)
+        self._cursor.apply(token)
         return True
 
-    # What it says.
+    # What it sends.
 
     def _reset(self) -> bytes:
         """Begin a new snapshot, and return the message that says so."""
-        self._end(self._parts)
+        self._end(self._streams)
         self._cursor = MergedCursor()
         self._checks_s = 0.0
         return self._message(b"", SUBSCRIBE_PHASE_RESET)
 
-    def _said(self, changes: bytes = b"") -> bytes:
+    def _changes_message(self, changes: bytes = b"") -> bytes:
         """Return a message with changes as they are on the wire."""
         return self._message(changes, SUBSCRIBE_PHASE_CURRENT if self._is_current else SUBSCRIBE_PHASE_CATCHING_UP)
 
     def _message(self, changes: bytes, phase: SubscribePhase) -> bytes:
         access, served, cursor = self._access, self._served, self._cursor
-        self._pace.told_s, self._told_current = time.monotonic(), phase == SUBSCRIBE_PHASE_CURRENT
+        self._pace.sent_s, self._was_current = time.monotonic(), phase == SUBSCRIBE_PHASE_CURRENT
         token = cursor.token(access, served, self._asked.request_hash, self._partitions)
         read_info = None
-        if self._told_current:
-            as_of_ms = {partition: part.as_of_ms for part in self._parts for partition in part.partitions}
+        if self._was_current:
+            as_of_ms = {partition: stream.as_of_ms for stream in self._streams for partition in stream.partitions}
+            at = cursor.change_positions
             positions = {
-                each: Position(cursor.marks[each].offset, as_of_ms[each], Phase.LIVE, history_start=Offset(0))
+                each: Position(at[each].offset, as_of_ms[each], Phase.LIVE, history_start=Offset(0))
                 for each in self._partitions
             }
             read_info = access.read_info(served, positions)
@@ -206,48 +212,48 @@ class Subscription:
 
     @property
     def _is_current(self) -> bool:
-        """Return whether all is given, and the copy is whole by what each gateway said last."""
-        given = sum(len(part.partitions) for part in self._parts)
-        return given == len(self._partitions) and all(part.is_current for part in self._parts)
+        """Return whether each partition has a source, and the copy is whole by the last message of each."""
+        assigned = sum(len(stream.partitions) for stream in self._streams)
+        return assigned == len(self._partitions) and all(stream.is_current for stream in self._streams)
 
-    # What the parts say.
+    # What the sources send.
 
     @property
     def _has_news(self) -> bool:
-        if any(part.has_ended for part in self._parts):
+        if any(stream.has_ended for stream in self._streams):
             return True
-        heard = [part.has_message for part in self._parts]
-        return all(heard) if self._begins_live else any(heard)
+        has_message = [stream.has_message for stream in self._streams]
+        return all(has_message) if self._starts_live else any(has_message)
 
-    def _next(self) -> bytes | None:
-        """Take a message of a part, in turns; return what the client is told of it, if anything."""
-        part = next((each for each in self._parts if each.has_message), None)
-        if part is None:
+    def _next_message(self) -> bytes | None:
+        """Pop a message of a source, in turns; return what the client gets for it, if anything."""
+        stream = next((each for each in self._streams if each.has_message), None)
+        if stream is None:
             return None
-        self._parts.remove(part)
-        self._parts.append(part)
-        changes, progress = self._plan.encoder.split(part.take())
+        self._streams.remove(stream)
+        self._streams.append(stream)
+        changes, progress = self._plan.encoder.split(stream.pop())
         if progress.phase == SUBSCRIBE_PHASE_RESET:
-            return self._reset() if self._cursor.has_any(part.partitions) else None
-        self._note(part, progress)
-        if changes or (self._is_current and not self._told_current):
-            return self._said(changes)
+            return self._reset() if self._cursor.has_any(stream.partitions) else None
+        self._record(stream, progress)
+        if changes or (self._is_current and not self._was_current):
+            return self._changes_message(changes)
         return None
 
-    def _begun(self) -> bytes | None:
-        """Return the first message, of all parts together, once each has said from where on it gives changes."""
-        if not all(part.has_message for part in self._parts):
+    def _first_message(self) -> bytes | None:
+        """Return the first message, of all sources together, once each has said from where on it sends changes."""
+        if not all(stream.has_message for stream in self._streams):
             return None
         changes = b""
-        for part in self._parts:
-            its_changes, progress = self._plan.encoder.split(part.take())
-            self._note(part, progress)
+        for stream in self._streams:
+            its_changes, progress = self._plan.encoder.split(stream.pop())
+            self._record(stream, progress)
             changes += its_changes
-        self._begins_live = False
-        return self._said(changes)
+        self._starts_live = False
+        return self._changes_message(changes)
 
-    def _note(self, part: PartitionStream, progress: SubscribeProgress) -> None:
-        """Move to where a part is."""
+    def _record(self, stream: PartitionStream, progress: SubscribeProgress) -> None:
+        """Move the cursor to where a source is."""
         token = self._access.open_token(
             progress.resume_token,
             kind=TOKEN_KIND_SUBSCRIBE,
@@ -255,57 +261,57 @@ class Subscription:
             served=self._served,
             refused=resume_token_refused,
         )
-        self._cursor.take(token)
-        part.note(progress)
-        if part.is_filling and all(self._cursor.is_done(partition) for partition in part.partitions):
-            part.is_filling = False
+        self._cursor.apply(token)
+        stream.record(progress)
+        if stream.is_filling and all(self._cursor.is_done(partition) for partition in stream.partitions):
+            stream.is_filling = False
             self._checks_s = 0.0  # the next may fill
 
-    # Who gives what.
+    # Which source has which partitions.
 
     def _check_sources(self) -> bool:
-        """See to it that all partitions are given; return whether the stream begins anew."""
+        """Give each partition a source again; return whether the stream begins anew."""
         now_s = time.monotonic()
-        if now_s < self._checks_s and not any(part.has_ended for part in self._parts):
+        if now_s < self._checks_s and not any(stream.has_ended for stream in self._streams):
             return False
-        if self._is_asked and self._parts and all(part.has_spoken for part in self._parts):
-            self._given_s = now_s
+        if self._is_assigned and self._streams and all(stream.has_sent for stream in self._streams):
+            self._whole_s = now_s
         self._away = None
-        self._let_go()
-        here: Mapping[Partition, Position] = {}
+        self._drop_ended()
+        local: Mapping[Partition, Position] = {}
         try:
             with self._access.store.snapshot() as snapshot:
                 served = self._access.served(snapshot)
                 is_anew = served.manifest.changelog_topic_id != self._served.manifest.changelog_topic_id
                 if is_anew or served.generation != self._served.generation:
                     self._use(served)
-                    self._end(self._parts)
-                    if not self._begins_live:
+                    self._end(self._streams)
+                    if not self._starts_live:
                         return True
                 self._served = served
-                found = {each: self._access.live_position(snapshot, served, each) for each in self._free()}
-                here = {each: position for each, position in found.items() if position is not None}
+                found = {each: self._access.live_position(snapshot, served, each) for each in self._unassigned()}
+                local = {each: position for each, position in found.items() if position is not None}
         except StoreUnavailable as away:
             self._away = away
-        if free := self._free():
-            self._give(free, here)
-        self._checks_s = now_s + (RETRY_S if self._free() else CHECK_S)
+        if unassigned := self._unassigned():
+            self._assign(unassigned, local)
+        self._checks_s = now_s + (RETRY_S if self._unassigned() else CHECK_S)
         return False
 
-    def _free(self) -> list[Partition]:
-        """Return the partitions that nobody gives."""
-        given = {partition for part in self._parts for partition in part.partitions}
-        return [partition for partition in self._partitions if partition not in given]
+    def _unassigned(self) -> list[Partition]:
+        """Return the partitions without a source."""
+        assigned = {partition for stream in self._streams for partition in stream.partitions}
+        return [partition for partition in self._partitions if partition not in assigned]
 
-    def _let_go(self) -> None:
-        """Let go of parts that have ended, or whose gateways do not live; raise what others would say, too."""
+    def _drop_ended(self) -> None:
+        """Drop sources that have ended, or whose gateways are dead; raise an error that any source would give."""
         silent_max_s = SILENT_TIMES * self._asked.progress_s + SILENT_S
-        for part in list(self._parts):
-            is_gone = part.silent_s > silent_max_s or not self._sources.is_alive(part.peer)
-            if is_gone or part.has_ended:
-                self._end([part])
-                self._sources.left(part.peer, has_spoken=part.has_spoken)
-                self._check(part.error)
+        for stream in list(self._streams):
+            is_gone = stream.silent_s > silent_max_s or not self._sources.is_alive(stream.peer)
+            if is_gone or stream.has_ended:
+                self._end([stream])
+                self._sources.record_end(stream.peer, has_sent=stream.has_sent)
+                self._check(stream.error)
 
     def _check(self, error: Exception | None) -> None:
         """Raise an error that another gateway would make no better."""
@@ -317,74 +323,74 @@ class Subscription:
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
             raise error
 
-    def _end(self, parts: Sequence[PartitionStream]) -> None:
-        for part in list(parts):
-            self._parts.remove(part)
-            ended = part.cancel()
+    def _end(self, streams: Sequence[PartitionStream]) -> None:
+        for stream in list(streams):
+            self._streams.remove(stream)
+            ended = stream.cancel()
             self._ended.add(ended)
             ended.add_done_callback(self._ended.discard)
 
-    def _give(self, free: Sequence[Partition], here: Mapping[Partition, Position]) -> None:
-        """Ask for the partitions that nobody gives, as far as somebody may; wait for the others.
+    def _assign(self, unassigned: Sequence[Partition], local: Mapping[Partition, Position]) -> None:
+        """Start sources for partitions that have none, as far as a gateway has them; wait for the others.
 
-        Raise `PartitionUnavailable` instead where nothing was said yet, `StoreUnavailable` where this gateway's store
+        Raise `PartitionUnavailable` instead where nothing was sent yet, `StoreUnavailable` where this gateway's store
         is away for long.
         """
-        givers = {
-            partition: self._cursor.giver_of(partition, here[partition].life_id if partition in here else None)
-            for partition in free
+        sources = {
+            partition: self._cursor.source_of(partition, local[partition].life_id if partition in local else None)
+            for partition in unassigned
         }
-        groups = self._sources.groups(free, here, givers, self._served.generation)
+        groups = self._sources.groups(unassigned, local, sources, self._served.generation)
         found = {partition for _, partitions in groups for partition in partitions}
-        missing = next((partition for partition in free if partition not in found), None)
-        self._is_asked = missing is None
-        if self._away is not None and not self._is_asked and time.monotonic() > self._given_s + RETRIES_S:
+        missing = next((partition for partition in unassigned if partition not in found), None)
+        self._is_assigned = missing is None
+        if self._away is not None and not self._is_assigned and time.monotonic() > self._whole_s + RETRIES_S:
             raise self._away
-        if self._begins_live and missing is not None:
-            raise PartitionUnavailable(self._access.table.name, missing, "no gateway that lives has it")
+        if self._starts_live and missing is not None:
+            raise PartitionUnavailable(self._access.table.name, missing, "no live gateway has it")
         fills = self._filling(groups)
         for number, (peer, partitions) in enumerate(groups):
             ready = partitions
-            if number != fills and not self._begins_live:
+            if number != fills and not self._starts_live:
                 ready = [partition for partition in partitions if self._cursor.is_done(partition)]
             if ready:
-                self._ask(peer, ready, is_filling=number == fills)
+                self._start(peer, ready, is_filling=number == fills)
 
     def _filling(self, groups: Sequence[Group]) -> int | None:
-        """Return the index of the group whose rows are taken next; None where one is at it, or nobody can."""
+        """Return the index of the group whose rows come next; None where one is at it, or no group can."""
         cursor = self._cursor
-        if self._begins_live or any(part.is_filling for part in self._parts):
+        if self._starts_live or any(stream.is_filling for stream in self._streams):
             return None
         for number, (_, partitions) in enumerate(groups):
             if cursor.filling in partitions if cursor.filling is not None else not all(map(cursor.is_done, partitions)):
                 return number
         return None
 
-    def _ask(self, peer: Peer | None, partitions: Sequence[Partition], *, is_filling: bool) -> None:
-        """Begin a part."""
+    def _start(self, peer: Peer | None, partitions: Sequence[Partition], *, is_filling: bool) -> None:
+        """Begin a stream."""
         access, plan, generation = self._access, self._plan, self._served.generation
         token = ""
-        if not self._begins_live:
+        if not self._starts_live:
             token = self._cursor.token(access, self._served, self._asked.request_hash, partitions)
         if peer is None:
             asked, call = replace(self._asked, resume_token=token), PartCall(self._call)
             pace = Pace(call, asked.progress_s, is_part=True)
-            messages = SubscribeRun(plan, asked, call, pace, Scope(generation, partitions, "")).messages()
+            messages = LocalStream(plan, asked, call, pace, Scope(generation, partitions, "")).messages()
         else:
             request: Any = plan.query.request_class()
             request.CopyFrom(self._request)
             getattr(request, plan.options_name).resume_token = token
-            mark = ForwardToken(access.table.name, generation, tuple(partitions))
+            forward_token = ForwardToken(access.table.name, generation, tuple(partitions))
             left_s = self._call.time_left_s()
-            messages = self._router.stream(peer, plan.query.path, request.SerializeToString(), mark, left_s)
-        self._parts.append(PartitionStream(peer, partitions, messages, self._wake, is_filling=is_filling))
+            messages = self._router.stream(peer, plan.query.path, request.SerializeToString(), forward_token, left_s)
+        self._streams.append(PartitionStream(peer, partitions, messages, self._wake, is_filling=is_filling))
 
     # Waiting.
 
     async def _wait(self) -> None:
-        """Return when a part has news, when it is time to look or to say something, or at the toll."""
+        """Return when a source has news, when it is time to check or to send progress, or at the shutdown."""
         timeout_s = max(0.0, self._checks_s - time.monotonic())
-        if not self._begins_live:
+        if not self._starts_live:
             timeout_s = min(timeout_s, self._pace.seconds_to_progress())
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
