@@ -31,10 +31,10 @@ from tests.kit.memory_store import MemoryStore
 from tests.kit.tables import RATINGS, SIGNER, FilledTable, LocalCall, catalogue_of, now_ms
 
 SERVICE = "/examples.ratings.v1.RatingsService"
-Held = Mapping[int, Collection[int]]
+Placement = Mapping[int, Collection[int]]
 """From a gateway's number to the partitions that it holds."""
 
-SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
+SAFE: Placement = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
 
 
 async def next_of(messages: Any) -> bytes | None:
@@ -218,7 +218,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        held: Held,
+        held: Placement,
         *,
         path: Path = RATINGS,
         table: str = "ratings",

@@ -31,7 +31,7 @@ from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 
 from tests.kit.certificates import HOSTS, Authority, Pair
-from tests.kit.cluster_doors import ClusterDoors
+from tests.kit.grpc_cluster import GrpcCluster
 from tests.kit.h2 import OPENING, RawClient, data, head, request
 from tests.kit.http1 import Client, until
 from tests.kit.listening import LATER, served
@@ -435,7 +435,7 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
 @pytest.mark.usefixtures("one_each")
 def test_gateways_may_forward_more_than_one_client_may_ask_for(authority: Authority) -> None:
     """All of them, and their clients, have the same certificate."""
-    with ClusterDoors({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as doors:
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as doors:
         doors.put(rating(number) for number in range(60))
         streams = [doors.stream(gateway_id, "SubscribeRatings") for gateway_id in "abc"]
         for messages in streams:

@@ -12,12 +12,12 @@ from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable,
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
 
-from tests.kit.local_cluster import SAFE, Held, LocalCluster
+from tests.kit.local_cluster import SAFE, LocalCluster, Placement
 from tests.kit.subscribing import token_of
 from tests.kit.tables import SIGNER, LocalCall, rating
 from tests.unit.query.conftest import SHOP
 
-SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
+SPREAD: Placement = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
 ROWS = 2_000
 
 
@@ -34,7 +34,7 @@ async def take_all(stream: Any, messages: list[Any]) -> None:
         messages.append(message)
 
 
-def filled(held: Held, rows: int = ROWS, **more: Any) -> LocalCluster:
+def filled(held: Placement, rows: int = ROWS, **more: Any) -> LocalCluster:
     cluster = LocalCluster(held, **more)
     cluster.put(rating(number, count=number % 40) for number in range(rows))
     return cluster

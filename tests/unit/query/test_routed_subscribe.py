@@ -17,12 +17,12 @@ from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 
-from tests.kit.local_cluster import SAFE, Held, LocalCluster
+from tests.kit.local_cluster import SAFE, LocalCluster, Placement
 from tests.kit.subscribing import METHOD, Copy, Stream, TableWriter, options, token_of
 from tests.kit.tables import LocalCall
 
 QUICK = {"progress_interval": {"nanos": 20_000_000}}
-SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
+SPREAD: Placement = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ async def take_all(stream: Stream, one: Copy) -> None:
         one.take(await stream.next())
 
 
-def filled(held: Held, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
+def filled(held: Placement, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
     cluster = LocalCluster(held, **more)
     writer = Writer(cluster)
     writer.put(*range(rows))

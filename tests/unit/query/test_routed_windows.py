@@ -12,7 +12,7 @@ from tablegate.gateway.query import store_scan
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
-from tests.kit.local_cluster import Held, LocalCluster
+from tests.kit.local_cluster import LocalCluster, Placement
 from tests.kit.parcels import PARCELS
 from tests.kit.seeds import seeds
 from tests.kit.subscribing import TIMEOUT_S, Copy, options, token_of
@@ -21,8 +21,8 @@ VISITS = PARCELS.with_name("visits.proto")
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
 NOW_MS = 1_790_000_000_000
 WINDOW_US = 5_000_000
-ONE_EACH: Held = {0: [0], 1: [1], 2: []}
-ON_TWO: Held = {0: [0, 1], 1: [0, 1], 2: []}
+ONE_EACH: Placement = {0: [0], 1: [1], 2: []}
+ON_TWO: Placement = {0: [0, 1], 1: [0, 1], 2: []}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ async def settle(stream: Any, one: Copy) -> None:
 class Windows:
     """Visits of pages on gateways that remove what is expired at their own times. Each window starts 5 s after one."""
 
-    def __init__(self, held: Held = ONE_EACH, *, partition_count: int = 2) -> None:
+    def __init__(self, held: Placement = ONE_EACH, *, partition_count: int = 2) -> None:
         self.cluster = LocalCluster(
             held,
             path=VISITS,

@@ -58,6 +58,7 @@ class Directory:
 
     def update(self, status: bytes) -> None:
         """Apply a GetStatusResponse; without a gateway's name in it, this one stands alone."""
+        # The replicator writes its status twice a second; mostly it is the same, and there is nothing to parse.
         if status == self._status:
             return
         self._status = status
@@ -65,10 +66,12 @@ class Directory:
             answer = GetStatusResponse.FromString(status)
         except DecodeError:
             return
+        # Records hold positions, which change all the time; only what is answered from them is part of `version`.
         self._records = tuple(each.record for each in answer.gateways if each.alive)
         gateways = tuple(_announced(record) for record in self._records)
         if answer.gateway_id != self.own_id or gateways != self._gateways:
             self.own_id, self._gateways = answer.gateway_id, gateways
+            # Whatever was ranked may be ranked otherwise now; it is done again when it is asked for.
             self._replicas.clear()
             self.version += 1
             self._record_generations()

@@ -41,6 +41,8 @@ class ForwardTokenSigner:
     def sign(self, token: ForwardToken) -> str:
         """Return the text of a token."""
         now_ms = self._now_ms()
+        # Tokens say nothing of the request, so that one can be kept for all requests to the same partitions. What makes
+        # them safe is that they say who may answer from what, and for how long.
         made_ms, text = self._signed.get(token, (0, ""))
         if not 0 <= now_ms - made_ms < KEPT_MS:
             text = self._signer.sign(
@@ -53,6 +55,7 @@ class ForwardTokenSigner:
                     resume_token=token.resume_token,
                 )
             )
+            # A resume token makes it one of a kind: keeping it would only fill the memory.
             if not token.resume_token:
                 _keep(self._signed, token, (now_ms, text))
         return text
@@ -65,6 +68,7 @@ class ForwardTokenSigner:
             if not known[1].resume_token:
                 _keep(self._opened, (text, table), known)
         issue_time_ms, token = known
+        # The age is checked on every call, also of a token whose signature was checked before.
         if abs(self._now_ms() - issue_time_ms) > TOKEN_AGE_MAX_MS:
             raise ForeignForwardToken("was made too long ago, or by a clock that is ahead")
         return token

@@ -174,6 +174,7 @@ class GrpcForwarder(Forwarder):
     def _failed(self, peer: Peer, error: grpc.aio.AioRpcError) -> PeerFailed:
         failed = PeerFailed(_status_of(error), tuple(_ours(error.trailing_metadata())))
         if failed.is_away:
+            # Logged once, and not by each of the calls that were at work on the connection.
             if not self.is_cooling(peer):
                 _logger.info("a gateway is not there", extra={"gateway": peer.gateway_id, "reason": error.details()})
                 self._renew(peer)
@@ -185,6 +186,7 @@ class GrpcForwarder(Forwarder):
         opened = self._open.get(peer)
         if opened is None or self._credentials is None:
             return
+        # Certificates are renewed on disk while gateways run; a channel keeps those that it was opened with.
         if self._credentials.current() is not opened.credentials:
             self._shut(peer)
 
@@ -192,6 +194,8 @@ class GrpcForwarder(Forwarder):
 def _check_cancelled() -> None:
     """Raise `PeerFailed` where it was not this task that was cancelled, but the call: its channel was closed."""
     task = asyncio.current_task()
+    # grpc raises CancelledError also where a channel is closed under a call. This task was not cancelled then, and its
+    # caller needs an error that says so.
     if task is not None and not task.cancelling():
         raise PeerFailed(Status(code=code_pb2.UNAVAILABLE, message="the gateway is regarded as gone")) from None
 

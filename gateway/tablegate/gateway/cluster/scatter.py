@@ -134,6 +134,7 @@ class Forwarder:
 
     def answered(self, peer: Peer, took_s: float | None) -> None:
         """Record that a peer answered, and how long it took; None where it may have had to wait for something."""
+        # Each answer earns a share of a hedge. So hedges cannot double the load of a cluster that is slow as a whole.
         self._hedges_left = min(HEDGES_SPARE, self._hedges_left + HEDGES_SHARE)
         if took_s is None:
             return
@@ -228,6 +229,8 @@ class ScatterGather(Generic[PartialResult]):
 
     async def _answer(self, peer: Peer, partitions: Sequence[Partition], tried: frozenset[str]) -> list[PartialResult]:
         """Return parts that cover `partitions`: of this gateway, or of others where it fails or takes long."""
+        # A gateway is asked once for a question, whichever way it fails: each further attempt has fewer candidates, so
+        # this ends.
         tried |= {peer.gateway_id}
         first = asyncio.ensure_future(self._ask(peer, partitions))
         others: asyncio.Future[list[PartialResult]] | None = None
@@ -236,10 +239,14 @@ class ScatterGather(Generic[PartialResult]):
             if not first.done() and self._forwarder.may_hedge():
                 others = asyncio.ensure_future(self.results(partitions, tried))
                 await asyncio.wait({first, others}, return_when=asyncio.FIRST_COMPLETED)
+                # The hedged request counts only where it settles the question. If it found nobody else, the first one
+                # is all there is.
                 if not first.done() and _settles(others):
                     self._forwarder.cool(peer)
                     return others.result()
             try:
+                # A gateway that fails where another may do better is replaced; if others were asked already, theirs is
+                # the answer.
                 return [await first]
             except PeerFailed as failed:
                 if not failed.is_elsewhere:
@@ -249,6 +256,7 @@ class ScatterGather(Generic[PartialResult]):
             for task in (first, others):
                 if task is not None:
                     task.cancel()
+                    # Whoever lost the race may still fail: asyncio logs an exception that nobody has read.
                     task.add_done_callback(_retrieve_exception)
 
     def _hedge_s(self, peer: Peer) -> float | None:
@@ -295,6 +303,7 @@ def assign_requests(
     `peers_of`: who else may be asked for a partition, best first. Raise `NoReplica` where that is nobody.
     """
     groups: list[Group] = []
+    # The local store is the cheapest source, so it takes all that it has, even where another gateway has more.
     mine = [each for each in partitions if each in local]
     if mine:
         groups.append((own, mine))
@@ -309,6 +318,8 @@ def assign_requests(
         for peer in peers:
             partitions_of.setdefault(peer, set()).add(partition)
     while rest:
+        # Most partitions first, which makes the fewest requests; among equals the owner of most, as it is the freshest;
+        # then the name, so that the choice is the same each time.
         best = max(partitions_of, key=lambda peer: (len(partitions_of[peer]), owned[peer], peer.gateway_id))
         members = partitions_of.pop(best)
         groups.append((best, sorted(members)))

@@ -104,6 +104,7 @@ class _BatchGetPlan:
             served = access.served(snapshot)
             if scope is not None:
                 scope.check(access.table.name, served)
+            # Partition by partition, so that each is checked once and read with one cursor of the store.
             for partition, indexes in access.indexes_by_partition(keys, served).items():
                 position = access.live(snapshot, served, partition)
                 some = [keys[index] for index in indexes]
@@ -175,6 +176,7 @@ class BatchGetRead:
         with unless_store_away(reason):
             try:
                 return await self._gathered(served, local, indexes, generation_asked(self._plan.query, served, indexes))
+            # Asked again for the known generation only: which is answerable as soon as any gateways have all of it.
             except GenerationsMixed:  # for hours, perhaps: gateways may stay apart
                 return await self._gathered(served, local, indexes, served.generation)
 

@@ -135,6 +135,7 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
     verifying: asyncio.Future[None] | None = None
     try:
         if requirement.prepare is not None:
+            # Where Kafka is slow the read's own check fails, and says that the end is not known.
             with suppress(TimeoutError):
                 await asyncio.wait_for(requirement.prepare(), end_s)
         while True:
@@ -148,6 +149,7 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
                     raise
             if verifying is not None and verifying.done():
                 verifying.result()
+            # Kafka is asked once, and only for reads that wait for longer than a job usually takes.
             if requirement.verify is not None and verifying is None:
                 if waited_s >= VERIFY_AFTER_S:
                     verifying = asyncio.ensure_future(requirement.verify())
@@ -233,6 +235,7 @@ def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
                     # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
                     raise TableRebuilt(access.table.name) from None
                 return "the token is of a newer generation of the table"
+            # The token is opened once for each generation that is served while the read waits, not for each partition.
             opened[served.generation] = token
         wanted = _offset_in(token, partition)
         return None if position.next_offset >= wanted else "it has not applied what the token's answer had"
@@ -268,6 +271,7 @@ def _wanted(name: str, source: Any) -> SourceOffsets:
 
 def _behind_source(wanted: SourceOffsets, access: TableAccess) -> UnmetReason:
     def unmet_reason(served: ServedGeneration, _: Partition, position: Position) -> str | None:
+        # Positions tell up to where the job had read its sources when it wrote what is applied here.
         known = position.source_offsets
         for (topic, source_partition), offset in wanted.items():
             next_offset = known.get((topic, source_partition))
@@ -285,6 +289,8 @@ def _row_satisfies(wanted: SourceOffsets) -> RowSatisfies:
 
     All records of a key lie in one partition then; those of other partitions change nothing of its row.
     """
+    # With one source whose records keep their key's partition, a row's version is the offset of the newest record in
+    # it.
     newest = max(wanted.values())
 
     def row_satisfies(served: ServedGeneration, version: Version) -> bool:

@@ -184,6 +184,7 @@ class _Moment:
         if requirement is None or requirement.prepare is not None:  # that one asks Kafka first
             return ""
         if partition not in self._here:
+            # Asked for its errors alone: a bad token is bad whoever answers.
             requirement.unmet_reason(self._served, partition, _NOWHERE)
             return ""
         position = self._access.live(self._snapshot, self._served, partition)

@@ -80,6 +80,7 @@ def answer_fresh(read: UnaryRead) -> Answer:
 
 def answer_elsewhere(read: UnaryRead, reason: NotServedHere) -> Answer:
     """Return how others answer what this gateway cannot; raise why where nobody is to be asked."""
+    # A reason without a partition is about the table: no manifest, or another generation. Every gateway says the same.
     is_of_table = isinstance(reason, PartitionUnavailable) and reason.partition is None
     if not _may_ask_others(read) or is_of_table:
         raise _as_query_error(reason)
@@ -100,6 +101,7 @@ async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
                     reason = error
             return await read.remote(reason)
         except StoreUnavailable as away:
+            # Only here does a store's error become a client's: above, it still decides who else is asked.
             raise _as_query_error(away) from away
         except PartitionUnavailable:
             left_s = read.call.time_left_s()
@@ -167,6 +169,7 @@ async def forward_whole(read: UnaryRead, reason: NotServedHere, path: str, data:
         partition = reason.partition
         assert partition is not None
     else:
+        # The store is away, so its own word for the partition count is missing; the last known generation has to do.
         [partition] = read.partitions(access.last_served(reason))
 
     async def ask(peer: Peer, _: Sequence[Partition]) -> Forwarded:

@@ -290,6 +290,8 @@ class RangeRead:
         """Return the response with the first rows of all results: up to where the first that has more ends."""
         plan, page = self._plan, self._page
         rows = sorted((row for each in results for row in each.rows), key=KEY, reverse=page.descending)
+        # A source that has more ends the page at its last key: what others have beyond that key may come after rows
+        # that were not sent.
         ends = [each.rows[-1][0] for each in results if each.has_more]
         if ends:
             end = max(ends) if page.descending else min(ends)
@@ -310,6 +312,7 @@ def _merged(
     snapshot: Snapshot, served: ServedGeneration, partitions: list[Partition], bounds: KeyBounds, page: Page
 ) -> list[Row]:
     """Return the page's rows and one more, where there is one, in order over all `partitions`."""
+    # One row more than the page tells whether there is a next page, without a second read.
     limit = page.size + 1
     rows: list[Row] = []
     for partition in partitions:
@@ -321,6 +324,7 @@ def _merged(
             limit=limit,
             descending=page.descending,
         )
+    # Timsort finds the sorted runs, so this is a merge in C, and faster than heapq's in Python.
     if len(partitions) > 1:
         rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
     return rows[:limit]

@@ -141,11 +141,14 @@ class Scan:
         if view.away is None and view.served.generation != generation:
             raise TableRebuilt(access.table.name)
         local: Collection[Partition] = ()
+        # This gateway's store is tried again after a message from somebody, or after a wait: a store that is away stays
+        # so for a moment.
         if self._router.directory.own_id not in self._failed:
             local, self._away = frozenset(view.partitions), view.away
         is_local = [each in local for each in remaining]
         if is_local[0]:
             return _Piece(None, remaining[: _run_length(is_local)])
+        # The best gateway for the first partition reads on as far as it has partitions and this one has not.
         peers = self._router.candidates(access.table.name, remaining[0], generation=generation, without=self._failed)
         if not peers:
             return None
@@ -196,6 +199,7 @@ class Scan:
                 raise self._failure from None
             self._failed.add(peer.gateway_id)
         else:
+            # The other gateway's last message says where it stopped reading, and not that its piece is done.
             if scanned.rows_left() != 0:
                 scanned.token.partition, scanned.token.after_key = piece.partitions[-1] + 1, b""
 
@@ -203,6 +207,7 @@ class Scan:
         """Return the message of another gateway as one of this scan: the same rows, another token."""
         plan, scanned = self._plan, self._scanned
         parts = plan.splitter.split(message)
+        # Without progress in the response the last row says how far the other gateway is; so its key is decoded.
         if plan.query.progress is None:
             partition, after_key = scanned.token.partition, scanned.token.after_key
             if parts.count:

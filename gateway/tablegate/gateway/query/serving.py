@@ -100,7 +100,7 @@ class TableAccess:
         self.ends = ends
         self.now_ms = now_ms
         self.router = Router.alone() if router is None else router
-        # The common partitioner is called without the table between: a Get spends a tenth of its time here.
+        # The common partitioner is called without the table between: one function less on every read of a key.
         is_murmur2 = table.partitioner is Partitioner.MURMUR2
         self.partition_of: Callable[[bytes, int], Partition] = murmur2_partition if is_murmur2 else table.partition_of
         self._directory = self.router.directory
@@ -158,6 +158,7 @@ class TableAccess:
         if state.problem:
             raise PartitionUnavailable(self.table.name, None, state.problem.rstrip("."))
         self._served = known = ServedGeneration(state)
+        # Read infos are of a generation's offsets.
         self._read_infos.clear()
         return known
 
@@ -228,6 +229,7 @@ class TableAccess:
         except InvalidToken as error:
             raise refused(error.fault.value) from None
         except StaleGeneration as error:
+            # This gateway is behind: it has not switched yet, another one has, or will have in a moment.
             if error.token_generation > served.generation:
                 raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
             raise TableRebuilt(name) from None
@@ -237,6 +239,7 @@ class TableAccess:
         if len(positions) != 1:
             return self._made_read_info(served, positions)
         [(partition, position)] = positions.items()
+        # Signing costs more than the read. Between two commits of a partition all its answers have the same info.
         kept = self._read_infos.get(partition)
         if kept is not None and kept[1] == served.generation and (kept[0] is position or kept[0] == position):
             return kept[2]
@@ -251,6 +254,7 @@ class TableAccess:
 
         Raise `GenerationsMixed` where they are of several generations of the table.
         """
+        # Where nothing was read here, the first info decides which generation the others have to be of.
         generation = served.generation if positions else None
         next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
         as_of_ms = [position.as_of_ms for position in positions.values()]
@@ -285,10 +289,12 @@ class TableAccess:
             issue_time_ms=self.now_ms(),
             next_offsets=next_offsets.values(),
         )
+        # The common token has all partitions, in order; then their numbers need not be in it.
         if list(next_offsets) != list(range(len(next_offsets))):
             token.partitions.extend(next_offsets)
         info = ReadInfo(consistency_token=self.signer.sign(token))
         if as_of_ms:
+            # The oldest counts: no row of the answer may be older than it says.
             oldest_ms = min(as_of_ms)
             info.as_of_time.seconds = oldest_ms // 1_000
             info.as_of_time.nanos = oldest_ms % 1_000 * 1_000_000

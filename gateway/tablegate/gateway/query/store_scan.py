@@ -167,6 +167,8 @@ class StoreScan:
                 pending, is_complete, flushed = [], True, time.monotonic()
             else:
                 is_complete = False
+                # A selective filter reads many rows for each one that it lets through: other calls get their turn
+                # between two reads.
                 await asyncio.sleep(0)
         if not is_complete:
             for message in self._spliced(pending, self._partition):
@@ -192,6 +194,7 @@ class StoreScan:
         access = self._access
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
+            # Another generation has other partitions: rows of both together would be the state of no moment.
             if served.generation != self._scanned.served.generation:
                 raise TableRebuilt(access.table.name)
             position = access.live(snapshot, served, self._partition)
@@ -203,6 +206,7 @@ class StoreScan:
         else:
             self._cursor = rows[-1][0]
         if rows:
+            # The next read is as many rows as READ_BYTES has room for, by the mean length of these.
             row_bytes = _row_bytes(rows) // len(rows) + 1
             self._limit = max(1, min(MESSAGE_ROWS_MAX, READ_BYTES // row_bytes))
         return rows
@@ -212,6 +216,7 @@ class StoreScan:
         if not tests:
             return rows
         parse_row = self._row_class.FromString
+        # Most rows fail the first test; it is called without a generator around it.
         first, others = tests[0], tests[1:]
         passed = []
         try:

@@ -172,8 +172,11 @@ def step(
             return Step(given, is_whole=False)
         changes, moved = read_changes(snapshot, store_id, partition, start, positions[partition], budget)
         cursor.change_positions[partition] = moved
+        # Changes of keys beyond `after_key` are dropped, not kept: their rows are still to be read, and will have them.
         known = _known(changes, selection, cursor, partition)
         given += selection.shown(joined(known) if conflate else known)
+        # The token came from a gateway that was further. Rows read now would be older than changes that were sent
+        # already.
         is_ahead |= moved.offset > positions[partition].next_offset
     if is_ahead:
         return Step(given, is_whole=False, is_ahead=True)
@@ -223,6 +226,8 @@ def joined(changes: Sequence[PastChange]) -> list[PastChange]:
     newest: dict[bytes, PastChange] = {}
     for change in changes:
         earlier = newest.pop(change.key, None)
+        # `before` decides whether a deletion is shown at all: what counts is what the subscriber has, from before the
+        # first.
         newest[change.key] = change if earlier is None else change._replace(before=earlier.before)
     return list(newest.values())
 
@@ -239,6 +244,8 @@ def _count_at(offset: Offset, read: Sequence[PastChange], start: ChangePosition)
 def _newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
     """Return the change position of whoever has all up to `position`, what has expired there included."""
     at, skip = position.next_offset, 0
+    # Expirations at the next offset are in the rows of this snapshot already. They are counted, so that they are not
+    # sent.
     while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
         skip += len(found)
     return ChangePosition(at, skip, position.life_id)

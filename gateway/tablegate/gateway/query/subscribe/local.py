@@ -229,6 +229,8 @@ class LocalStream:
             return False
         self._cursor, selection = found
         foreign = {each: known.life_id for each, known in self._cursor.change_positions.items()}
+        # A row that expired in another store's time may be in the copy, and not in this store: only the gateway that
+        # sent it knows.
         foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
         if foreign:
             if self._are_elsewhere(foreign, sources_of(token)):
@@ -286,6 +288,8 @@ class LocalStream:
                     yield self._progress_message()
                 await self._plan.live.bell.wait(min(UNSERVED_CHECK_S, self._pace.seconds_to_progress()))
                 continue
+            # A step without changes still counts where it says for the first time that the copy is whole, or no longer
+            # is.
             news = bool(result.given) or result.is_whole != self._was_current
             if news or not self._pace.seconds_to_progress():
                 yield self._progress_message(result)
@@ -304,6 +308,7 @@ class LocalStream:
             budget = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
+            # Offsets of another incarnation mean nothing here. Others may still have the one that the cursor is of.
             if not is_same(served, self._served):
                 if self._may_leave:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
@@ -314,6 +319,8 @@ class LocalStream:
             result = step(
                 snapshot, served.store_id, positions, self._selection, cursor, budget=budget, conflate=self._is_slow
             )
+            # The broadcaster is brought to this very snapshot first. Only then do both stand at the same place, and the
+            # next change reaches this stream from exactly one of them.
             if result.is_whole and live.pump(snapshot, served):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)

@@ -146,6 +146,8 @@ def signed_token(
     token.next_offsets.extend([each.offset for each in change_positions.values()])
     if any(each.skip for each in change_positions.values()):
         token.skips.extend([each.skip for each in change_positions.values()])
+    # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
+    # id.
     numbers: dict[int, int] = {}  # of incarnations
     incarnations = [numbers.setdefault(each.life_id, len(numbers)) for each in change_positions.values()]
     if any(numbers):
@@ -186,6 +188,7 @@ def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> t
     is_filled = filling == served.partition_count
     done = [each for each in selection.partitions if each in change_positions and each != filling]
     rest = [each for each in selection.partitions if each not in change_positions and each != filling]
+    # A cursor of partitions that are not selected is of another request, or of a table that was partitioned otherwise.
     if not change_positions.keys() <= set(selection.partitions) or (is_filled and rest):
         return None
     if is_filled:
@@ -233,6 +236,7 @@ class MergedCursor:
 
     def source_of(self, partition: Partition, life_id: int | None) -> str:
         """Return the gateway that sent a partition, where one of this incarnation (None: of none) cannot go on."""
+        # A store of the same incarnation can go on itself. Otherwise only the gateway that sent the partition can.
         known = self.change_positions.get(partition)
         return "" if known is None or known.life_id == life_id else self._sources.get(known.life_id, "")
 

@@ -75,6 +75,7 @@ class PartitionSources:
     ) -> Sequence[Peer]:
         """Return the gateways that may send a partition, best first: this one or `source` alone, or others."""
         others = self._router.candidates(self._table.name, partition, generation=generation, without=avoided)
+        # The gateway that sent a partition comes first where no other one could go on with it, even if this one has it.
         for peer in [self._own, *others] if is_here else others:
             if peer.gateway_id == source:
                 return [peer]
@@ -178,6 +179,8 @@ class PartitionStream:
         try:
             async with aclosing(self._messages) as messages:
                 async for message in messages:
+                    # One message ahead and no more: a client that reads slowly makes the sources wait, and gRPC makes
+                    # their gateways wait.
                     self._message, self.has_sent = message, True
                     self._popped.clear()
                     self._wake()

@@ -201,6 +201,8 @@ class Subscription:
         token = cursor.token(access, served, self._asked.request_hash, self._partitions)
         read_info = None
         if self._was_current:
+            # The read info is made from what each source said last, and signed here: sources sign only for their own
+            # partitions.
             as_of_ms = {partition: stream.as_of_ms for stream in self._streams for partition in stream.partitions}
             at = cursor.change_positions
             positions = {
@@ -231,6 +233,7 @@ class Subscription:
         if stream is None:
             return None
         self._streams.remove(stream)
+        # In turns, so that a source with many changes does not keep the others waiting.
         self._streams.append(stream)
         changes, progress = self._plan.encoder.split(stream.pop())
         if progress.phase == SUBSCRIBE_PHASE_RESET:
@@ -283,6 +286,7 @@ class Subscription:
             with self._access.store.snapshot() as snapshot:
                 served = self._access.served(snapshot)
                 is_anew = served.manifest.changelog_topic_id != self._served.manifest.changelog_topic_id
+                # A new generation, or a topic that was made anew, has other offsets: whatever was sent is of the past.
                 if is_anew or served.generation != self._served.generation:
                     self._use(served)
                     self._end(self._streams)
@@ -307,6 +311,8 @@ class Subscription:
         """Drop sources that have ended, or whose gateways are dead; raise an error that any source would give."""
         silent_max_s = SILENT_TIMES * self._asked.progress_s + SILENT_S
         for stream in list(self._streams):
+            # A connection can hang without an error. Sources send progress at the client's own interval, so silence is
+            # a sign.
             is_gone = stream.silent_s > silent_max_s or not self._sources.is_alive(stream.peer)
             if is_gone or stream.has_ended:
                 self._end([stream])
@@ -346,12 +352,15 @@ class Subscription:
         self._is_assigned = missing is None
         if self._away is not None and not self._is_assigned and time.monotonic() > self._whole_s + RETRIES_S:
             raise self._away
+        # From now on for all partitions or not at all: a stream of changes that lacks a partition would look complete.
         if self._starts_live and missing is not None:
             raise PartitionUnavailable(self._access.table.name, missing, "no live gateway has it")
         fills = self._filling(groups)
         for number, (peer, partitions) in enumerate(groups):
             ready = partitions
             if number != fills and not self._starts_live:
+                # Partitions whose rows come later wait for their turn; those that are filled send their changes
+                # meanwhile.
                 ready = [partition for partition in partitions if self._cursor.is_done(partition)]
             if ready:
                 self._start(peer, ready, is_filling=number == fills)

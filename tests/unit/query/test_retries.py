@@ -22,7 +22,7 @@ from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
 
-from tests.kit.cluster_doors import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
+from tests.kit.grpc_cluster import EACH_ON_ONE, ClusterGateway, GrpcCluster, movie_of
 from tests.kit.memory_store import MemoryStore
 from tests.kit.tables import SIGNER, LocalCall, catalogue_of, rating
 from tests.unit.query.test_routed_unary import ROWS, failure
@@ -36,10 +36,10 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_ONE) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+def cluster() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_ONE) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
 def switch(gateway: ClusterGateway, place: int) -> None:
@@ -54,28 +54,28 @@ def switch(gateway: ClusterGateway, place: int) -> None:
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize(("is_first", "takes_s"), [(True, 0), (False, 2 * patience.HEARD_S)], ids=["first", "last"])
 def test_a_call_waits_for_the_gateways_to_switch(
-    method: str, is_first: bool, takes_s: float, doors: ClusterDoors
+    method: str, is_first: bool, takes_s: float, cluster: GrpcCluster
 ) -> None:
     """The gateway that is asked is the first to switch, or one of the last."""
     order = ["a", "b", "c"] if is_first else ["c", "b", "a"]
-    switch(doors[order[0]], "abc".index(order[0]))
-    doors.announce()
+    switch(cluster[order[0]], "abc".index(order[0]))
+    cluster.announce()
     asked, is_asked = dict(ASKED[method]), threading.Event()
     if method == "GetRating":  # of a partition that nobody answers meanwhile
-        asked["movie_id"] = movie_of(doors, 2 if is_first else 4)
+        asked["movie_id"] = movie_of(cluster, 2 if is_first else 4)
 
     def go_on() -> None:
         is_asked.wait()
         time.sleep(takes_s)
         for name in order[1:]:
-            switch(doors[name], "abc".index(name))
-            doors.announce()
+            switch(cluster[name], "abc".index(name))
+            cluster.announce()
 
     switching = threading.Thread(target=go_on)
     switching.start()
-    doors["a"].on_call = is_asked.set
+    cluster["a"].on_call = is_asked.set
     try:
-        answer = doors.ask("a", method, **asked)
+        answer = cluster.ask("a", method, **asked)
     finally:
         is_asked.set()
         switching.join()
@@ -90,30 +90,30 @@ def test_a_call_waits_for_the_gateways_to_switch(
     assert sorted(counts) == [1_000 + number for number in wanted]
 
 
-def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(doors: ClusterDoors) -> None:
-    doors["c"].hold([])
+def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(cluster: GrpcCluster) -> None:
+    cluster["c"].hold([])
     calls = 0
 
     def called() -> None:
         nonlocal calls
         calls += 1
 
-    doors["c"].on_call = called
+    cluster["c"].on_call = called
     with pytest.raises(grpc.RpcError) as raised:
-        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
+        cluster.ask("a", "GetRating", movie_id=movie_of(cluster, 5))
     assert failure(raised.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
     assert 1 < calls <= 2 + patience.HEARD_S / patience.RETRY_S
 
 
-def test_gateways_that_stay_apart_are_not_waited_for(doors: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateways_that_stay_apart_are_not_waited_for(cluster: GrpcCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "SWITCH_S", 0.0)
-    switch(doors["c"], 2)
-    doors.announce()
-    doors["c"].hold([])
-    doors.calls()
+    switch(cluster["c"], 2)
+    cluster.announce()
+    cluster["c"].hold([])
+    cluster.calls()
     with pytest.raises(grpc.RpcError):
-        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
-    assert 1 < len(doors.calls()) <= 2 + patience.HEARD_S / patience.RETRY_S
+        cluster.ask("a", "GetRating", movie_id=movie_of(cluster, 5))
+    assert 1 < len(cluster.calls()) <= 2 + patience.HEARD_S / patience.RETRY_S
 
 
 class _NobodyHasIt:
