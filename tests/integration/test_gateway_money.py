@@ -20,7 +20,7 @@ from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.http.protocols import web_protocols
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from typer.testing import CliRunner
 

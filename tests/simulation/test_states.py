@@ -15,9 +15,9 @@ from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.states import GenerationEvent, PartitionEvent, TableEvent
 
 from tests.kit.replication import state_observer
+from tests.kit.replication.events import EVENTS
 from tests.kit.replication.replicator import Job
 from tests.kit.replication.replicators import World
-from tests.unit.replication.test_cluster import EVENTS
 
 SEEDS = 40
 AT_ONCE = 250  # in one test: a minute or two

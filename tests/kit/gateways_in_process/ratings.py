@@ -10,7 +10,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 
 from tests.kit.gateways_in_process.threaded import ThreadedDoor

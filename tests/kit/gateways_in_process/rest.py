@@ -13,7 +13,7 @@ from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 
 from tests.kit.gateways_in_process.threaded import ThreadedDoor
 from tests.kit.store.memory import MemoryStore

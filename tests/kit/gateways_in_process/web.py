@@ -20,7 +20,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.health import Health, live_tables
 
 from tests.kit.gateways_in_process.threaded import ThreadedDoor

@@ -12,7 +12,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus

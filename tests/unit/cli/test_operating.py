@@ -25,12 +25,12 @@ from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 LIVE, RESTORING = REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-Held = dict[str, dict[int, int]]
+Placement = dict[str, dict[int, int]]
 """From a gateway's name to its partitions, with their phases."""
 
 
 def _status(
-    held: Held, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = (), replicas: int = 2
+    held: Placement, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = (), replicas: int = 2
 ) -> bytes:
     """Return what gateway `own` of a cluster says of a table of 4 partitions."""
     status = GetStatusResponse(kafka_reachable=True, gateway_id=own)
@@ -93,7 +93,7 @@ def _run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
 
 
-WHOLE: Held = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}
+WHOLE: Placement = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}
 
 
 def _lines(result: Result) -> list[list[str]]:
@@ -118,7 +118,7 @@ def test_status_shows_the_cluster_and_who_has_each_partition() -> None:
     assert [each["record"]["gateway_id"] for each in as_json["gateways"]] == ["a", "b", "c"]
 
 
-TWICE: Held = {"a": {0: LIVE, 1: LIVE, 3: LIVE}, "b": {0: LIVE, 1: LIVE, 2: LIVE}, "c": {2: LIVE, 3: LIVE}}
+TWICE: Placement = {"a": {0: LIVE, 1: LIVE, 3: LIVE}, "b": {0: LIVE, 1: LIVE, 2: LIVE}, "c": {2: LIVE, 3: LIVE}}
 
 
 @pytest.mark.parametrize(

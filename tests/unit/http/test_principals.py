@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtensionOID, NameOID
-from tablegate.gateway.cluster.forwarding import FORWARDED
+from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
@@ -28,10 +28,10 @@ from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 
 from tests.kit.call.subscribing import Copy
-from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.http.certificates import HOSTS, Authority, Pair
 from tests.kit.http.h2 import OPENING, RawClient, data, head, request
 from tests.kit.http.http1 import Client, until
@@ -168,8 +168,8 @@ class Work:
             "/a.B/Stream": StreamMethod(self._stream),
             "/a.B/Wait": UnaryMethod(self._wait, 20.0, 20.0),
             "/a.B/Talk": DuplexMethod(self._talk),
-            "/a.B/MarkedStream": StreamMethod(self._stream, checks_mark=True),
-            "/a.B/MarkedWait": UnaryMethod(self._wait, 20.0, 20.0, checks_mark=True),
+            "/a.B/MarkedStream": StreamMethod(self._stream, checks_forward_token=True),
+            "/a.B/MarkedWait": UnaryMethod(self._wait, 20.0, 20.0, checks_forward_token=True),
             "/a.B/Now": UnaryMethod(lambda data, _call: data, 20.0, 20.0),
         }
 
@@ -420,7 +420,7 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
     path = f"/examples.ratings.v1.RatingsService/{name}"
     method = query_methods(catalogue, store, SIGNER, Notifier())[path]
     assert isinstance(method, UnaryMethod | StreamMethod)
-    assert method.checks_mark
+    assert method.checks_forward_token
     message = catalogue.queries[path].request_class(**REQUESTS[name]).SerializeToString()
 
     def begin() -> None:
@@ -435,7 +435,7 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
 @pytest.mark.usefixtures("one_each")
 def test_gateways_may_forward_more_than_one_client_may_ask_for(authority: Authority) -> None:
     """All of them, and their clients, have the same certificate."""
-    with ClusterDoors({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as doors:
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as doors:
         doors.put(rating(number) for number in range(60))
         streams = [doors.stream(gateway_id, "SubscribeRatings") for gateway_id in "abc"]
         for messages in streams:

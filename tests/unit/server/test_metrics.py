@@ -12,7 +12,7 @@ import pytest
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.metrics import Metrics
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus

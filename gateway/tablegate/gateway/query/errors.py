@@ -201,12 +201,12 @@ class FutureOffset(QueryError):
 
 
 class ForeignForward(QueryError):
-    """The call says that a gateway forwarded it, and none of this cluster did: leave the mark of it out."""
+    """The call says that a gateway forwarded it, and none of this cluster did: leave its forward token out."""
 
     reason = errors_pb2.ERROR_REASON_FOREIGN_FORWARD
 
     def __init__(self, fault: str) -> None:
-        text = f"the mark of a forwarded call {fault}"
+        text = f"the token of a forwarded call {fault}"
         super().__init__(f"{text}; give all gateways of a cluster the same token keys, and clocks that agree")
 
 

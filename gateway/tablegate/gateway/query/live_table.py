@@ -32,7 +32,7 @@ class LiveTable:
     """Keeps the broadcaster of the generation that is served. One event loop."""
 
     def __init__(self, access: TableAccess) -> None:
-        self.notifier = access.bell
+        self.notifier = access.notifier
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
         self._broadcaster: ChangeBroadcaster | None = None
@@ -41,7 +41,7 @@ class LiveTable:
         self._published_s = 0.0
         self._took_s = 0.0
         self._waits_until_s = 0.0  # in the middle of a burst
-        access.bell.listen(on_change=self._note, on_shutdown=self._shut_down)
+        access.notifier.listen(on_change=self._note, on_shutdown=self._shut_down)
 
     def broadcaster(self, served: ServedGeneration) -> ChangeBroadcaster:
         """Return the broadcaster of a generation that is served; subscribers of the one before are evicted."""
@@ -104,7 +104,7 @@ class LiveTable:
         begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
-                self.publish(snapshot, self._access.life(snapshot))
+                self.publish(snapshot, self._access.served(snapshot))
         except (PartitionUnavailable, StoreUnavailable):
             if broadcaster is not None:
                 broadcaster.set_unserved(list(broadcaster.marks))

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
-from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.protocols import web_protocols
@@ -24,8 +23,9 @@ from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods, wall_clock_ms
 from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
 from tablegate.gateway.server.services.health import Health, live_tables
 from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
@@ -162,7 +162,7 @@ class _Worker:
             return
         try:
             with self._store.snapshot() as snapshot:
-                self._router.look(snapshot, tables)
+                self._router.refresh(snapshot, tables)
             self._is_store_away = False
         except StoreUnavailable:
             self._is_store_away = True  # what was known stays

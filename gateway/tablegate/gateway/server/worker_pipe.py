@@ -20,8 +20,8 @@ from itertools import count
 from typing import NamedTuple
 
 from tablegate.gateway.kafka.log import LogUnavailable
+from tablegate.gateway.query.call import EndsUnknown, TopicEnds
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
 from tablegate.gateway.stores.changes import StoreChanges
 from typing_extensions import override
 

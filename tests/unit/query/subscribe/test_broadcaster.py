@@ -54,9 +54,9 @@ def join(
     """Join with a copy that is whole now."""
     with world.store.snapshot() as snapshot:
         cursor = Cursor()
-        while not step(snapshot, STORE, positions(snapshot), selection, cursor, room=ReadBudget(9, 999)).is_whole:
+        while not step(snapshot, STORE, positions(snapshot), selection, cursor, budget=ReadBudget(9, 999)).is_whole:
             pass
-        return feed.join(name or str(selection), selection, encoder, cursor.marks, positions(snapshot))
+        return feed.join(name or str(selection), selection, encoder, cursor.change_positions, positions(snapshot))
 
 
 def joined(feed: ChangeBroadcaster, world: World, selection: Selection, encoder: Encoder, name: str = "") -> Subscriber:
@@ -371,7 +371,7 @@ class Follower:
             return
         while (message := member.pop()) is not None:
             self.copy.take(self.encoder.given[message.data])
-            self.copy.cursor.marks = dict(message.marks)
+            self.copy.cursor.change_positions = dict(message.marks)
             self.copy.check(world)
 
     def come_back(self, world: World, feed: ChangeBroadcaster) -> None:
@@ -384,7 +384,7 @@ class Follower:
         with world.store.snapshot() as snapshot:
             at = positions(snapshot)
             try:
-                result = step(snapshot, STORE, at, self.copy.selection, self.copy.cursor, room=ReadBudget(4, 30))
+                result = step(snapshot, STORE, at, self.copy.selection, self.copy.cursor, budget=ReadBudget(4, 30))
             except HistoryLost:
                 self.copy.reset()
                 return
@@ -392,7 +392,7 @@ class Follower:
             self.copy.check(world)
             feed.add_changed(self.copy.selection.partitions)
             if result.is_whole and feed.publish(snapshot):
-                name, marks = id(self.encoder), self.copy.cursor.marks
+                name, marks = id(self.encoder), self.copy.cursor.change_positions
                 self.member = feed.join(name, self.copy.selection, self.encoder, marks, at)
 
 

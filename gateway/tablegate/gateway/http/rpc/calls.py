@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from google.rpc import code_pb2
 from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
 from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
+from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import DeadlineExceeded, Internal, QueryError, ShuttingDown, code_of
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
@@ -114,7 +114,7 @@ class Calls:
             self.answered[path] += 1
         else:
             work = self._wait(call, path, answer, _on_account_of(call, method))
-            self._start(call, work).add_done_callback(lambda _: close_unawaited(answer))
+            self._start(call, work).add_done_callback(lambda _: answer.close())
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
@@ -195,7 +195,7 @@ def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str 
     A gateway forwards for all of its clients, and each of them has its limit there. What only says that it is forwarded
     is refused by the handler at once; where the handler does not look, saying so changes nothing.
     """
-    if method.checks_mark and call.forwarded is not None:
+    if method.checks_forward_token and call.forwarded is not None:
         return None
     return call.exchange.principal
 

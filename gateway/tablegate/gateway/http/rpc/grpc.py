@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from urllib.parse import quote
 
 from google.rpc import code_pb2
-from tablegate.gateway.cluster.forwarding import FORWARDED
+from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.exchange import Exchange, Head, Kept, Trailer
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
 from tablegate.gateway.http.rpc.envelopes import (

@@ -10,15 +10,14 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import table_accesses, wall_clock_ms
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.serving import NowMs, TableAccess
-from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.service import table_accesses
+from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
@@ -124,7 +123,7 @@ class _WatchedTable:
         self._changed = asyncio.Event()
         self._is_due = False
         self._look_at_s = 0.0
-        access.bell.listen(on_change=self._note, on_shutdown=self._wake)
+        access.notifier.listen(on_change=self._note, on_shutdown=self._wake)
 
     async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
         """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""
