@@ -44,7 +44,7 @@ _STREAM_ELSEWHERE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all s
 
 PartialResult = TypeVar("PartialResult")
 Ask = Callable[[Peer, Sequence[Partition]], Coroutine[Any, Any, PartialResult]]
-"""Asks a gateway, which may be this one, for its part of an answer; raises `PeerFailed`."""
+"""Asks a gateway, which may be this one, for its partial result; raises `PeerFailed`."""
 Group = tuple[Peer, list[Partition]]
 """A gateway, and what it is asked for."""
 
@@ -213,7 +213,7 @@ class ScatterGather(Generic[PartialResult]):
     async def results(
         self, partitions: Collection[Partition], tried: frozenset[str] = frozenset()
     ) -> list[PartialResult]:
-        """Return parts that cover `partitions`, without gateways that were tried.
+        """Return results that cover `partitions`, without gateways that were tried.
 
         Raise `PeerFailed` where a gateway says what any would say, `NoReplica`, or what asking this gateway raises.
         """
@@ -222,13 +222,13 @@ class ScatterGather(Generic[PartialResult]):
             return await self._answer(*groups[0], tried)
         tasks = [asyncio.ensure_future(self._answer(peer, members, tried)) for peer, members in groups]
         try:
-            return [part for parts in await asyncio.gather(*tasks) for part in parts]
+            return [result for results in await asyncio.gather(*tasks) for result in results]
         finally:
             for task in tasks:
                 task.cancel()
 
     async def _answer(self, peer: Peer, partitions: Sequence[Partition], tried: frozenset[str]) -> list[PartialResult]:
-        """Return parts that cover `partitions`: of this gateway, or of others where it fails or takes long."""
+        """Return results that cover `partitions`: of this gateway, or of others where it fails or takes long."""
         # A gateway is asked once for a question, whichever way it fails: each further attempt has fewer candidates, so
         # this ends.
         tried |= {peer.gateway_id}
