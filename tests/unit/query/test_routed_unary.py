@@ -36,7 +36,7 @@ def lone() -> Iterator[GrpcCluster]:
         yield cluster
 
 
-def test_a_get_is_the_same_at_each_gateway(doors: GrpcCluster) -> None:
+def test_a_get_is_the_same_at_each_gateway(cluster: GrpcCluster) -> None:
     for number in range(0, ROWS, 7):
         for gateway_id in "abc":
             same(
