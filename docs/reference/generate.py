@@ -10,6 +10,7 @@ import difflib
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -44,7 +45,16 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each generated page by its file name."""
+    """Return the text of each generated page by its file name, formatted as `make check` wants it."""
+    return {name: _formatted(name, text) for name, text in _pages().items()}
+
+
+def _formatted(name: str, text: str) -> str:
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", HERE / name, "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def _pages() -> dict[str, str]:
     return {
         "cli.md": cli_page(),
         "annotations.md": annotations_page(),
@@ -112,7 +122,7 @@ def _options(command: Any) -> str:
         if parameter.envvar:
             notes.append(f"Environment: `{parameter.envvar}`.")
         rows += f"| {names} | {' '.join(note for note in notes if note)} |\n".replace("\u00a0", " ")
-    return f"\n| | |\n|---|---|\n{rows}" if rows else ""
+    return f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
 
 
 def _type_name(parameter: Any) -> str:
@@ -242,8 +252,8 @@ def errors_page() -> str:
     text = NOTE + "# Errors\n\n"
     text += (
         "Every error has a `google.rpc.ErrorInfo` in the domain `tablegate`, whose reason is one of these. "
-        "Only UNAVAILABLE is worth a retry. An error with a pause carries `google.rpc.RetryInfo`.\n\n"
-        "| reason | status | meaning | what to do | pause |\n|---|---|---|---|---|\n"
+        "Only UNAVAILABLE is worth a retry, after the pause that `google.rpc.RetryInfo` asks for.\n\n"
+        "| reason and status | meaning | what to do |\n|---|---|---|\n"
     )
     for index, value in enumerate(comments.file.enum_type[0].value):
         if not value.number:
@@ -254,17 +264,22 @@ def errors_page() -> str:
         served = code_pb2.Code.Name(named) if isinstance(named, int) else str(named.name)
         if served != status:
             raise SystemExit(f"{value.name}: errors.proto says {status}, the gateway sends {served}")
-        advice = pause = ""
+        advice = ""
         for kind in classes.get(value.number, ()):
             said = " ".join((kind.__doc__ or "").split())
-            advice = said.rpartition(": ")[2].rstrip(".") if ": " in said else ""
-            pause = f"{kind.retry_after_ms} ms" if kind.retry_after_ms is not None else ""
-        name = value.name.removeprefix("ERROR_REASON_")
-        text += f"| `{name}` | {served} | {_cell(meaning)} | {_cell(advice)} | {pause} |\n"
+            advice = said.rpartition(": ")[2] if ": " in said else advice
+            if kind.retry_after_ms is not None:
+                advice = f"{advice} Pause: {kind.retry_after_ms} ms."
+        name = f"`{value.name.removeprefix('ERROR_REASON_')}`"
+        text += f"| {name}<br>{served} | {_sentence(_cell(meaning))} | {_sentence(_cell(advice))} |\n"
     missing = set(errors_pb2.ErrorReason.values()) - {0} - set(errors.STATUS_OF_REASON)
     if missing:
         raise SystemExit(f"reasons without a status: {missing}")
     return text
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _subclasses(kind: type) -> Iterator[type]:
