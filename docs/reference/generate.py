@@ -77,6 +77,10 @@ def cli_page() -> str:
 
     root: Any = typer.main.get_command(app)
     text = NOTE + "# Commands\n\n" + _prose(root.help) + "\n\n"
+    prefix = (root.context_settings or {}).get("auto_envvar_prefix")
+    if prefix:
+        text += f"Each option has an environment variable: `--limit` of `tablegate range` is `{prefix}_RANGE_LIMIT`. "
+        text += "Where several commands share one, it has the shorter name that is shown.\n\n"
     text += "Every command has `--help`. These options stand before the command:\n" + _options(root)
     for path, command in _commands(root, "tablegate"):
         usage = [path, "[OPTIONS]" if _optional(command) else ""]
@@ -87,8 +91,9 @@ def cli_page() -> str:
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if getattr(command, "commands", None):
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
             yield from _commands(command, f"{path} {name}")
         elif not command.hidden:
             yield f"{path} {name}", command

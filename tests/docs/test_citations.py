@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tests.docs.pages import ROOT, pages, prose
+from tests.kit.docs.pages import ROOT, pages, prose
 
 _CITED = re.compile(r"`(test_\w+)`")
 

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.docs.pages import ROOT, anchors, links, pages
+from tests.kit.docs.pages import ROOT, anchors, links, pages
 
 README_BYTES_MAX = 6 * 1024
 ARCHITECTURE_BYTES_MAX = 12 * 1024

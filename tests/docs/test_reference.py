@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 
-from tests.docs.pages import ROOT, blocks, pages
+from tests.kit.docs.pages import ROOT, blocks, pages
 
 
 def test_generating_the_reference_leaves_no_difference() -> None:

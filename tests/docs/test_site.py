@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.docs.pages import DOCS, ROOT
 
 pytest.importorskip("mkdocs", reason="the documentation's tools are not installed")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tablegate.examples.demo.kafka import Broker
 
-from tests.docs.pages import DOCS, Block, blocks
+from tests.kit.docs.pages import DOCS, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "index.md"
 KAFKA, GATEWAY = "127.0.0.1:9092", "127.0.0.1:50051"  # what the page says

@@ -1,14 +1,14 @@
 """Identifiers have the words of the glossary.
 
 What is not mended yet is counted in `retired_words.json`, a number for each word that may only fall: mend some, then
-`python -m tests.docs.words --lower`. An empty list is the aim.
+`python -m tests.kit.docs.words --lower`. An empty list is the aim.
 """
 
 import json
 
 import pytest
 
-from tests.docs.words import NOT_MENDED, counts, offenders, retired, split
+from tests.kit.docs.words import NOT_MENDED, counts, offenders, retired, split
 
 
 def test_no_retired_word_comes_back() -> None:

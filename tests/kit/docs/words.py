@@ -1,6 +1,6 @@
 """Retired words in identifiers: which there are, and the list of those that are not mended yet.
 
-`python -m tests.docs.words` prints where they are, `… --lower` lowers the list to what is left. It never goes up.
+`python -m tests.kit.docs.words` prints where they are, `… --lower` lowers the list to what is left. It never goes up.
 """
 
 import ast
@@ -10,13 +10,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.docs.pages import DOCS, ROOT
 
 GLOSSARY = DOCS / "glossary.md"
-NOT_MENDED = Path(__file__).with_name("retired_words.json")
+NOT_MENDED = ROOT / "tests/docs/retired_words.json"
 FOLDERS = ("gateway", "streamjobs", "clients", "examples", "tests")
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
