@@ -19,7 +19,7 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
-from python_modules import about_module, escaped, members, public
+from python_modules import about_module, escaped, escaped_prose, members, public
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -61,6 +61,7 @@ def _pages() -> dict[str, str]:
         "query-messages.md": query_messages_page(),
         "errors.md": errors_page(),
         "metrics.md": metrics_page(),
+        "states.md": states_page(),
         "jobs.md": jobs_page(),
         "testing.md": testing_page(),
         "client.md": client_page(),
@@ -348,6 +349,41 @@ def _labels(node: ast.expr, assigned: dict[str, ast.expr], seen: set[str]) -> li
         if isinstance(part, ast.Dict):
             found += [str(key.value) for key in part.keys if isinstance(key, ast.Constant)]
     return list(dict.fromkeys(found))
+
+
+# --- states
+
+
+def states_page() -> str:
+    """Return the page of the states that logs, status and metrics name, from the tables that the gateway moves by."""
+    text = NOTE + "# States\n\n"
+    try:
+        module = importlib.import_module("tablegate.gateway.replication.states")
+    except ModuleNotFoundError:
+        phases = next(part for part in _Comments("tablegate/v1/cluster.proto").messages() if "## ReplicaPhase" in part)
+        return text + phases.lstrip()
+    text += "A table, each of its generations, and each partition of a generation have a state. A move that is not "
+    text += "listed here is a defect: the gateway refuses it.\n"
+    for kind in ("Table", "Generation", "Partition"):
+        states = getattr(module, f"{kind}State")
+        moves = getattr(module, f"{kind.upper()}_TRANSITIONS")
+        meanings = _comments_of(states)
+        text += f"\n## {kind}\n\n{escaped_prose(inspect.getdoc(states) or '')}\n\n"
+        text += "| state | meaning | moves |\n|---|---|---|\n"
+        for state in states:
+            onward: dict[Any, list[str]] = {}
+            for (origin, event), target in moves.items():
+                if origin is state:
+                    onward.setdefault(target, []).append(str(event.value))
+            listed = "<br>".join(f"→ `{target.name}`: {', '.join(events)}" for target, events in onward.items())
+            text += f"| `{state.name}` | {_sentence(_cell(meanings.get(state.name, '')))} | {listed} |\n"
+    return text
+
+
+def _comments_of(kind: type) -> dict[str, str]:
+    """Return the comment behind each member of an enum."""
+    lines = inspect.getsource(kind).splitlines()
+    return dict(match.groups() for line in lines if (match := re.match(r" +(\w+) = .*?  # (.+)$", line)))
 
 
 # --- Python modules
