@@ -1,5 +1,6 @@
 """The Markdown pages of this repository: which there are, their headings, links and code blocks."""
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
             yield number, match[1]
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return what links to places within a page may name, as GitHub and mkdocs make it of headings."""
     found: set[str] = set()
