@@ -73,7 +73,7 @@ def test_a_variable_does_what_its_option_does() -> None:
     assert "no gateway answers at 127.0.0.1:1" in _run("tables", TABLEGATE_ADDRESS="127.0.0.1:1").stderr
     assert "should be greater than or equal to 1" in _run("range", "ratings", TABLEGATE_RANGE_LIMIT="0").stderr
     said = _run("serve", TABLEGATE_BOOTSTRAP="localhost:1", TABLEGATE_SERVE_CONTRACT="none.proto").stderr
-    assert 'contract "none.proto" is no file' in said
+    assert 'contract "none.proto" is not a file' in said
     said = _run("job", "run", "ratings", "--bootstrap", "localhost:1", TABLEGATE_JOB_ALL="1").stderr
     assert "both names and --all are given" in said
 
