@@ -5,10 +5,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tablegate.examples import CONTRACTS
 
-from tests.kit.tables import RATINGS
-from tests.kit.wheels import PROJECTS, Environment, build_wheels, files_of, wheel_of
+from tests.kit.programs.wheels import PROJECTS, Environment, build_wheels, files_of, wheel_of
 
+RATINGS = CONTRACTS / "examples/ratings/v1/ratings.proto"
 GATEWAY_BYTES_MAX = 90_000_000
 DEMO_TIMEOUT_S = 280
 PACKAGES = {

@@ -3,14 +3,13 @@
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.kit.tables import ROOT
-
 PUBLIC = ("tablegate.jobs", "tablegate.jobs.running", "tablegate.jobs.testing", "tablegate.client")
-GOLDEN = ROOT / "tests/golden/public_names.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/public_names.txt"
 
 
 @pytest.mark.parametrize("name", PUBLIC)

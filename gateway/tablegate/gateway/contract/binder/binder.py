@@ -7,7 +7,7 @@ by problem:
 2. `tables`: bind each message with a `table` option: name, columns, key, partitioning, window, retention.
 3. `results`: find the table that a method reads, by the row in its response.
 4. `queries`, `fields`: bind the request and the response of each method by the kind of its query.
-5. `http_rules`: make routes of the `google.api.http` options.
+5. `routes`: make routes of the `google.api.http` options.
 
 It touches no files and no network: descriptors in, catalogue out.
 """
@@ -29,9 +29,9 @@ from tablegate.gateway.contract.binder.files import (
 from tablegate.gateway.contract.binder.problems import ContractError, Problem, Problems
 from tablegate.gateway.contract.binder.queries import KINDS, Timeouts
 from tablegate.gateway.contract.binder.results import find_table
+from tablegate.gateway.contract.binder.routes import http_routes
 from tablegate.gateway.contract.binder.tables import bind_tables, find_rows
 from tablegate.gateway.contract.catalogue import Catalogue, Query, Table
-from tablegate.gateway.contract.http_rules import http_routes
 from tablegate.v1 import options_pb2
 
 __all__ = ["ContractError", "Problem", "bind", "merge"]

@@ -19,8 +19,7 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.kit.tables import ROOT
-
+ROOT = Path(__file__).parents[3]
 PROJECTS = {
     "tablegate": ".",
     "tablegate-client": "clients/python",
