@@ -137,8 +137,8 @@ def _run(*words: str) -> Result:
     [
         (["nothing"], 'this gateway has no table "nothing": it has ratings'),
         (["ratings", "movie=3"], 'SubscribeRatingsRequest has no field "movie"'),
-        (["ratings", "--resume", "TMP/junk"], "has no token of this gateway, table and fields: delete the file"),
-        (["ratings", "--resume", "TMP/binary"], "is no token file"),
+        (["ratings", "--resume", "TMP/junk"], "has no token for this gateway, table and fields: delete it"),
+        (["ratings", "--resume", "TMP/binary"], "is not a token file"),
         (["ratings", "--resume", "/proc/none/token"], '"/proc/none/token" cannot be used for --resume'),
         (["ratings", 'subscribe_options={"progress_interval": "-1s"}'], "INVALID_ARGUMENT (INVALID_FIELD)"),
     ],

@@ -22,7 +22,7 @@ from tablegate.examples.samples import (
     stocks,
     topics,
 )
-from tablegate.gateway.contract.partitioner import murmur2_partition
+from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.jobs.jars import SetupError
 
 from tests.kit.job import folds

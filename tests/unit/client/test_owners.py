@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.keys import encode_key
-from tablegate.gateway.contract.partitioner import crc32_partition
+from tablegate.gateway.contract.keys import crc32_partition, encode_key
 from tablegate.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
 from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
 

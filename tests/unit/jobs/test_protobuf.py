@@ -265,7 +265,7 @@ def test_wrong_message_is_refused(form: Protobuf, words: str) -> None:
             b'syntax = "proto3";\nmessage Order { int32 }',
             "bad.proto:2:23: Expected field name; correct the message file",
         ),
-        ("bad.binpb", b"no descriptors", "is no descriptor set"),
+        ("bad.binpb", b"no descriptors", "is not a descriptor set"),
     ],
 )
 def test_wrong_file_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
