@@ -1,7 +1,7 @@
 """Records of a table's sources to its rows: joined, grouped by key, aggregated.
 
 A join is an aggregate: the union of its sides grouped by the key, of each `Latest` side the newest row. So any side may
-come first, be replaced or be deleted, no window is needed, and Real-time Mode takes it.
+come first, be replaced or be deleted, no window is needed, and Real-time Mode supports it.
 """
 
 from collections.abc import Mapping

@@ -151,7 +151,7 @@ def dead_letters(sides: Sequence[Records], topic: str, *, ignored: Iterable[str]
     fields = f"'{topic}', CAST(NULL AS INT), {KAFKA_COLUMN}.key, {KAFKA_COLUMN}.value, array({headers})"
     record = f"CAST(struct({fields}) AS {RECORD_TYPE})"
     return (
-        every.coalesce(1)  # one task for all partitions, so that it takes one slot: `realtime_slots`
+        every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
         .where(f"{REASON_COLUMN} IS NOT NULL OR {IGNORED_COLUMN} IS NOT NULL")
         .observe(_COUNTS, *(sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted))
         .where(f"{REASON_COLUMN} IS NOT NULL")

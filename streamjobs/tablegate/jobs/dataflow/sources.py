@@ -196,7 +196,7 @@ def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> D
 
 
 def order_sql(source: Source) -> str:
-    """Return the SQL by which a key's records are told newer from older; offsets order them only in one partition."""
+    """Return the SQL that orders a key's records by age. Offsets do so only within one partition."""
     if source.keyed:
         return f"{KAFKA_COLUMN}.offset"
     return f"struct({KAFKA_COLUMN}.timestamp, {KAFKA_COLUMN}.partition, {KAFKA_COLUMN}.offset)"

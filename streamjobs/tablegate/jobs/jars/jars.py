@@ -58,8 +58,8 @@ class Artifact(NamedTuple):
 def fetch(artifacts: Iterable[Artifact], work: Path, progress: Progress) -> dict[Artifact, Path]:
     """Fetch exactly `artifacts` into the directory `work`; return the file of each that arrived.
 
-    Nothing is resolved and nothing is checked: the caller knows the checksums. That takes one request a jar, where
-    following the POMs takes ten.
+    Nothing is resolved and nothing is checked, as the caller knows the checksums. That is one request a jar; following
+    the POMs would be ten.
     """
     wanted = list(artifacts)
     return _run(wanted, work, progress=lambda jars: progress(min(jars, len(wanted)), len(wanted)), resolve=False)

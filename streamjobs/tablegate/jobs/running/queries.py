@@ -109,7 +109,7 @@ def _interval(seconds: float) -> str:
 
 
 class _Progress:
-    """Reports of one query, each once. Spark keeps one for each batch, and one a second while there is no data."""
+    """The progress reports of one query, each once. Spark makes one for each batch, and one a second without data."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Any = query._jsq
@@ -171,7 +171,7 @@ class QueryMonitor:
         """How far the sources were read when the newest batch was done, by topic and partition."""
 
     def poll(self) -> None:
-        """Look once at the queries; raise as `_Progress.check` does."""
+        """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
         for query in self._all:
             query.check(self._plan)
         reports = self._table.unseen()
