@@ -13,6 +13,7 @@ from tablegate.jobs.kafka.topics import Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_contract
 from tablegate.jobs.planning.plan import check_changelog, check_succession, make_manifest
+from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.session import check_slots, local_slots
 from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
@@ -118,3 +119,10 @@ def test_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = json.loads(capsys.readouterr().out)
     assert line.pop("time").endswith("Z")
     assert line == {"event": "batch", "batch": 3}
+
+
+def test_the_phases_of_a_handover_follow_each_other_once() -> None:
+    phases = [HandoverPhase.BUILDING]
+    while phases[-1] in TRANSITIONS:
+        phases.append(TRANSITIONS[phases[-1]])
+    assert phases == list(HandoverPhase)
