@@ -116,7 +116,7 @@ def make_plan(
         # Numbers go on after a reset, or tokens of the old table would be valid for the new one.
         newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
         generation = max(table.generation, newest)
-    check_succession(table, contract, old, generation)
+    check_contract_unchanged(table, contract, old, generation)
     changelog = admin.ensure(
         changelog_name(table.name, generation),
         changelog_settings(_lifetime_us(contract)),
@@ -309,7 +309,7 @@ def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
         )
 
 
-def check_succession(
+def check_contract_unchanged(
     table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
 ) -> None:
     """Raise `JobError` where a job of this declaration must not follow the one that wrote `old`."""
