@@ -200,7 +200,7 @@ def test_a_gateway_alone_names_nobody() -> None:
 
 def test_what_is_not_understood_goes_anywhere() -> None:
     path, request = _request("GetRating", movie_id=1)
-    for told in (
+    for damaged in (
         b"\xff",
         b"",
         _told([("a:7",)] * PARTITIONS, partitioner=9),
@@ -208,7 +208,7 @@ def test_what_is_not_understood_goes_anywhere() -> None:
         _told([("a:7",)] * PARTITIONS, key=[("another", 1)]),
     ):
         owners = _owners()
-        owners.apply("ratings", told)
+        owners.apply("ratings", damaged)
         _prove(owners)
         assert list(_endpoints(owners, path, request)) == []
 
