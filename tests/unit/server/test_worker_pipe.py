@@ -12,7 +12,8 @@ from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.topic_ends import EndsUnknown
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd, WorkerEnd, WorkerPipe, close_pipe, open_pipe
-from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges, StoredPartition
+from tablegate.gateway.stores.base import StoredPartition
+from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges
 
 from tests.kit.changes import position
 from tests.kit.memory_store import MemoryStore

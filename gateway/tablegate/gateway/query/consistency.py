@@ -28,8 +28,7 @@ from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
-from tablegate.gateway.stores.base import Position, Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings

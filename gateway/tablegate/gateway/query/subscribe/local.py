@@ -36,8 +36,7 @@ from tablegate.gateway.query.subscribe.broadcaster import (
 from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, givers_of
 from tablegate.gateway.query.subscribe.selections import Select, selection_reader
-from tablegate.gateway.stores.base import Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,

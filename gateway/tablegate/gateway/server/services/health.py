@@ -119,12 +119,12 @@ class Health:
 
     async def _watch(self, data: bytes, _call: Call) -> AsyncIterator[bytes]:
         service = _service_of(data)
-        told = None
+        sent = None
         while True:
             changed = self._changed
             status = self._status(service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield _response(status)
             if self._draining:
                 raise ShuttingDown
