@@ -126,6 +126,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until a signal or `stop`; all processes have ended when it returns."""
+        # A signal that comes just before `select` would be noticed after it only: this pipe wakes it.
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -196,6 +197,7 @@ class Supervisor:
         assert process.stdout is not None
         self._selector.unregister(process.stdout)
         process.stdout.close()
+        # Its output is closed, so it can say nothing more: what still runs of it is of no use.
         try:
             code = process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -216,6 +218,7 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         self._stopping = True
+        # Workers drain while the replicator still applies: what they answer until their end is fresh.
         self._stop([child for child in self._children if child.spec.first_to_stop])
         self._stop(self._children)
 

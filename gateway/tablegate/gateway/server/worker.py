@@ -123,6 +123,7 @@ class _Worker:
             self._pipe.listen()
         self._store.refresh()
         await self._server.start()
+        # What lives as long as the process is no garbage: a full collection would take milliseconds of the event loop.
         gc.collect()
         gc.freeze()  # what is here stays: no collection looks at it again
         send_event(LISTENING)
@@ -138,7 +139,8 @@ class _Worker:
         """Do what is due: on a timer, so that it costs the same however often the replicator commits."""
         now_s = time.monotonic()
         if self._store.refresh():
-            self._notifier.notify()  # of what the replicator said before, this store may have nothing
+            # Notifications were of the store before: whoever waits reads this one.
+            self._notifier.notify()
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + COUNTS_EVERY_S
             self._metrics.publish()

@@ -225,6 +225,7 @@ class ChangeBroadcaster:
                 continue
             self.unserved.discard(partition)
             self.positions[partition] = position
+            # Changes of several partitions go out in one message until the budget is used up.
             while True:
                 changes, self.marks[partition] = read_changes(
                     snapshot, self.store_id, partition, self.marks[partition], position, budget
@@ -236,7 +237,7 @@ class ChangeBroadcaster:
                 unsent, budget = [], ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
                 messages += 1
                 if messages == PUBLISH_MESSAGES_MAX:
-                    return False
+                    return False  # this partition stays among the changed: its mark says where it goes on
             self._changed.discard(partition)
         self._send(unsent, is_whole=True)
         return True
@@ -261,6 +262,7 @@ class ChangeBroadcaster:
                 if holds(change.key)
             ]
             group.publish(selected, self, is_whole=is_whole)
+        # Groups of certain keys are found by the changed keys: a thousand of them cost nothing where others change.
         if self._by_key:
             found: defaultdict[SubscriberGroup, list[PastChange]] = defaultdict(list)
             for _, past in changes:
@@ -284,6 +286,7 @@ class ChangeBroadcaster:
 
         What is named alike gets the same: it has the same selection, and its messages are encoded alike.
         """
+        # Whom nobody followed may be anywhere: it begins where the first subscriber is.
         if not self._groups:
             self.marks, self.positions, self.unserved, self._changed = {}, {}, set(), set()
         if any(self.marks.get(partition, mark) != mark for partition, mark in marks.items()):

@@ -54,6 +54,7 @@ def _is_live(snapshot: Snapshot, name: str, directory: Directory) -> bool:
     state = snapshot.table(name)
     if state is None or state.problem or not state.HasField("manifest"):
         return False
+    # It ends at the first that is missing, so that a gateway that restores spends no time on what is there already.
     for partition in map(Partition, range(state.manifest.partition_count)):
         position = snapshot.position(StoreId(state.store_id), partition)
         is_here = position is not None and position.phase is Phase.LIVE

@@ -100,7 +100,7 @@ class LmdbSnapshot(Snapshot):
         prefix = layout.partition_prefix(store_id, partition)
         full_keys = [prefix + key for key in keys]
         with self._transaction.cursor(self._environment.rows) as cursor:
-            found = dict(cursor.getmulti(sorted(set(full_keys))))
+            found = dict(cursor.getmulti(sorted(set(full_keys))))  # in order, each page is visited once
         return [None if (value := found.get(key)) is None else layout.live_row(value) for key in full_keys]
 
     @override
@@ -228,6 +228,7 @@ class LmdbStore(LmdbReader, OwnStore):
                     while more:
                         store_id = layout.store_id_of(cursor.key())
                         found.add(store_id)
+                        # One step for each store id, however many rows it has.
                         more = cursor.set_range(layout.store_prefix(StoreId(store_id + 1)))
         return found
 
@@ -242,6 +243,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        # Refused before the disk is full: logs, and the status that says so, need some room.
         if self._free_bytes() < environments.FREE_BYTES_MIN:
             least_mib = environments.FREE_BYTES_MIN >> 20
             raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
@@ -255,6 +257,7 @@ class LmdbStore(LmdbReader, OwnStore):
         self, transaction: Any, prefix: bytes, changes: Sequence[Change]
     ) -> tuple[Iterator[PastChange], int, list[Change]]:
         """Write the newest of each key where it is newer than what is stored; return applied, their number, stale."""
+        # A batch mostly has each key once. Where it has not, versions decide: the last record need not be the newest.
         newest = {change.key: change for change in reversed(changes)}  # of each key, its first
         if len(newest) < len(changes):
             for change in changes:
@@ -266,6 +269,7 @@ class LmdbStore(LmdbReader, OwnStore):
             listed = [(layout.offset_key(prefix, change.offset), layout.pack_tombstone(change)) for change in deletes]
             with transaction.cursor(self._environment.tombstones) as cursor:
                 cursor.putmulti(listed)
+        # All keys are new and come once, as in a restore: there is nothing to compare, and nothing was there before.
         if not stored and len(newest) == len(changes):
             return (PastChange(*change, None) for change in changes), len(changes), []
         applied, stale = _split(changes, stored)
@@ -278,6 +282,7 @@ class LmdbStore(LmdbReader, OwnStore):
         value = transaction.get(prefix, db=self._environment.positions)
         stored, count = (None, 0) if value is None else layout.unpack_position(value)
         with transaction.cursor(self._environment.history) as cursor:
+            # Changes of a restore are nobody's news: writing them to the history would double its cost.
             if position.phase is Phase.RESTORING:
                 _drop_oldest(cursor, prefix, count)
                 new, count = replace(position, history_start=position.next_offset), 0
@@ -325,7 +330,8 @@ class LmdbStore(LmdbReader, OwnStore):
             while more and removed < limit and cursor.key().startswith(prefix):
                 time_ms, key = layout.unpack_tombstone(cursor.value())
                 if time_ms >= before_ms:
-                    break
+                    break  # they are in order of offset, and so of time
+                # The key may have a row again, or a younger tombstone: then only the entry in the list goes.
                 value = transaction.get(prefix + key, db=self._environment.rows)
                 if value is not None and layout.is_tombstone_of(value, time_ms):
                     transaction.delete(prefix + key, db=self._environment.rows)
@@ -349,6 +355,7 @@ class LmdbStore(LmdbReader, OwnStore):
                 cursor = transaction.cursor(database)
                 more = cursor.set_range(prefix)
                 while more and cursor.key().startswith(prefix):
+                    # Positions go whole: a partition without one is not read, whatever is left of its rows.
                     if limit <= 0 and database is not environment.positions:
                         return False
                     limit -= 1

@@ -185,7 +185,7 @@ class RedisSnapshot(Snapshot):
             now, found = self._connection.call(READ_VALUES, (at.position, at.rows), (self._keys.gateway, *asked))
             values += found
             if now == moment.value:
-                continue
+                continue  # nothing was written since: mostly
             moved = self._moved(moment, now)
             if any(value is None or offset_of(value) >= moment.position.next_offset for value in found):
                 undone.update(self._first_changes(part, moment, moved))
@@ -218,6 +218,7 @@ class RedisSnapshot(Snapshot):
             undone = {} if now == moment.value else self._first_changes(part, moment, self._moved(moment, now))
             if not undone:
                 return rows
+            # Taking back may remove rows of the range: what lies behind its edge is then to be read, too.
             is_whole = len(keys) < asked
             rows = _taken_back(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
             if is_whole or len(rows) >= limit:

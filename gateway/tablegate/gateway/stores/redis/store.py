@@ -302,6 +302,7 @@ class RedisStore(RedisReader, StoreWriter):
         known = self._known(part)
         if known is not None and len(changes) >= CHECK_CHANGES_MIN:
             known, changes = self._not_applied(part, known, changes)
+        # What this process brought before is stale when it comes again; what others brought is just not new.
         brought = self._brought.get(part, -1 if known is None else known.position.next_offset)
         gateway, history_max = self._keys.gateway, self._history_changes_max
         arguments = [gateway, _known_bytes(known), history_max, brought, pack_position(position)]
