@@ -109,7 +109,7 @@ class LiveTable:
         except (PartitionUnavailable, StoreUnavailable):
             if broadcaster is not None:
                 # What was to be read is not known to be whole any more: read all of it when that is possible again.
-                broadcaster.set_unserved(list(broadcaster.marks))
+                broadcaster.set_unserved(list(broadcaster.change_positions))
                 broadcaster.add_changed()
                 if broadcaster.has_subscribers:
                     self._publish_in(RETRY_S)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.subscribe import broadcaster as broadcaster_module
-from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Marks, Positions, Subscriber
+from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
 
@@ -42,7 +42,7 @@ class Encoder:
         self.given: dict[bytes, list[Given]] = {}
         self.whole: dict[bytes, bool] = {}
 
-    def __call__(self, given: Sequence[Given], marks: Marks, at: Positions, is_whole: bool) -> bytes:
+    def __call__(self, given: Sequence[Given], marks: ChangePositions, at: Positions, is_whole: bool) -> bytes:
         data = (b"%d;" % len(self.given)).ljust(self.size, b".")
         self.given[data], self.whole[data] = list(given), is_whole
         return data
@@ -385,7 +385,7 @@ class Follower:
             return
         while (message := subscriber.pop()) is not None:
             self.copy.take(self.encoder.given[message.data])
-            self.copy.cursor.marks = dict(message.marks)
+            self.copy.cursor.marks = dict(message.change_positions)
             self.copy.check(world)
 
     def come_back(self, world: World, broadcaster: ChangeBroadcaster) -> None:

@@ -327,12 +327,14 @@ class SubscribeRun:
             while (message := member.pop()) is not None:
                 yield message.data
             if (newest := member.newest) is not None:
-                self._cursor.marks, self._pace.told_s = dict(newest.marks), newest.made_s
+                self._cursor.marks, self._pace.told_s = dict(newest.change_positions), newest.made_s
                 member.newest = None
             if member.is_evicted:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
-            self._cursor.marks = {partition: feed.marks[partition] for partition in self._selection.partitions}
+            self._cursor.marks = {
+                partition: feed.change_positions[partition] for partition in self._selection.partitions
+            }
             if self._leaves:
                 self._check_served(feed)
             end = self._pace.ending()
