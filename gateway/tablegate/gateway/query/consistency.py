@@ -41,8 +41,7 @@ from tablegate.gateway.query.errors import (
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.stores.base import Position, Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of

@@ -57,6 +57,7 @@ class LiveTable:
         broadcaster = self._broadcaster
         if broadcaster is None or not broadcaster.has_subscribers:
             return
+        # What has changed is noted even where publishing is due already: that reads whatever is noted by then.
         if changes.everything:
             broadcaster.add_changed()
         else:
@@ -107,7 +108,8 @@ class LiveTable:
                 self.publish(snapshot, self._access.served(snapshot))
         except (PartitionUnavailable, StoreUnavailable):
             if broadcaster is not None:
-                broadcaster.set_unserved(list(broadcaster.marks))
+                # What was to be read is not known to be whole any more: read all of it when that is possible again.
+                broadcaster.set_unserved(list(broadcaster.change_positions))
                 broadcaster.add_changed()
                 if broadcaster.has_subscribers:
                     self._publish_in(RETRY_S)

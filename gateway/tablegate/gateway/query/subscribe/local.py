@@ -41,8 +41,7 @@ from tablegate.gateway.query.subscribe.broadcaster import (
 from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
 from tablegate.gateway.query.subscribe.selections import Select, selection_reader
-from tablegate.gateway.stores.base import Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
@@ -345,13 +344,13 @@ class LocalStream:
             while (message := member.pop()) is not None:
                 yield message.data
             if (newest := member.newest) is not None:
-                self._cursor.change_positions, self._pace.sent_s = dict(newest.marks), newest.made_s
+                self._cursor.change_positions, self._pace.sent_s = dict(newest.change_positions), newest.made_s
                 member.newest = None
             if member.is_evicted:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
             self._cursor.change_positions = {
-                partition: feed.marks[partition] for partition in self._selection.partitions
+                partition: feed.change_positions[partition] for partition in self._selection.partitions
             }
             if self._may_leave:
                 self._check_served(feed)

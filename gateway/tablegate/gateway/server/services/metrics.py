@@ -56,7 +56,7 @@ class Metrics:
         text = json.dumps(numbers)
         if text == self._published:
             return
-        with suppress(OSError):  # a full disk: the others tell what they have of an earlier moment
+        with suppress(OSError):  # a full disk: the other workers show what it had of an earlier moment
             self._file.parent.mkdir(exist_ok=True)
             draft = self._file.with_suffix(".new")
             draft.write_text(text)
@@ -88,7 +88,7 @@ class Metrics:
             with self._store.snapshot() as snapshot:
                 yield from _store_lines(GetStatusResponse.FromString(snapshot.status()))
         except StoreUnavailable:
-            return  # what is not known is not told
+            return  # what is not known is left out
 
 
 def _store_lines(status: GetStatusResponse) -> Iterator[str]:
