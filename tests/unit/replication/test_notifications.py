@@ -9,7 +9,7 @@ from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-from tests.kit.cluster_world import Member, World
+from tests.kit.replication.replicators import Member, World
 from tests.kit.seeds import seeds
 
 

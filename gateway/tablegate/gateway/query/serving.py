@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.catalogue import Partitioner, Table
-from tablegate.gateway.contract.keys import KeyType, encode_key
-from tablegate.gateway.contract.partitioner import murmur2_partition
+from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.call import Fields, TopicEnds

@@ -56,7 +56,9 @@ def join(
         cursor = Cursor()
         while not step(snapshot, STORE, positions(snapshot), selection, cursor, budget=ReadBudget(9, 999)).is_whole:
             pass
-        return broadcaster.join(name or str(selection), selection, encoder, cursor.change_positions, positions(snapshot))
+        return broadcaster.join(
+            name or str(selection), selection, encoder, cursor.change_positions, positions(snapshot)
+        )
 
 
 def joined(
