@@ -17,8 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.http.protocols import web_protocols
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.plans import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods

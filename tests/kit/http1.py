@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from tablegate.gateway.http.exchange import Exchange, Head, Trailer
-from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 
 OK = Head(200, ((b"content-type", b"text/plain"),))
 TOO_LARGE = Head(413, ((b"content-type", b"text/plain"),))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf import descriptor_pool
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.http.rest.pages import Pages
+from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol

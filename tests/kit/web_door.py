@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pool
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.http.protocols import web_protocols
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.notifier import Notifier

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tablegate.gateway.http import h1_connection as http1
 from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.h1 import connection as http1
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
@@ -19,9 +19,9 @@ from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.rest.json_codec import VALUES_MAX
 from tablegate.gateway.http.rpc import calls as door_calls
-from tablegate.gateway.http.rpc import envelopes
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, unzipped
-from tablegate.gateway.http.rpc.grpc import error_fields
+from tablegate.gateway.http.rpc import grpc
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, checked_encoding, unzipped
+from tablegate.gateway.http.rpc.grpc import envelope, error_fields
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
@@ -292,7 +292,7 @@ class _Pieces:
 
 def _messages(*pieces: bytes) -> list[bytes]:
     async def run() -> list[bytes]:
-        return [message async for message in envelopes.messages(_Pieces(*pieces), None)]  # type: ignore[arg-type]
+        return [message async for message in grpc.messages(_Pieces(*pieces), None)]  # type: ignore[arg-type]
 
     return asyncio.run(run())
 
@@ -502,7 +502,7 @@ def test_calls_of_grpc_come_by_post_and_errors_keep_their_trailer() -> None:
 def test_flags_of_a_message_are_checked() -> None:
     for flags, encoding in ((1, None), (2, b"gzip"), (0x80, None)):
         with pytest.raises(InvalidField):
-            envelopes.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding)
+            grpc.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding)
 
 
 def test_files_of_tls_are_strict(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from tablegate.gateway.http.h1.connection import Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Limits
 
 from tests.kit.http1 import Client, Http1Server, http1_server, until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from google.rpc import code_pb2
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
+from tablegate.gateway.http.rpc.calls import HTTP_STATUSES
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
 from tests.kit.gateway import soon

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
-from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 

@@ -1,14 +1,5 @@
 """The server's side of one HTTP/2 connection (RFC 9113), without I/O: bytes in, events out, and frames in a list.
 
-    connection = ServerConnection(body_bytes_max=1_000_000, new_stream=Stream)
-    connection.receive_data(data)
-    while connection.unread and (event := connection.next_event()) is not NEED_DATA:
-        if isinstance(event, Stream):
-            connection.send_response(event, header_block, body, trailer_block)
-    connection.widen_windows()
-    write(b"".join(connection.output))
-    connection.output.clear()
-
 How it works. `receive_data` keeps bytes. `next_event` takes one frame from them, changes states and windows, and says
 what that means to whoever serves requests; so the caller decides how many frames have their turn. Each kind of frame
 has a method, `_receive_…_frame`. A stream's state changes by `Stream.move` alone, as `TRANSITIONS` says.
@@ -348,10 +339,8 @@ class ServerConnection(SendingHalf[StreamT]):
     # Other frames.
 
     def _receive_window_update_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
-        if len(payload) != 4:
-            raise Http2ConnectionError(FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong length")
+        increment = frames.decode_window_update(payload)
         self.budget.count_empty_frame(1, "too many window updates")
-        increment = int.from_bytes(payload, "big") & WINDOW_MAX
         if stream_id == 0:
             self.send_window += increment
             if increment == 0:
@@ -397,8 +386,7 @@ class ServerConnection(SendingHalf[StreamT]):
     def _receive_ping_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
         if stream_id:
             raise Http2ConnectionError(PROTOCOL_ERROR, "PING on a stream")
-        if len(payload) != 8:
-            raise Http2ConnectionError(FRAME_SIZE_ERROR, "PING of a wrong length")
+        frames.check_length(payload, 8, "PING")
         self.budget.count_ping(idle=not self.streams)
         if not flags & ACK:
             self.output.append(frames.frame(PING, ACK, 0, payload))
@@ -407,8 +395,7 @@ class ServerConnection(SendingHalf[StreamT]):
         return None
 
     def _receive_rst_stream_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
-        if len(payload) != 4:
-            raise Http2ConnectionError(FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
+        frames.check_length(payload, 4, "RST_STREAM")
         stream = self.streams.get(stream_id)
         if stream is None:
             next_state(self._state_of(stream_id), RECEIVE_RST_STREAM)
@@ -430,8 +417,7 @@ class ServerConnection(SendingHalf[StreamT]):
     def _receive_priority_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
         if stream_id == 0:
             raise Http2ConnectionError(PROTOCOL_ERROR, "PRIORITY without a stream")
-        if len(payload) != 5:
-            raise Http2ConnectionError(FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
+        frames.check_length(payload, 5, "PRIORITY")
         self.budget.count_empty_frame(1, "too many priorities")
         frames.check_priority(payload, stream_id)
         return None

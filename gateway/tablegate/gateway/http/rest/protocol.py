@@ -11,10 +11,16 @@ from tablegate.gateway.contract.http_rules import HttpRoute
 from tablegate.gateway.http.exchange import Exchange, Head, Kept
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, compact
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error
-from tablegate.gateway.http.rpc.envelopes import GZIP, unzipped
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES, retry_after
+from tablegate.gateway.http.rpc.calls import (
+    GZIP,
+    HTTP_STATUSES,
+    Calls,
+    FramedCall,
+    ServedCall,
+    as_query_error,
+    retry_after,
+    unzipped,
+)
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
 from typing_extensions import override

@@ -4,23 +4,58 @@ import asyncio
 import logging
 import time
 import traceback
+import zlib
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
-from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.exchange import Exchange, Head
 from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
-from tablegate.gateway.query.errors import DeadlineExceeded, Internal, QueryError, ShuttingDown, code_of
+from tablegate.gateway.query.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidField,
+    NotServed,
+    Overloaded,
+    QueryError,
+    RequestTooLarge,
+    ShuttingDown,
+    code_of,
+)
+from typing_extensions import override
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
 STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves places to three others
 CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
 CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
+GZIP = b"gzip"
+MESSAGE_BYTES_MAX = 256 * 1024  # of a request: 1,000 keys of 250 bytes
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
 _logger = logging.getLogger("tablegate.gateway.http")
+
+HTTP_STATUSES: Mapping[int, int] = {
+    code_pb2.CANCELLED: 499,
+    code_pb2.UNKNOWN: 500,
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.ALREADY_EXISTS: 409,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.ABORTED: 409,
+    code_pb2.OUT_OF_RANGE: 400,
+    code_pb2.UNIMPLEMENTED: 501,
+    code_pb2.INTERNAL: 500,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DATA_LOSS: 500,
+}
+"""HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 
 class ServedCall(ABC):
@@ -77,6 +112,39 @@ class ServedCall(ABC):
     def end(self) -> None:
         """End a stream."""
         raise NotImplementedError
+
+
+class ConcurrencyLimit:
+    """Those of one kind of call, `kind` in the plural. One event loop."""
+
+    def __init__(self, kind: str, *, most: int, most_of_principal: int) -> None:
+        self.taken = 0
+        self._kind = kind
+        self._most = most
+        self._most_of_principal = most_of_principal
+        self._taken_of: Counter[str] = Counter()  # only of those who have one
+
+    @contextmanager
+    def held(self, principal: str | None) -> Iterator[None]:
+        """Hold a place for as long as the context; raise `Overloaded` where none is left, for all or for this one."""
+        if self.taken >= self._most:
+            raise Overloaded(f"all clients together have {self._most} {self._kind} at work here; back off")
+        if principal is not None and self._taken_of[principal] >= self._most_of_principal:
+            raise Overloaded(
+                f"the subject of your certificate has {self._most_of_principal} {self._kind} at work here, which is as "
+                "many as one client may have; end some, or back off"
+            )
+        self.taken += 1
+        if principal is not None:
+            self._taken_of[principal] += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            if principal is not None:
+                self._taken_of[principal] -= 1
+                if not self._taken_of[principal]:
+                    del self._taken_of[principal]
 
 
 class Calls:
@@ -189,6 +257,47 @@ class Calls:
         self.failed[path, code_of(error)] += 1
 
 
+class FramedCall(ServedCall):
+    """A call whose answer ends with a frame of its own, in the body."""
+
+    __slots__ = ("_begun", "_head")
+
+    def __init__(self, calls: Calls, exchange: Exchange, head: Head) -> None:
+        super().__init__(calls, exchange)
+        self._head = head
+        self._begun = False
+
+    @abstractmethod
+    def framed(self, message: bytes) -> bytes:
+        """Return the frame of a message."""
+
+    @override
+    async def send(self, message: bytes) -> None:
+        self._begin()
+        await self.exchange.send(self.framed(message))
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        return self._begun and self.exchange.offer(self.framed(message))
+
+    def end_with(self, frames: bytes) -> None:
+        """Send the last frames, and end the answer."""
+        if not self._begun:
+            self.exchange.respond(self._head, frames)
+            return
+        # A client that does not read makes the last frame wait, too; whoever ended the call does not.
+        self.exchange.on_gone = asyncio.ensure_future(self._finish(frames)).cancel
+
+    async def _finish(self, frames: bytes) -> None:
+        await self.exchange.send(frames)
+        self.exchange.end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.exchange.begin(self._head)
+
+
 def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
     """Return the principal of a call; None where there is none, or where it comes from a gateway.
 
@@ -208,3 +317,33 @@ def as_query_error(error: Exception, path: str) -> QueryError:
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     _logger.error("a handler failed", extra={"method": path, "error": type(error).__name__, "stack": where})
     return Internal()
+
+
+def retry_after(error: QueryError) -> Fields:
+    """Return the field that says when to try again, in whole seconds; nothing where that would be no use."""
+    if error.retry_after_ms is None:
+        return ()
+    return ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
+
+
+def checked_encoding(encoding: bytes | None) -> bytes | None:
+    """Return the compression that a request names, None for none; raise `NotServed` at one that is not known here."""
+    if encoding in (None, b"", b"identity"):
+        return None
+    if encoding == GZIP:
+        return encoding
+    raise NotServed("the request's compression is not known here; use gzip or none")
+
+
+def unzipped(data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
+    """Return what gzip packed; raise `RequestTooLarge` where it is longer, without unpacking the rest."""
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        plain = inflater.decompress(data, bytes_max + 1)
+    except zlib.error:
+        raise InvalidField("", "the request says gzip and is not; check the client") from None
+    if len(plain) > bytes_max:
+        raise RequestTooLarge(bytes_max)
+    if not inflater.eof:
+        raise InvalidField("", "the request's gzip ends early; check the client")
+    return plain

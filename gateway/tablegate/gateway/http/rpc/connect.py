@@ -14,18 +14,19 @@ from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
 from tablegate.gateway.http.exchange import TEXT, Exchange, Head, Kept
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error
-from tablegate.gateway.http.rpc.envelopes import (
+from tablegate.gateway.http.rpc.calls import (
     GZIP,
+    HTTP_STATUSES,
     MESSAGE_BYTES_MAX,
+    Calls,
+    FramedCall,
+    ServedCall,
+    as_query_error,
     checked_encoding,
-    envelope,
-    only_message,
+    retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.grpc import services_of, unknown_method
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES, retry_after
+from tablegate.gateway.http.rpc.grpc import envelope, only_message, services_of, unknown_method
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 from typing_extensions import override

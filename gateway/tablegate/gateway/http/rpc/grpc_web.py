@@ -8,10 +8,8 @@ import binascii
 import re
 
 from tablegate.gateway.http.exchange import TEXT, Exchange, Head
-from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.grpc import OK, MethodTable, error_fields, timeout_s
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, FramedCall, checked_encoding
+from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, only_message, timeout_s
 from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
 from typing_extensions import override

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.exchange import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase

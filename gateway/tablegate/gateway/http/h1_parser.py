@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 from tablegate.gateway.http.exchange import App
-from tablegate.gateway.http.h1.exchange import Http1Exchange
+from tablegate.gateway.http.h1_exchange import Http1Exchange
 
 SLICE_BYTES = 4 * 1024  # the most that is parsed at once: bounds the pipelined requests that are made of it
 

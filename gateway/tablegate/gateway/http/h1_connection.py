@@ -10,8 +10,8 @@ from enum import Enum, auto
 from typing import cast
 
 from tablegate.gateway.http.exchange import TEXT, App, Head
-from tablegate.gateway.http.h1.exchange import CLOSE, Http1Exchange
-from tablegate.gateway.http.h1.parser import SLICE_BYTES, Refusal, RequestParser
+from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
+from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.transport import Receiver
 from typing_extensions import override
 

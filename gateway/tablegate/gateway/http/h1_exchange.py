@@ -2,17 +2,46 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tablegate.gateway.http.exchange import Head, Trailer
-
-if TYPE_CHECKING:
-    from tablegate.gateway.http.h1.connection import Http1Connection
 
 CLOSE = b"connection: close\r\n"
 SENT_BYTES_MAX = 64 * 1024  # of one answer, before other connections have their turn: the client may read that fast
 _LAST_CHUNK = b"0\r\n\r\n"
 _BODILESS_STATUSES = frozenset({204, 304})
+
+
+class Connection(Protocol):
+    """The connection, as its exchanges see it."""
+
+    draining: bool
+
+    @property
+    def principal(self) -> str | None:
+        """Who the client is by its verified certificate."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has yet to read what was written."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    async def writable(self) -> None:
+        """Return when the client has read most of what was written, or is gone."""
+
+    def send_continue(self, exchange: "Http1Exchange") -> None:
+        """Ask the client for the body, if it waits for that."""
+
+    def note_answered(self, exchange: "Http1Exchange") -> None:
+        """Go on with the next request."""
+
+    def break_off(self, *, reset: bool) -> None:
+        """End without what was not sent; `reset` where the end alone would look like that of an answer."""
+
+    def advance(self) -> None:
+        """Parse and serve as far as possible, in the order of the requests."""
 
 
 class Http1Exchange:
@@ -41,7 +70,7 @@ class Http1Exchange:
     )
 
     def __init__(
-        self, connection: "Http1Connection", method: bytes, target: bytes, headers: Mapping[bytes, bytes], *, old: bool
+        self, connection: Connection, method: bytes, target: bytes, headers: Mapping[bytes, bytes], *, old: bool
     ) -> None:
         self.method = method
         self.target = target
@@ -57,7 +86,7 @@ class Http1Exchange:
         self.received = bytearray()  # of the body, not yet taken
         self.complete = False  # the whole request has come
         self.begun = False  # the answer
-        self._connection: Http1Connection | None = connection  # none: the answer is over, or the client gone
+        self._connection: Connection | None = connection  # none: the answer is over, or the client gone
         self._bodiless = method == b"HEAD"
         self._chunked = False
         self._coming: asyncio.Future[None] | None = None
@@ -118,7 +147,7 @@ class Http1Exchange:
         self._sent_bytes += len(data)
         return True
 
-    def _write(self, connection: "Http1Connection", data: bytes) -> None:
+    def _write(self, connection: Connection, data: bytes) -> None:
         connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self, trailer: Trailer | None = None) -> None:  # noqa: ARG002
@@ -165,13 +194,13 @@ class Http1Exchange:
         if on_gone is not None:
             on_gone()
 
-    def _note_head(self, connection: "Http1Connection", head: Head) -> None:
+    def _note_head(self, connection: Connection, head: Head) -> None:
         self.begun = True
         # An unfinished body would have to be read to its end before the next request: ending is cheaper.
         self.last = self.last or not self.complete or connection.draining
         self._bodiless = self._bodiless or head.status in _BODILESS_STATUSES
 
-    def _finish(self, connection: "Http1Connection") -> None:
+    def _finish(self, connection: Connection) -> None:
         self._leave()
         connection.note_answered(self)
 
