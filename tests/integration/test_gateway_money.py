@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 
 from tests.kit.go_tools import go_tool
 from tests.kit.memory_store import MemoryStore
+from tests.kit.server_thread import ServerThread
 from tests.kit.tables import SIGNER, FilledTable, catalogue_of
-from tests.kit.threaded_door import ThreadedDoor
 
 BALANCES = CONTRACTS / "examples/balances/v1/balances.proto"
 SERVICE = "examples.balances.v1.BalancesService"
@@ -62,7 +62,7 @@ def _door() -> HttpServer:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ThreadedDoor(_door) as door:
+    with ServerThread(_door) as door:
         yield f"127.0.0.1:{door.port}"
 
 

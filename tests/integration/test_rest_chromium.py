@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kit.chromium import PROGRAM, Chromium
-from tests.kit.rest_door import RestDoor
+from tests.kit.rest_server import RestServer
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")]
 
@@ -18,7 +18,7 @@ COUNT_REQUESTS = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Chromium]:
-    with RestDoor(WatchOn='get: "/watched"') as door, Chromium() as browser:
+    with RestServer(WatchOn='get: "/watched"') as door, Chromium() as browser:
         browser.open(f"http://127.0.0.1:{door.port}/docs")
         browser.wait_for("document.querySelector('.opblock')")
         browser.run(COUNT_REQUESTS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tablegate.client
 from tablegate.client import aio
-from tests.kit.ratings_door import SERVICE
+from tests.kit.ratings_server import SERVICE
 from tests.kit.tables import catalogue_of
 
 TIMEOUT_S = 60.0

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from tests.kit.certificates import Authority
 from tests.kit.memory_store import MemoryStore
+from tests.kit.server_thread import ServerThread
 from tests.kit.tables import RATINGS, SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
 
 ROWS = 120
 
@@ -35,7 +35,7 @@ def _status() -> GetStatusResponse:
 
 @contextmanager
 def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
-    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
         yield f"127.0.0.1:{door.port}"
 
 

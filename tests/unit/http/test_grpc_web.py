@@ -8,7 +8,7 @@ from google.rpc import error_details_pb2, status_pb2
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
 
 from tests.kit.tables import catalogue_of
-from tests.kit.web_door import SERVICE, Answer, WebClient
+from tests.kit.web_server import SERVICE, Answer, WebClient
 
 GET_RATING = f"{SERVICE}/GetRating"
 SCAN = f"{SERVICE}/ScanRatings"

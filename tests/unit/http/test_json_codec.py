@@ -12,7 +12,7 @@ from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, status_of
 
 from tests.kit.tables import catalogue_of, rating
-from tests.kit.web_door import SERVICE, codec
+from tests.kit.web_server import SERVICE, codec
 
 CODEC = codec()
 SECRET = "s3cret-value"

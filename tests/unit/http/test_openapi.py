@@ -14,9 +14,9 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi import openapi_document
 
 from tests.kit.contracts import VISITS, bind_visits
-from tests.kit.rest_door import RestDoor
+from tests.kit.rest_server import RestServer
 from tests.kit.tables import RATINGS, ROOT, catalogue_of
-from tests.kit.web_door import WebClient
+from tests.kit.web_server import WebClient
 
 validation = pytest.importorskip("openapi_spec_validator", reason="openapi-spec-validator is not installed")
 schemas = pytest.importorskip("openapi_schema_validator")
@@ -136,8 +136,8 @@ def test_templates_become_paths(tmp_path):
 def test_the_gateway_answers_what_the_document_says():
     document = document_of(catalogue_of())
     components = {"components": document["components"]}
-    with RestDoor() as door:
-        client = WebClient(door, http2=False)
+    with RestServer() as server:
+        client = WebClient(server, http2=False)
         for path, method, operation in _operations(document):
             if path.endswith(":subscribe"):
                 continue

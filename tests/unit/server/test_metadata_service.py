@@ -16,8 +16,8 @@ from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
 from tests.kit.cluster_doors import ALONE, EACH_ON_TWO, ClusterDoors
 from tests.kit.memory_store import MemoryStore
 from tests.kit.metadata import Asked, at, ranked_ids, refused
+from tests.kit.server_thread import ServerThread
 from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
 from tests.unit.server.conftest import ROWS
 
 
@@ -158,7 +158,7 @@ def test_all_who_watch_are_told_the_same(doors: ClusterDoors) -> None:
         third.cancel()
 
 
-class _LoneDoor(ThreadedDoor):
+class _LoneDoor(ServerThread):
     """A gateway that stands alone, whose table is published, moved and drained while it is watched."""
 
     def __init__(self) -> None:

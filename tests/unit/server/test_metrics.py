@@ -19,8 +19,8 @@ from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableSta
 
 from tests.kit.gateway import soon
 from tests.kit.memory_store import MemoryStore
+from tests.kit.server_thread import ServerThread
 from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
-from tests.kit.threaded_door import ThreadedDoor
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 PARENT = 17
@@ -45,7 +45,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def web(_methods: object, calls: Calls) -> list[Metrics]:
         return [Metrics(calls, store, tmp_path, name="worker-0", parent=PARENT)]
 
-    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from tablegate.gateway.http.exchange import TEXT, App, Head
+from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.transport import Receiver
@@ -28,18 +28,18 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Http1Limits:
     """What a client may ask of one connection."""
 
-    head_bytes_max: int = 16 * 1024  # request line and headers
-    head_s: float = 10.0  # from the first byte of a head, or from the start of the connection, to the head's end
+    header_bytes_max: int = 16 * 1024  # request line and headers
+    header_s: float = 10.0  # from the first byte of a request, or from the start of the connection, to its headers' end
     body_s: float = 30.0  # without a byte of an unfinished body
     idle_s: float = 75.0  # between requests; more than the 60 s of common load balancers, so that they close first
-    stall_s: float = 60.0  # without taking a byte of an answer
+    stall_s: float = 60.0  # without reading a byte of an answer
     linger_s: float = 2.0  # for the client to read a last answer, while what it still sends is thrown away
 
 
 class _Wait(Enum):
     """What a connection waits for, each with its own limit."""
 
-    HEAD = auto()
+    HEADERS = auto()
     BODY = auto()
     NEXT_REQUEST = auto()
     ANSWER = auto()  # of the app; no limit here
@@ -60,7 +60,7 @@ class Http1Connection(Receiver):
         self._app = app
         self._limits = limits
         self._on_closed = on_closed
-        self._parser = RequestParser(app, self._new_exchange, limits.head_bytes_max)
+        self._parser = RequestParser(app, self._new_exchange, limits.header_bytes_max)
         # What came and is not parsed: `_rest` from `_at` on.
         self._rest = b""
         self._at = 0
@@ -71,7 +71,7 @@ class Http1Connection(Receiver):
         self._writable: asyncio.Future[None] | None = None  # while the client does not read
         self._wait: _Wait | None = None
         self._since = 0.0
-        self._buffered = 0  # bytes written and not taken, at the last tick
+        self._buffered = 0  # bytes written that the client had not read at the last tick
 
     @property
     def idle(self) -> bool:
@@ -84,7 +84,7 @@ class Http1Connection(Receiver):
         """Who the client is by its verified certificate."""
         return cast("str | None", self._transport.get_extra_info("principal"))
 
-    # What the transport tells.
+    # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start."""
@@ -103,21 +103,21 @@ class Http1Connection(Receiver):
         self.advance()
 
     def eof_received(self) -> None:
-        """Take in that the client sends no more: the transport closes itself, after what was written."""
+        """End: the client sends no more, and the transport closes itself after what was written."""
         self._lose()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Take in the end."""
+        """Let everyone know who waits for the client."""
         self._lose()
         self.resume_writing()
         self._on_closed(self)
 
     def pause_writing(self) -> None:
-        """Take in that the client does not read."""
+        """Make those wait who write."""
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """Take in that the client has read."""
+        """Go on with what waited."""
         writable, self._writable = self._writable, None
         if writable is not None:
             writable.set_result(None)
@@ -131,14 +131,14 @@ class Http1Connection(Receiver):
         if work is not None:
             work.note_gone()
 
-    # What the listener asks.
+    # What the listener calls.
 
     def tick(self, now: float) -> None:
         """End what waits for too long; `now` in seconds, on any clock."""
         buffered = self._transport.get_write_buffer_size()
         wait = self._waits_for(buffered)
-        if self._parser.moved or wait is not self._wait or buffered != self._buffered:
-            self._parser.moved = False
+        if self._parser.progressed or wait is not self._wait or buffered != self._buffered:
+            self._parser.progressed = False
             self._wait = wait
             self._since = now
             self._buffered = buffered
@@ -165,13 +165,13 @@ class Http1Connection(Receiver):
             return _Wait.BODY if self._work.waits_for_body else _Wait.ANSWER
         if self._parser.coming is not None:
             return _Wait.BODY
-        return _Wait.HEAD if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
+        return _Wait.HEADERS if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
 
     def _limit_s(self, wait: _Wait) -> float:
         limits = self._limits
         match wait:
-            case _Wait.HEAD:
-                return limits.head_s
+            case _Wait.HEADERS:
+                return limits.header_s
             case _Wait.BODY:
                 return limits.body_s
             case _Wait.NEXT_REQUEST:
@@ -184,12 +184,12 @@ class Http1Connection(Receiver):
     def _time_out(self, wait: _Wait) -> None:
         if wait is _Wait.BODY:
             self._refuse(408, f"nothing of the request's body came for {self._limits.body_s:g} s")
-        elif wait is _Wait.HEAD and self._parser.begun:
-            self._refuse(408, f"the request's head was not whole after {self._limits.head_s:g} s")
+        elif wait is _Wait.HEADERS and self._parser.begun:
+            self._refuse(408, f"the request's headers were not whole after {self._limits.header_s:g} s")
         else:
             self.close()
 
-    # What exchanges ask.
+    # What exchanges call.
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -215,7 +215,7 @@ class Http1Connection(Receiver):
         exchange.expects_continue = False
 
     def note_answered(self, exchange: Http1Exchange) -> None:
-        """Take in that the request at work is answered."""
+        """Go on with the next request, or end."""
         self._work = None
         self._wait = None
         if exchange.last or (self.draining and self.idle):
@@ -310,8 +310,8 @@ class Http1Connection(Receiver):
             self.close()
 
     def _send_refusal(self, refusal: Refusal) -> None:
-        head, body = Head(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
-        self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (head.h1, len(body), CLOSE, body))
+        headers, body = ResponseHeaders(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
+        self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (headers.h1, len(body), CLOSE, body))
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:

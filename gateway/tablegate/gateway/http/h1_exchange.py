@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from tablegate.gateway.http.exchange import Head, Trailer
+from tablegate.gateway.http.exchange import ResponseHeaders, Trailer
 
 CLOSE = b"connection: close\r\n"
 SENT_BYTES_MAX = 64 * 1024  # of one answer, before other connections have their turn: the client may read that fast
@@ -83,7 +83,7 @@ class Http1Exchange:
         self.last = old  # the connection ends with this answer
         self.streams_body = False
         self.expects_continue = False
-        self.received = bytearray()  # of the body, not yet taken
+        self.received = bytearray()  # of the body, not read yet
         self.complete = False  # the whole request has come
         self.begun = False  # the answer
         self._connection: Connection | None = connection  # none: the answer is over, or the client gone
@@ -102,26 +102,26 @@ class Http1Exchange:
         """Whether the app is waiting in `read`."""
         return self._coming is not None
 
-    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:  # noqa: ARG002
+    def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:  # noqa: ARG002
         """Answer, whole."""
         connection = self._connection
         if connection is None:
             return
-        self._note_head(connection, head)
-        length = b"" if head.status in _BODILESS_STATUSES else b"content-length: %d\r\n" % len(body)
+        self._note_headers(connection, headers)
+        length = b"" if headers.status in _BODILESS_STATUSES else b"content-length: %d\r\n" % len(body)
         shown = b"" if self._bodiless else body
-        connection.write(b"".join((head.h1, length, CLOSE if self.last else b"", b"\r\n", shown)))
+        connection.write(b"".join((headers.h1, length, CLOSE if self.last else b"", b"\r\n", shown)))
         self._finish(connection)
 
-    def begin(self, head: Head) -> None:
-        """Send the head; the body follows in chunks, or up to the end of an HTTP/1.0 connection."""
+    def begin(self, headers: ResponseHeaders) -> None:
+        """Send the headers; the body follows in chunks, or up to the end of an HTTP/1.0 connection."""
         connection = self._connection
         if connection is None:
             return
-        self._note_head(connection, head)
+        self._note_headers(connection, headers)
         self._chunked = not (self.old or self._bodiless)
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
-        connection.write(b"".join((head.h1, framing, CLOSE if self.last else b"", b"\r\n")))
+        connection.write(b"".join((headers.h1, framing, CLOSE if self.last else b"", b"\r\n")))
 
     async def send(self, data: bytes) -> None:
         """Send a piece; return when the client has read enough for another."""
@@ -188,17 +188,17 @@ class Http1Exchange:
             self._coming.set_result(None)
 
     def note_gone(self) -> None:
-        """Take in that nobody waits for the answer."""
+        """Let the app know that nobody waits for the answer."""
         on_gone = self.on_gone
         self._leave()
         if on_gone is not None:
             on_gone()
 
-    def _note_head(self, connection: Connection, head: Head) -> None:
+    def _note_headers(self, connection: Connection, headers: ResponseHeaders) -> None:
         self.begun = True
         # An unfinished body would have to be read to its end before the next request: ending is cheaper.
         self.last = self.last or not self.complete or connection.draining
-        self._bodiless = self._bodiless or head.status in _BODILESS_STATUSES
+        self._bodiless = self._bodiless or headers.status in _BODILESS_STATUSES
 
     def _finish(self, connection: Connection) -> None:
         self._leave()

@@ -29,23 +29,23 @@ class RequestParser:
         self,
         app: App,
         new_exchange: Callable[[bytes, bytes, Mapping[bytes, bytes], bool], Http1Exchange],
-        head_bytes_max: int,
+        header_bytes_max: int,
     ) -> None:
         self.ready: deque[Http1Exchange] = deque()
-        self.coming: Http1Exchange | None = None  # its head is here, the end of its body is not
-        self.begun = False  # a head
-        self.first = True  # no head was whole yet
-        self.moved = False  # towards the end of a request; whoever reads it resets it
+        self.coming: Http1Exchange | None = None  # its headers are here, the end of its body is not
+        self.begun = False  # a request
+        self.first = True  # no headers were whole yet
+        self.progressed = False  # whether a request came closer to its end; whoever reads it resets it
         self.refusal: Refusal | None = None
         self.over = False  # nothing more is parsed
         self._app = app
         self._new_exchange = new_exchange
-        self._head_bytes_max = head_bytes_max
+        self._header_bytes_max = header_bytes_max
         self._parser = HttpRequestParser(self)
         self._replaying = False
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
-        self._head_bytes = 0
+        self._header_bytes = 0
         self._quiet_bytes = 0  # parsed since anything came of it
 
     def feed(self, data: bytes) -> bytes:
@@ -71,25 +71,25 @@ class RequestParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            place: int = upgrade.args[0]
+            end: int = upgrade.args[0]
         else:
             return b""
         self._stay()
-        return data[place:]
+        return data[end:]
 
     def _count_quiet(self, count: int) -> None:
         self._quiet_bytes += count
-        if self._quiet_bytes <= self._head_bytes_max + SLICE_BYTES:
+        if self._quiet_bytes <= self._header_bytes_max + SLICE_BYTES:
             return
         if self.coming is None:
-            self._refuse_head_bytes()
+            self._refuse_header_bytes()
         else:
             self.refuse(400, "malformed request: chunk extensions or trailers without end")
 
     def _stay(self) -> None:
         """Go on with HTTP/1.1 where the client offers another protocol, as if it had not.
 
-        llhttp takes the body that follows for that protocol. So a new parser is told how long the body is.
+        llhttp would leave the body that follows to that protocol. So a new parser is given the length of the body.
         """
         framing = b"".join(
             b"%b: %b\r\n" % (name, self._headers[name])
@@ -107,24 +107,24 @@ class RequestParser:
         if self._replaying:
             return
         self.begun = True
-        self.moved = True
+        self.progressed = True
         self._target = b""
         self._headers = {}
-        self._head_bytes = 0
+        self._header_bytes = 0
         self._quiet_bytes = 0
 
     def on_url(self, data: bytes) -> None:
-        """Take in a piece of the target."""
+        """Receive a piece of the target."""
         if self._replaying:
             return
         self._target += data
-        self._count_head(len(data))
+        self._count_header_bytes(len(data))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a field of the head; those of the trailer are ignored."""
+        """Receive a field; those of the trailer are ignored."""
         if self.coming is not None:
             return
-        self._count_head(len(name) + len(value) + 4)
+        self._count_header_bytes(len(name) + len(value) + 4)
         name = name.lower()
         value = value.rstrip(b" \t")
         before = self._headers.get(name)
@@ -142,7 +142,7 @@ class RequestParser:
         exchange = self._exchange()
         self.begun = False
         self.first = False
-        self.moved = True
+        self.progressed = True
         self._quiet_bytes = 0
         self.coming = exchange
         exchange.streams_body = self._app.streams_body(exchange)
@@ -152,11 +152,11 @@ class RequestParser:
             self._cut(exchange)
 
     def on_body(self, data: bytes) -> None:
-        """Take in a piece of the body."""
+        """Receive a piece of the body."""
         exchange = self.coming
         assert exchange is not None
         exchange.received += data
-        self.moved = True
+        self.progressed = True
         self._quiet_bytes = 0
         if exchange.streams_body:
             exchange.note_body()
@@ -165,7 +165,7 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """End the request."""
-        if self._parser.should_upgrade():  # it is about to say where the other protocol would begin
+        if self._parser.should_upgrade():  # it is about to raise `HttpParserUpgrade`
             return
         exchange = self.coming
         assert exchange is not None
@@ -181,7 +181,7 @@ class RequestParser:
             raise _Stop
 
     def _exchange(self) -> Http1Exchange:
-        """Return the exchange of the head that has come, or refuse it."""
+        """Return the exchange of the headers that have come, or refuse it."""
         version = self._parser.get_http_version()
         method = self._parser.get_method()
         headers = self._headers
@@ -208,9 +208,9 @@ class RequestParser:
         if target.startswith(b"/") or b"://" not in target:
             return target
         rest = target.partition(b"://")[2]
-        place = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
-        self._headers[b"host"] = rest[:place]
-        path = rest[place:]
+        end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+        self._headers[b"host"] = rest[:end]
+        path = rest[end:]
         return path if path.startswith(b"/") else b"/" + path
 
     def _cut(self, exchange: Http1Exchange) -> None:
@@ -227,14 +227,14 @@ class RequestParser:
         exchange.received = bytearray()
         self.ready.append(exchange)
 
-    def _count_head(self, count: int) -> None:
-        self._head_bytes += count
-        if self._head_bytes > self._head_bytes_max:
-            self._refuse_head_bytes()
+    def _count_header_bytes(self, count: int) -> None:
+        self._header_bytes += count
+        if self._header_bytes > self._header_bytes_max:
+            self._refuse_header_bytes()
             raise _Stop
 
-    def _refuse_head_bytes(self) -> None:
-        self.refuse(431, f"request line and headers are longer than {self._head_bytes_max} bytes")
+    def _refuse_header_bytes(self) -> None:
+        self.refuse(431, f"request line and headers are longer than {self._header_bytes_max} bytes")
 
     def _stop(self, status: int, reason: str) -> None:
         self.refuse(status, reason)

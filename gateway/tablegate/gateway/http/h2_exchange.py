@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from tablegate.gateway.http.exchange import Head, Trailer
+from tablegate.gateway.http.exchange import ResponseHeaders, Trailer
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
 from tablegate.gateway.http.h2.sending import SENDING_STATES
@@ -56,36 +56,36 @@ class Http2Exchange(Stream):
         """Who the client is by its verified certificate."""
         return self.owner.send_queue.principal
 
-    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
+    def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole."""
         connection = self.owner
         queue = connection.send_queue
         if queue.free and (
-            size := connection.h2.send_response(self, head.h2, body, None if trailer is None else trailer.h2)
+            size := connection.h2.send_response(self, headers.h2, body, None if trailer is None else trailer.h2)
         ):
             queue.add(size)
             if connection.ends_with_last_answer:
                 connection.end_if_idle()
         elif self.state in SENDING_STATES:
-            self._respond_in_steps(head, body, trailer)
+            self._respond_in_steps(headers, body, trailer)
 
-    def _respond_in_steps(self, head: Head, body: bytes, trailer: Trailer | None) -> None:
+    def _respond_in_steps(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None) -> None:
         """Answer without a body, or with more than goes at once."""
         if self.method == b"HEAD":
             body = b""
         if not body and trailer is None:
-            self._send_headers(head.h2, end_stream=True)
+            self._send_headers(headers.h2, end_stream=True)
             return
-        self.begin(head)
+        self.begin(headers)
         if body:
             self._enqueue(body, trailer, ended=True)
         elif trailer is not None:
             self._send_headers(trailer.h2, end_stream=True)
 
-    def begin(self, head: Head) -> None:
+    def begin(self, headers: ResponseHeaders) -> None:
         """Send the headers of an answer whose body follows."""
         if self.state in SENDING_STATES:
-            self._send_headers(head.h2)
+            self._send_headers(headers.h2)
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made. One at a time."""

@@ -26,7 +26,7 @@ from tablegate.gateway.contract.catalogue import (
     SubscribeQuery,
 )
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, parameter_fields
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rest.openapi_schemas import (
     Comments,
     Schema,
@@ -117,7 +117,7 @@ _PAGE_FIELDS: Fields = (
 _HTML, _STYLE = b"text/html; charset=utf-8", b"text/css; charset=utf-8"
 _SCRIPT, _JSON_TYPE = b"text/javascript; charset=utf-8", b"application/json"
 _GZIP = (b"content-encoding", b"gzip")
-_METHOD_NOT_ALLOWED = Head(405, (TEXT, (b"allow", b"GET")))
+_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET")))
 
 
 def openapi_document(catalogue: Catalogue) -> bytes:
@@ -349,11 +349,11 @@ class _Page:
         etag = self._etag()
         fields = (*self._fields, (b"etag", b"W/" + etag))  # weak: it is the same whether packed or not
         if etag in exchange.headers.get(b"if-none-match", b""):
-            exchange.respond(Head(304, fields), b"")
+            exchange.respond(ResponseHeaders(304, fields), b"")
         elif b"gzip" in exchange.headers.get(b"accept-encoding", b""):
-            exchange.respond(Head(200, (*fields, _GZIP)), self._load())
+            exchange.respond(ResponseHeaders(200, (*fields, _GZIP)), self._load())
         else:
-            exchange.respond(Head(200, fields), gzip.decompress(self._load()))
+            exchange.respond(ResponseHeaders(200, fields), gzip.decompress(self._load()))
 
 
 class Pages:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import Exchange, Head
+from tablegate.gateway.http.exchange import Exchange, ResponseHeaders
 from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -27,7 +27,7 @@ from tablegate.gateway.query.errors import (
 from typing_extensions import override
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
-STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves places to three others
+STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves as many to three others
 CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
 CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
@@ -86,7 +86,7 @@ class ServedCall(ABC):
 
     @property
     def forwarded(self) -> str | None:
-        """Return what the gateway that forwarded the call says of it; gateways call each other over gRPC alone."""
+        """Return the token of the gateway that forwarded the call; gateways call each other over gRPC alone."""
         return None
 
     def set_trailer(self, trailer: Fields) -> None:
@@ -118,33 +118,33 @@ class ConcurrencyLimit:
     """Those of one kind of call, `kind` in the plural. One event loop."""
 
     def __init__(self, kind: str, *, most: int, most_of_principal: int) -> None:
-        self.taken = 0
+        self.at_work = 0
         self._kind = kind
         self._most = most
         self._most_of_principal = most_of_principal
-        self._taken_of: Counter[str] = Counter()  # only of those who have one
+        self._at_work_of: Counter[str] = Counter()  # only of those who have one
 
     @contextmanager
-    def held(self, principal: str | None) -> Iterator[None]:
-        """Hold a place for as long as the context; raise `Overloaded` where none is left, for all or for this one."""
-        if self.taken >= self._most:
+    def hold(self, principal: str | None) -> Iterator[None]:
+        """Count a call for as long as the context; raise `Overloaded` where all, or this one, have too many at work."""
+        if self.at_work >= self._most:
             raise Overloaded(f"all clients together have {self._most} {self._kind} at work here; back off")
-        if principal is not None and self._taken_of[principal] >= self._most_of_principal:
+        if principal is not None and self._at_work_of[principal] >= self._most_of_principal:
             raise Overloaded(
                 f"the subject of your certificate has {self._most_of_principal} {self._kind} at work here, which is as "
                 "many as one client may have; end some, or back off"
             )
-        self.taken += 1
+        self.at_work += 1
         if principal is not None:
-            self._taken_of[principal] += 1
+            self._at_work_of[principal] += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.at_work -= 1
             if principal is not None:
-                self._taken_of[principal] -= 1
-                if not self._taken_of[principal]:
-                    del self._taken_of[principal]
+                self._at_work_of[principal] -= 1
+                if not self._at_work_of[principal]:
+                    del self._at_work_of[principal]
 
 
 class Calls:
@@ -166,7 +166,7 @@ class Calls:
     @property
     def streams(self) -> int:
         """Return how many streams are open."""
-        return self._streams.taken
+        return self._streams.at_work
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
@@ -202,7 +202,7 @@ class Calls:
             task.cancel()
 
     async def finish(self, grace_s: float) -> None:
-        """Wait for what is at work, at most `grace_s`; then end it, and tell its clients."""
+        """Wait for what is at work, at most `grace_s`; then end it, with an error for its clients."""
         self.drain()
         until = time.monotonic() + grace_s
         while self._tasks and (left_s := until - time.monotonic()) > 0:
@@ -220,14 +220,14 @@ class Calls:
         return task
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
-        with self._telling(call, path), self._waiting.held(principal):
+        with self._failing(call, path), self._waiting.hold(principal):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
             call.answer(message)
             self.answered[path] += 1
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
-        with self._telling(call, path), self._streams.held(principal):
+        with self._failing(call, path), self._streams.hold(principal):
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
@@ -237,8 +237,8 @@ class Calls:
             self.answered[path] += 1
 
     @contextmanager
-    def _telling(self, call: ServedCall, path: str) -> Iterator[None]:
-        """Tell the client what went wrong inside."""
+    def _failing(self, call: ServedCall, path: str) -> Iterator[None]:
+        """Answer with an error where something goes wrong inside."""
         try:
             yield
         except TimeoutError:
@@ -260,11 +260,11 @@ class Calls:
 class FramedCall(ServedCall):
     """A call whose answer ends with a frame of its own, in the body."""
 
-    __slots__ = ("_begun", "_head")
+    __slots__ = ("_begun", "_headers")
 
-    def __init__(self, calls: Calls, exchange: Exchange, head: Head) -> None:
+    def __init__(self, calls: Calls, exchange: Exchange, headers: ResponseHeaders) -> None:
         super().__init__(calls, exchange)
-        self._head = head
+        self._headers = headers
         self._begun = False
 
     @abstractmethod
@@ -283,7 +283,7 @@ class FramedCall(ServedCall):
     def end_with(self, frames: bytes) -> None:
         """Send the last frames, and end the answer."""
         if not self._begun:
-            self.exchange.respond(self._head, frames)
+            self.exchange.respond(self._headers, frames)
             return
         # A client that does not read makes the last frame wait, too; whoever ended the call does not.
         self.exchange.on_gone = asyncio.ensure_future(self._finish(frames)).cancel
@@ -295,14 +295,14 @@ class FramedCall(ServedCall):
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self.exchange.begin(self._head)
+            self.exchange.begin(self._headers)
 
 
 def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
     """Return the principal of a call; None where there is none, or where it comes from a gateway.
 
-    A gateway forwards for all of its clients, and each of them has its limit there. What only says that it is forwarded
-    is refused by the handler at once; where the handler does not look, saying so changes nothing.
+    A gateway forwards for all of its clients, and each of them has its limit there. A call that only claims to be
+    forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
     if method.checks_mark and call.forwarded is not None:
         return None
@@ -310,7 +310,7 @@ def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str 
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:
-    """Return what the client is told. Our own mistakes are logged: where they were, not with which values."""
+    """Return the error that the client gets. Our own mistakes are logged: where they were, not with which values."""
     if isinstance(error, QueryError):
         return error
     frames = traceback.extract_tb(error.__traceback__)

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from google.rpc import code_pb2
 from tablegate.gateway.cluster.forwarding import FORWARDED
-from tablegate.gateway.http.exchange import Exchange, Head, Kept, Trailer
+from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders, Trailer
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, ServedCall, checked_encoding, unzipped
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
@@ -20,7 +20,7 @@ CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
 
 OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
-_HEAD = Head(200, _FIELDS)
+_HEADERS = ResponseHeaders(200, _FIELDS)
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
 _FORWARDED = FORWARDED.encode("ascii")
 _UNIT_S: Mapping[int, float] = {
@@ -75,24 +75,24 @@ def only_message(body: bytes, encoding: bytes | None) -> bytes:
 
 async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[bytes]:
     """Yield the messages of a request as they come; raise a `QueryError` at what is none."""
-    held = b""
+    pending = b""
     while True:
         at = 0  # thousands of messages may come in one piece, and what follows each is not copied
-        while len(held) - at >= _PREFIX:
+        while len(pending) - at >= _PREFIX:
             begin = at + _PREFIX
-            length = int.from_bytes(held[at + 1 : begin], "big")
+            length = int.from_bytes(pending[at + 1 : begin], "big")
             if length > MESSAGE_BYTES_MAX:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
-            if len(held) < begin + length:
+            if len(pending) < begin + length:
                 break
-            yield _plain(held[at], held[begin : begin + length], encoding)
+            yield _plain(pending[at], pending[begin : begin + length], encoding)
             at = begin + length
-        held = held[at:]
+        pending = pending[at:]
         piece = await exchange.read()
         if not piece:
             break
-        held += piece
-    if held:
+        pending += piece
+    if pending:
         raise InvalidField("", "the request ends inside a message; send whole messages")
 
 
@@ -161,7 +161,9 @@ class GrpcCall(ServedCall):
 
     __slots__ = ("_begun", "_envelope", "_trailers")
 
-    def __init__(self, calls: Calls, exchange: Exchange, trailers: Kept[Fields, Trailer], enveloper: Enveloper) -> None:
+    def __init__(
+        self, calls: Calls, exchange: Exchange, trailers: HeaderCache[Fields, Trailer], enveloper: Enveloper
+    ) -> None:
         super().__init__(calls, exchange)
         self._trailers = trailers
         self._envelope = enveloper
@@ -175,7 +177,7 @@ class GrpcCall(ServedCall):
 
     def answer(self, message: bytes) -> None:
         """Answer a unary call."""
-        self.exchange.respond(_HEAD, envelope(message), self._trailers[self.trailer])
+        self.exchange.respond(_HEADERS, envelope(message), self._trailers[self.trailer])
 
     def fail(self, error: QueryError) -> None:
         """Answer with an error."""
@@ -183,7 +185,7 @@ class GrpcCall(ServedCall):
         if self._begun:
             self.exchange.end(Trailer(fields))
         else:
-            self.exchange.respond(Head(200, _ERROR_FIELDS + fields), b"")
+            self.exchange.respond(ResponseHeaders(200, _ERROR_FIELDS + fields), b"")
 
     async def send(self, message: bytes) -> None:
         """Send a message of a stream."""
@@ -202,7 +204,7 @@ class GrpcCall(ServedCall):
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self.exchange.begin(_HEAD)
+            self.exchange.begin(_HEADERS)
 
 
 class GrpcProtocol:
@@ -211,7 +213,7 @@ class GrpcProtocol:
     def __init__(self, methods: Methods, calls: Calls) -> None:
         self._methods = MethodTable(methods)
         self._calls = calls
-        self._trailers: Kept[Fields, Trailer] = Kept(lambda fields: Trailer(OK + fields))
+        self._trailers: HeaderCache[Fields, Trailer] = HeaderCache(lambda fields: Trailer(OK + fields))
         self._enveloper = Enveloper()
 
     def serve(self, exchange: Exchange) -> None:

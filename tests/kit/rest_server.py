@@ -1,4 +1,4 @@
-"""The door in this process with REST and the pages, over 100 movies and over things that are sent back as they came."""
+"""The server in this process, with REST and the pages: over 100 movies, and over things that it sends back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,14 +16,14 @@ from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.plans import query_methods
 
 from tests.kit.memory_store import MemoryStore
+from tests.kit.server_thread import ServerThread
 from tests.kit.tables import SIGNER, catalogue_of, rating, ratings_table
 from tests.kit.things import SERVICE, thing_routes
-from tests.kit.threaded_door import ThreadedDoor
 
 YEAR_10000 = b"Z\x07\x08\x80\x83\xd1\xff\xaf\x07"  # a start time that JSON has no text for
 
 
-class RestDoor(ThreadedDoor):
+class RestServer(ServerThread):
     """As said above. `rules`: of the things' service.
 
     What is found is the thing that was asked for. `ended`: how many streams without end were left by their clients.
