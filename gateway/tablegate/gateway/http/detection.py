@@ -1,4 +1,15 @@
-"""The first bytes of a client: they say whether it speaks TLS, and which version of HTTP."""
+"""The first bytes of a client: do they begin TLS, HTTP/2 or HTTP/1.1?
+
+A client is accepted as a `ProtocolDetection`, the protocol of its socket's transport. With its first bytes:
+
+- They begin a TLS record: a `TlsTransport` comes between, and the detection is now the protocol above it. ALPN decides
+  after the handshake; a client without ALPN is detected by its first decrypted bytes.
+- They are the preface of HTTP/2, whole or so far: HTTP/2 (prior knowledge; there is no upgrade from HTTP/1.1).
+- They are anything else: HTTP/1.1, whose parser refuses what is no request.
+
+Then the listener puts the connection of that protocol in its place, with the bytes that came. A client that speaks
+plaintext to a port with TLS, or TLS to one without, gets an answer that its kind of client can show, and an end.
+"""
 
 import asyncio
 import ssl
@@ -68,6 +79,7 @@ class ProtocolDetection(Receiver):
         if self._refused:
             return
         data = self._begin = self._begin + data
+        # No method of HTTP begins with this byte, so it cannot be anything else.
         if data[0] == _TLS_HANDSHAKE and self._tls is None:
             if self._host.context is None:
                 self._refuse(_TLS_ALERT)

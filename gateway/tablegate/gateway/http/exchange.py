@@ -13,7 +13,7 @@ from tablegate.gateway.http.h2.headers import encode_fields, encode_status
 from tablegate.gateway.query.call import Fields
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
-KEPT_MAX = 4_096  # there is a trailer a partition, and this is only a bound
+CACHED_MAX = 4_096  # there is a trailer a partition, and this is only a bound
 
 Key = TypeVar("Key", bound=Hashable)
 Block = TypeVar("Block", bound="Trailer")
@@ -53,7 +53,7 @@ class HeaderCache(dict[Key, Block], Generic[Key, Block]):
         self._make = make
 
     def __missing__(self, key: Key) -> Block:
-        if len(self) >= KEPT_MAX:
+        if len(self) >= CACHED_MAX:
             self.clear()
         made = self[key] = self._make(key)
         return made

@@ -1,4 +1,19 @@
-"""HTTP/1.1 connections (RFC 9112): requests are served one after another."""
+"""HTTP/1.1 connections (RFC 9112) on asyncio: requests are served one after another, in their order.
+
+`advance` is the heart. It parses and serves in turns, as far as it may: it parses while no request is at work, or for
+the body of the one at work; it serves while the client reads. Whatever may let it go on calls it: bytes that arrive, an
+answer that ends, a client that has read. It is not reentrant (an app may answer at once, inside of it), so a call from
+further up the stack returns, and the loop further down goes on.
+
+What a client sends ahead is read even while its request is at work, since its going away is seen by reading alone; but
+up to AHEAD_BYTES_MAX only, and the rest waits in its socket.
+
+Limits are checked by `tick`. There is one clock, for whatever the connection waits for now (`_Wait`); it starts anew
+when that changes, or when bytes move.
+
+The parser refuses by an answer and an end (`Refusal`), not before the requests ahead of it are answered. An end that
+could be lost lingers: our half is closed, and what the client still sends is thrown away for `linger_s`.
+"""
 
 import asyncio
 import socket
@@ -16,12 +31,12 @@ from tablegate.gateway.http.transport import Receiver
 from typing_extensions import override
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
-WRITE_BUFFER_BYTES = 64 * 1024
-TURN_S = 0.005  # of pipelined requests, before other connections have their turn
+WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it
+TURN_S = 0.005  # of pipelined requests, before other connections have their turn; as over HTTP/2
 SERVED_MAX = 64  # of them in one turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, with no time: the kernel sends a reset instead of an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +92,7 @@ class Http1Connection(Receiver):
     def idle(self) -> bool:
         """Whether the client has asked for nothing that is not answered."""
         parser = self._parser
-        return not (parser.begun or parser.coming or parser.ready or parser.refusal or self._work or self._rest)
+        return not (parser.begun or parser.unfinished or parser.ready or parser.refusal or self._work or self._rest)
 
     @property
     def principal(self) -> str | None:
@@ -104,11 +119,11 @@ class Http1Connection(Receiver):
 
     def eof_received(self) -> None:
         """End: the client sends no more, and the transport closes itself after what was written."""
-        self._lose()
+        self._drop_work()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Let everyone know who waits for the client."""
-        self._lose()
+        self._drop_work()
         self.resume_writing()
         self._on_closed(self)
 
@@ -123,7 +138,7 @@ class Http1Connection(Receiver):
             writable.set_result(None)
             self.advance()
 
-    def _lose(self) -> None:
+    def _drop_work(self) -> None:
         self._over = True
         self._rest = b""
         self._parser.ready.clear()
@@ -163,7 +178,7 @@ class Http1Connection(Receiver):
             return _Wait.CLIENT_TO_CLOSE
         if self._work is not None:
             return _Wait.BODY if self._work.waits_for_body else _Wait.ANSWER
-        if self._parser.coming is not None:
+        if self._parser.unfinished is not None:
             return _Wait.BODY
         return _Wait.HEADERS if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
 
@@ -233,7 +248,7 @@ class Http1Connection(Receiver):
 
     def advance(self) -> None:
         """Parse and serve as far as possible, in the order of the requests."""
-        if self._advancing:  # further down the stack: it goes on there
+        if self._advancing:  # further down the stack, which goes on
             return
         self._advancing = True
         ready = self._parser.ready
@@ -261,8 +276,8 @@ class Http1Connection(Receiver):
             if parser.refusal is not None:
                 self._send_refusal(parser.refusal)
                 return
-            if parser.coming is not None:
-                self.send_continue(parser.coming)
+            if parser.unfinished is not None:
+                self.send_continue(parser.unfinished)
         full = len(self._rest) - self._at >= AHEAD_BYTES_MAX
         if full != self._reading_paused:
             self._reading_paused = full
@@ -277,7 +292,7 @@ class Http1Connection(Receiver):
             return False
         if self._work is None:
             return self._writable is None
-        return self._work is parser.coming and len(self._work.received) < AHEAD_BYTES_MAX
+        return self._work is parser.unfinished and len(self._work.received) < AHEAD_BYTES_MAX
 
     def _parse(self) -> None:
         piece = self._rest[self._at : self._at + SLICE_BYTES]
@@ -285,28 +300,28 @@ class Http1Connection(Receiver):
         again = self._parser.feed(piece)
         self._at -= len(again)
         if self._parser.refusal is not None:
-            self._give_up_coming()
+            self._drop_unfinished()
         if self._at == len(self._rest):
             self._rest = b""
             self._at = 0
 
     def _refuse(self, status: int, reason: str) -> None:
         self._parser.refuse(status, reason)
-        self._give_up_coming()
+        self._drop_unfinished()
         self.advance()
 
-    def _give_up_coming(self) -> None:
+    def _drop_unfinished(self) -> None:
         """Forget the request whose rest is not parsed."""
         parser = self._parser
-        coming, parser.coming = parser.coming, None
-        if coming is None or not coming.streams_body:
+        exchange, parser.unfinished = parser.unfinished, None
+        if exchange is None or not exchange.streams_body:
             return
-        if coming is not self._work:
-            parser.ready.remove(coming)
+        if exchange is not self._work:
+            parser.ready.remove(exchange)
             return
         self._work = None
-        coming.note_gone()
-        if coming.begun:
+        exchange.note_gone()
+        if exchange.begun:
             self.close()
 
     def _send_refusal(self, refusal: Refusal) -> None:
@@ -327,5 +342,7 @@ class Http1Connection(Receiver):
         else:
             self._transport.close()
 
-    def _new_exchange(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], old: bool) -> Http1Exchange:
-        return Http1Exchange(self, method, target, headers, old=old)
+    def _new_exchange(
+        self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], http10: bool
+    ) -> Http1Exchange:
+        return Http1Exchange(self, method, target, headers, http10=http10)

@@ -1,4 +1,12 @@
-"""One request over HTTP/1.1 and its answer."""
+"""One request over HTTP/1.1 and its answer.
+
+How an answer ends depends on its client: `respond` says the length; a body whose length is not known comes in chunks
+(HTTP/1.1), or up to the end of the connection (HTTP/1.0). There, breaking off must reset the connection: its end would
+look like that of the body. HEAD, 204 and 304 have no body, whatever the app sends.
+
+The connection ends with an answer that begins before its request is whole: the rest of the body would have to be read
+and thrown away before the next request can be found, and a new connection costs less.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -50,8 +58,8 @@ class Http1Exchange:
     __slots__ = (
         "_bodiless",
         "_chunked",
-        "_coming",
         "_connection",
+        "_reader",
         "_sent_bytes",
         "begun",
         "body",
@@ -59,9 +67,9 @@ class Http1Exchange:
         "expects_continue",
         "headers",
         "http2",
+        "http10",
         "last",
         "method",
-        "old",
         "on_gone",
         "oversize",
         "received",
@@ -70,7 +78,7 @@ class Http1Exchange:
     )
 
     def __init__(
-        self, connection: Connection, method: bytes, target: bytes, headers: Mapping[bytes, bytes], *, old: bool
+        self, connection: Connection, method: bytes, target: bytes, headers: Mapping[bytes, bytes], *, http10: bool
     ) -> None:
         self.method = method
         self.target = target
@@ -79,8 +87,8 @@ class Http1Exchange:
         self.oversize = False
         self.http2 = False
         self.on_gone: Callable[[], object] | None = None
-        self.old = old  # HTTP/1.0
-        self.last = old  # the connection ends with this answer
+        self.http10 = http10
+        self.last = http10  # the connection ends with this answer
         self.streams_body = False
         self.expects_continue = False
         self.received = bytearray()  # of the body, not read yet
@@ -89,7 +97,7 @@ class Http1Exchange:
         self._connection: Connection | None = connection  # none: the answer is over, or the client gone
         self._bodiless = method == b"HEAD"
         self._chunked = False
-        self._coming: asyncio.Future[None] | None = None
+        self._reader: asyncio.Future[None] | None = None
         self._sent_bytes = 0  # in this turn of the event loop, or a few
 
     @property
@@ -100,7 +108,7 @@ class Http1Exchange:
     @property
     def waits_for_body(self) -> bool:
         """Whether the app is waiting in `read`."""
-        return self._coming is not None
+        return self._reader is not None
 
     def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:  # noqa: ARG002
         """Answer, whole."""
@@ -119,7 +127,7 @@ class Http1Exchange:
         if connection is None:
             return
         self._note_headers(connection, headers)
-        self._chunked = not (self.old or self._bodiless)
+        self._chunked = not (self.http10 or self._bodiless)
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b""
         connection.write(b"".join((headers.h1, framing, CLOSE if self.last else b"", b"\r\n")))
 
@@ -165,17 +173,17 @@ class Http1Exchange:
         if connection is None:
             return
         self._leave()
-        connection.break_off(reset=self.old)
+        connection.break_off(reset=self.http10)
 
     async def read(self) -> bytes:
         """Return what has come of the body since the last read, b"" at its end or where the client is gone."""
         while not self.received and not self.complete and self._connection is not None:
             self._connection.send_continue(self)
-            self._coming = asyncio.get_running_loop().create_future()
+            self._reader = asyncio.get_running_loop().create_future()
             try:
-                await self._coming
+                await self._reader
             finally:
-                self._coming = None
+                self._reader = None
         data = bytes(self.received)
         self.received.clear()
         if self._connection is not None:
@@ -184,8 +192,8 @@ class Http1Exchange:
 
     def note_body(self) -> None:
         """Wake `read`: there is more of the body, its end, or nobody to send it."""
-        if self._coming is not None and not self._coming.done():
-            self._coming.set_result(None)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def note_gone(self) -> None:
         """Let the app know that nobody waits for the answer."""

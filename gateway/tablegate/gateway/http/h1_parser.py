@@ -1,4 +1,15 @@
-"""Bytes of an HTTP/1.1 connection into requests: llhttp, and what it leaves to its users."""
+"""Bytes of an HTTP/1.1 connection into requests: llhttp (by httptools), and what it leaves to its users.
+
+llhttp splits requests and checks their syntax, strictly. Added here are limits, of which it has none; what RFC 9112
+demands of a whole request (a host, one framing, a version that is served); and two matters of safety:
+
+- Bytes are fed in slices of SLICE_BYTES, and no request is parsed while another waits to be served: pipelining costs a
+  client its own time, not our memory.
+- Bytes that lead to nothing (chunk extensions, trailers, empty lines) are counted, as llhttp skips them in silence.
+
+A request that offers another protocol (Upgrade) is served over HTTP/1.1. llhttp has no such mode, so a new parser is
+told how the body is framed, by a made-up request whose callbacks are ignored (`_replaying`).
+"""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -32,7 +43,7 @@ class RequestParser:
         header_bytes_max: int,
     ) -> None:
         self.ready: deque[Http1Exchange] = deque()
-        self.coming: Http1Exchange | None = None  # its headers are here, the end of its body is not
+        self.unfinished: Http1Exchange | None = None  # its headers are here, the end of its body is not
         self.begun = False  # a request
         self.first = True  # no headers were whole yet
         self.progressed = False  # whether a request came closer to its end; whoever reads it resets it
@@ -46,7 +57,7 @@ class RequestParser:
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
-        self._quiet_bytes = 0  # parsed since anything came of it
+        self._quiet_bytes = 0  # parsed since they last led to anything
 
     def feed(self, data: bytes) -> bytes:
         """Parse at most `SLICE_BYTES`; return those of them that are to be fed again."""
@@ -74,19 +85,19 @@ class RequestParser:
             end: int = upgrade.args[0]
         else:
             return b""
-        self._stay()
+        self._stay_with_http1()
         return data[end:]
 
     def _count_quiet(self, count: int) -> None:
         self._quiet_bytes += count
         if self._quiet_bytes <= self._header_bytes_max + SLICE_BYTES:
             return
-        if self.coming is None:
+        if self.unfinished is None:
             self._refuse_header_bytes()
         else:
             self.refuse(400, "malformed request: chunk extensions or trailers without end")
 
-    def _stay(self) -> None:
+    def _stay_with_http1(self) -> None:
         """Go on with HTTP/1.1 where the client offers another protocol, as if it had not.
 
         llhttp would leave the body that follows to that protocol. So a new parser is given the length of the body.
@@ -122,13 +133,14 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Receive a field; those of the trailer are ignored."""
-        if self.coming is not None:
+        if self.unfinished is not None:
             return
         self._count_header_bytes(len(name) + len(value) + 4)
         name = name.lower()
         value = value.rstrip(b" \t")
         before = self._headers.get(name)
         if before is not None:
+            # Two hosts could mean one to us and the other to a proxy before us.
             if name == b"host":
                 self._stop(400, "malformed request: more than one host")
             value = before + b", " + value
@@ -144,7 +156,7 @@ class RequestParser:
         self.first = False
         self.progressed = True
         self._quiet_bytes = 0
-        self.coming = exchange
+        self.unfinished = exchange
         exchange.streams_body = self._app.streams_body(exchange)
         if exchange.streams_body:
             self.ready.append(exchange)
@@ -153,7 +165,7 @@ class RequestParser:
 
     def on_body(self, data: bytes) -> None:
         """Receive a piece of the body."""
-        exchange = self.coming
+        exchange = self.unfinished
         assert exchange is not None
         exchange.received += data
         self.progressed = True
@@ -167,9 +179,9 @@ class RequestParser:
         """End the request."""
         if self._parser.should_upgrade():  # it is about to raise `HttpParserUpgrade`
             return
-        exchange = self.coming
+        exchange = self.unfinished
         assert exchange is not None
-        self.coming = None
+        self.unfinished = None
         self._quiet_bytes = 0
         exchange.complete = True
         if exchange.streams_body:
@@ -187,19 +199,20 @@ class RequestParser:
         headers = self._headers
         if version not in ("1.1", "1.0"):
             self._stop(505, f"HTTP/{version} is not served here; use HTTP/1.1 or HTTP/2")
-        old = version == "1.0"
-        if not old and b"host" not in headers:
+        http10 = version == "1.0"
+        if not http10 and b"host" not in headers:
             self._stop(400, "malformed request: no host")
+        # Whatever frames a body in two ways invites request smuggling (RFC 9112, 6.1): it is refused, never guessed.
         coding = headers.get(b"transfer-encoding")
-        if coding is not None and old:
+        if coding is not None and http10:
             self._stop(400, "malformed request: HTTP/1.0 has no transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":
             self._stop(501, "no transfer-encoding but chunked is served here")
         if method == b"CONNECT":
             self._stop(501, "CONNECT is not served here")
-        exchange = self._new_exchange(method, self._origin_form(), headers, old)
-        exchange.last = old or not self._parser.should_keep_alive()
-        exchange.expects_continue = not old and headers.get(b"expect", b"").lower() == b"100-continue"
+        exchange = self._new_exchange(method, self._origin_form(), headers, http10)
+        exchange.last = http10 or not self._parser.should_keep_alive()
+        exchange.expects_continue = not http10 and headers.get(b"expect", b"").lower() == b"100-continue"
         return exchange
 
     def _origin_form(self) -> bytes:
@@ -217,7 +230,7 @@ class RequestParser:
         """Serve a request whose body is too long."""
         exchange.oversize = True
         exchange.last = True
-        self.coming = None
+        self.unfinished = None
         self.over = True
         self._make_ready(exchange)
         raise _Stop

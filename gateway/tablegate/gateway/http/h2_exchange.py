@@ -91,14 +91,18 @@ class Http2Exchange(Stream):
         """Send a piece of the body; return when the next may be made. One at a time."""
         if self.state not in SENDING_STATES or not data or self.method == b"HEAD":
             return
-        queue = self.owner.send_queue
-        if self._goes_at_once(len(data)):
-            if not queue.add(self.owner.h2.send_data(self, data)):
+        connection = self.owner
+        queue = connection.send_queue
+        h2 = connection.h2
+        size = len(data)
+        # As in `offer`; a stream sends thousands of messages, and a call for each would be felt.
+        if queue.free and size <= self.send_window and size <= h2.send_window and self.pending is None:
+            if not queue.add(h2.send_data(self, data)):
                 return
             await asyncio.sleep(0)
         else:
             self._enqueue(data, None, ended=False)
-        while self.state in SENDING_STATES and (self.pending is not None or queue.blocked):
+        while (self.pending is not None or queue.blocked) and self.state in SENDING_STATES:
             self._sender = queue.wait()
             try:
                 await self._sender
@@ -107,19 +111,16 @@ class Http2Exchange(Stream):
 
     def offer(self, data: bytes) -> bool:
         """Send a piece of the body, if that can be at once; else return False and send nothing."""
-        if self.state not in SENDING_STATES or not data or self.method == b"HEAD" or not self._goes_at_once(len(data)):
+        if self.state not in SENDING_STATES or not data or self.method == b"HEAD":
             return False
-        self.owner.send_queue.add(self.owner.h2.send_data(self, data))
-        return True
-
-    def _goes_at_once(self, size: int) -> bool:
         connection = self.owner
-        return (
-            connection.send_queue.free
-            and size <= self.send_window
-            and size <= connection.h2.send_window
-            and self.pending is None
-        )
+        queue = connection.send_queue
+        h2 = connection.h2
+        size = len(data)
+        if queue.free and size <= self.send_window and size <= h2.send_window and self.pending is None:
+            queue.add(h2.send_data(self, data))
+            return True
+        return False
 
     def end(self, trailer: Trailer | None = None) -> None:
         """End the answer."""

@@ -1,4 +1,11 @@
-"""Listens on one address, and gives each client the connection of the HTTP version that it speaks."""
+"""Listens on one address, and gives each client the connection of the HTTP version that it speaks.
+
+A client's life here: accepted, `ProtocolDetection`, then `Http1Connection` or `Http2Connection`, closed. All three are
+a `Connection`: once a second each is asked to end what takes too long, so that no client needs a timer of its own.
+
+Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
+accepts what is in the queue before it closes the socket: the kernel would reset those clients.
+"""
 
 import asyncio
 import errno
@@ -14,14 +21,14 @@ from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 
-BACKLOG = 1024
+BACKLOG = 1024  # clients that wait to be accepted: a burst of reconnects after a restart
 ACCEPTED_MAX = 64  # in one turn of the event loop, before open connections have theirs
 ACCEPTED_MAX_TLS = 8  # a handshake costs a millisecond
 ACCEPT_PAUSE_S = 1.0  # where there are no descriptors left
-TICK_S = 1.0
+TICK_S = 1.0  # limits are seconds, and 10,000 connections must not cost much when idle
 UNSENT_BYTES_MAX = 128 * 1024  # in the kernel: what is written later would wait behind it
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 60, 3, 10  # finds clients that went away without a word
-LOG_EACH_S = 1.0
+LOG_EACH_S = 1.0  # a line a second tells all that a thousand would
 
 _TRANSIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM})  # of one client, not of the socket
 
@@ -32,7 +39,7 @@ _logger = logging.getLogger("tablegate.gateway.http")
 class Limits:
     """What all clients, and each, may ask of one process."""
 
-    connections_max: int = 10_000
+    connections_max: int = 10_000  # a process, each with a descriptor
     detection_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
     refused_s: float = 2.0  # for a client to read why it is refused
     http1: Http1Limits = field(default_factory=Http1Limits)

@@ -6,7 +6,7 @@ has a method, `_receive_…_frame`. A stream's state changes by `Stream.move` al
 
 The exception is the common request: HEADERS with END_HEADERS, and after it the whole body in one DATA with END_STREAM.
 `next_event` takes both frames at once, and `send_response` answers in one step. Their states come from the same table,
-but are looked up once, when this module is imported. That saves a third of the time that a small call takes here.
+but are looked up once, when this module is imported. Most calls are small, and pay for nothing else.
 
 Errors. A frame that is wrong for its stream alone resets that stream (`StreamEnded`, where it was announced). All else
 raises `Http2ConnectionError`: then `send_goaway` tells the client why, and nothing more is received.
@@ -77,7 +77,7 @@ from tablegate.gateway.http.h2.stream import (
     next_state,
 )
 
-STREAMS_MAX = 1_000  # open at once: twice what a busy gRPC channel has, and few enough to look at each in a SETTINGS
+STREAMS_MAX = 1_000  # open at once: ten times what most servers allow, and few enough to visit each in a SETTINGS
 CONTINUATIONS_MAX = 32  # frames of one header block: 16 KiB come in two, and empty ones are an attack (CVE-2024-27316)
 SETTINGS_WEIGHT = 10  # as empty frames count: a change of the initial window visits each open stream
 
@@ -198,14 +198,24 @@ class ServerConnection(SendingHalf[StreamT]):
             self._at = 0
         else:
             self._at = end
+        kind = header & 0xFF
         try:
-            if header & 0xFF != HEADERS or self._block is not None:
-                return self._receive_frame(header & 0xFF, flags, stream_id, payload)
-            if flags == END_HEADERS:
-                return self._receive_header_block(stream_id, payload, body)
-            return self._receive_headers_frame(flags, stream_id, payload)
+            if self._block is not None:
+                if kind != CONTINUATION or stream_id != self._block[0]:
+                    raise Http2ConnectionError(PROTOCOL_ERROR, "another frame inside of a header block")
+                return self._receive_continuation_frame(flags, payload)
+            if kind == HEADERS:
+                if flags == END_HEADERS:
+                    return self._receive_header_block(stream_id, payload, body)
+                return self._receive_headers_frame(flags, stream_id, payload)
+            receive = _RECEIVERS.get(kind)
+            if receive is not None:
+                return receive(self, flags, stream_id, payload)
         except Http2StreamError as error:
             return self._end_for_error(stream_id, error)
+        # Frames of extensions are to be ignored (RFC 9113, 5.5).
+        self.budget.count_empty_frame(1, "too many frames of unknown types")
+        return None
 
     def _need_data(self) -> NeedData:
         """Keep nothing of what was parsed: the rest of a frame may be long in coming."""
@@ -221,18 +231,6 @@ class ServerConnection(SendingHalf[StreamT]):
             return None
         self._remove(stream, SEND_RST_STREAM)
         return StreamEnded(stream)
-
-    def _receive_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
-        """Receive a frame that is no HEADERS, or that comes inside of a header block."""
-        if self._block is not None:
-            if kind != CONTINUATION or stream_id != self._block[0]:
-                raise Http2ConnectionError(PROTOCOL_ERROR, "another frame inside of a header block")
-            return self._receive_continuation_frame(flags, payload)
-        receive = _RECEIVERS.get(kind)
-        if receive is None:  # extensions are to be ignored (RFC 9113, 5.5)
-            self.budget.count_empty_frame(1, "too many frames of unknown types")
-            return None
-        return receive(self, flags, stream_id, payload)
 
     # Requests.
 
@@ -299,7 +297,7 @@ class ServerConnection(SendingHalf[StreamT]):
             stream.move(RECEIVE_HEADERS)
             if body != b"":
                 raise Http2StreamError(PROTOCOL_ERROR)  # trailers end their stream (RFC 9113, 8.1)
-            return self._add_to_body(stream, b"", ended=True)
+            return self._end_body(stream, b"")
         self._headers.skip(block)
         state = self._state_of(stream_id)
         if state is RESET:
@@ -316,17 +314,22 @@ class ServerConnection(SendingHalf[StreamT]):
         if stream is None:
             self._receive_late(self._state_of(stream_id), RECEIVE_DATA)
             return None
-        stream.move(RECEIVE_DATA)
-        data = frames.remove_padding(payload, flags)
-        if data or flags & END_STREAM:
-            return self._add_to_body(stream, data, ended=bool(flags & END_STREAM))
-        self.budget.count_empty_frame(1, "too many empty frames")
-        return None
+        if stream.state is not _AFTER_HEADERS:  # where DATA changes nothing: bodies may have thousands of frames
+            stream.move(RECEIVE_DATA)
+        data = frames.remove_padding(payload, flags) if flags & frames.PADDED else payload
+        if flags & END_STREAM:
+            return self._end_body(stream, data)
+        if not data:
+            self.budget.count_empty_frame(1, "too many empty frames")
+            return None
+        served = self.windows.add(stream, data, ended=False)
+        if stream.streams_body:
+            return DataReceived(stream)
+        return stream if served else None
 
-    def _add_to_body(self, stream: StreamT, data: bytes, *, ended: bool) -> Event[StreamT] | None:
-        if ended:
-            stream.move(RECEIVE_END_STREAM)
-        served = self.windows.add(stream, data, ended=ended)
+    def _end_body(self, stream: StreamT, data: bytes) -> Event[StreamT] | None:
+        stream.move(RECEIVE_END_STREAM)
+        served = self.windows.add(stream, data, ended=True)
         if stream.streams_body:
             return DataReceived(stream)
         return stream if served else None

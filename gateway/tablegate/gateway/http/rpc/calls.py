@@ -1,4 +1,15 @@
-"""Calls at work: from a message to its answer, with deadline, limits and cancellation, for every protocol."""
+"""Calls at work: from a message to its answer, with deadline, limits and cancellation, for every protocol.
+
+A protocol makes a `ServedCall`, reads the request, and gives both to `Calls`. A unary handler that answers at once (a
+Get of a table that is here) is served on the spot, without a task, a deadline's timer or a limit: nothing can happen
+meanwhile. One that must wait returns an awaitable, and gets all three. Streams have a task from the beginning.
+
+Limits count what waits, by process and by principal, which is who the client's verified certificate says that it is.
+Without one there is only the process's limit: an address would be no substitute, as a proxy or a NAT gives many clients
+the same.
+
+What all protocols share lies here, too: compression and size of requests, and the HTTP status of each error.
+"""
 
 import asyncio
 import logging
@@ -115,7 +126,7 @@ class ServedCall(ABC):
 
 
 class ConcurrencyLimit:
-    """Those of one kind of call, `kind` in the plural. One event loop."""
+    """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal."""
 
     def __init__(self, kind: str, *, most: int, most_of_principal: int) -> None:
         self.at_work = 0
