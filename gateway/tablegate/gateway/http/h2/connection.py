@@ -178,7 +178,9 @@ class ServerConnection(SendingHalf[StreamT]):
         stream_id &= WINDOW_MAX
         payload = data[at:end]
         body: bytes | None = None
-        if flags == END_HEADERS and header & 0xFF == HEADERS and size - end >= FRAME_HEADER_BYTES:
+        kind = header & 0xFF
+        whole_block = kind == HEADERS and flags == END_HEADERS and self._block is None
+        if whole_block and size - end >= FRAME_HEADER_BYTES:
             # The common request: its body is the next frame, and its end.
             body_header, body_flags, body_stream_id = unpack_frame_header(data, end)
             body_end = end + FRAME_HEADER_BYTES + (body_header >> 8)
@@ -188,7 +190,6 @@ class ServerConnection(SendingHalf[StreamT]):
                 and body_header & 0xFF == DATA
                 and body_header <= _FRAME_HEADER_MAX
                 and body_end <= size
-                and self._block is None
             ):
                 body = data[end + FRAME_HEADER_BYTES : body_end]
                 self.windows.window -= len(body)
@@ -198,16 +199,13 @@ class ServerConnection(SendingHalf[StreamT]):
             self._at = 0
         else:
             self._at = end
-        kind = header & 0xFF
         try:
+            if whole_block:
+                return self._receive_header_block(stream_id, payload, body)
             if self._block is not None:
                 if kind != CONTINUATION or stream_id != self._block[0]:
                     raise Http2ConnectionError(PROTOCOL_ERROR, "another frame inside of a header block")
                 return self._receive_continuation_frame(flags, payload)
-            if kind == HEADERS:
-                if flags == END_HEADERS:
-                    return self._receive_header_block(stream_id, payload, body)
-                return self._receive_headers_frame(flags, stream_id, payload)
             receive = _RECEIVERS.get(kind)
             if receive is not None:
                 return receive(self, flags, stream_id, payload)
@@ -275,8 +273,10 @@ class ServerConnection(SendingHalf[StreamT]):
         expected = content_length(headers) if b"content-length" in headers else None
         stream = self._new_stream(self._owner, stream_id, state, request, self._initial_send_window)
         self.streams[stream_id] = stream
-        stream.streams_body = self._streams_body(stream)
-        if body is None or stream.streams_body or len(body) > self.windows.body_bytes_max:
+        if self._streams_body(stream):
+            stream.streams_body = True
+            return self._begin_body(stream, body, expected)
+        if body is None or len(body) > self.windows.body_bytes_max:
             return self._begin_body(stream, body, expected)
         if expected is not None and expected != len(body):
             raise Http2StreamError(PROTOCOL_ERROR)
@@ -490,6 +490,7 @@ class ServerConnection(SendingHalf[StreamT]):
 _Receiver = Callable[[ServerConnection[Any], int, int, bytes], "Event[Any] | None"]
 _RECEIVERS: Mapping[int, _Receiver] = {
     DATA: ServerConnection._receive_data_frame,
+    HEADERS: ServerConnection._receive_headers_frame,
     frames.PRIORITY: ServerConnection._receive_priority_frame,
     frames.RST_STREAM: ServerConnection._receive_rst_stream_frame,
     frames.SETTINGS: ServerConnection._receive_settings_frame,
