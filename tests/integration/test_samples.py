@@ -14,13 +14,12 @@ from tablegate.examples.samples import (
     create_topic,
     customers,
     invoices,
-    producer,
+    kafka,
     products,
     ratings,
     record_count,
     send,
     stocks,
-    topics,
 )
 from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.jobs.jars import SetupError
@@ -100,7 +99,7 @@ class TestSend:
         assert record_count(broker.bootstrap, topic) == 2
 
     def test_what_did_not_arrive_is_counted_by_flush(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(producer, "DELIVERY_TIMEOUT_S", 3.0)
+        monkeypatch.setattr(kafka, "DELIVERY_TIMEOUT_S", 3.0)
         topic = new_topic(broker.bootstrap)
         sender = EventProducer(broker.bootstrap)
         for event in [*_known_ratings(topic), *_known_ratings("misspelt"), *_known_ratings("wrong")]:
@@ -142,8 +141,8 @@ class TestTopics:
 
 
 def test_kafka_that_is_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(topics, "ANSWER_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(producer, "DELIVERY_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(kafka, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(kafka, "DELIVERY_TIMEOUT_S", 1.0)
     away = f"{HOST}:1"
     with pytest.raises(SetupError, match=away):
         create_topic(away, "ratings", 1)

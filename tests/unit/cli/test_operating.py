@@ -20,7 +20,7 @@ from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -84,7 +84,7 @@ class _Gateway:
 @contextmanager
 def _serving(status: bytes) -> Iterator[_Gateway]:
     gateway = _Gateway(status)
-    with ThreadedDoor(gateway.door) as door:
+    with ServerThread(gateway.door) as door:
         gateway.address = f"127.0.0.1:{door.port}"
         yield gateway
 
@@ -183,7 +183,7 @@ def test_status_tells_a_partition_that_nobody_has() -> None:
 def test_explain_shows_who_answers_and_why() -> None:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put([rating(362)])
-    with ThreadedDoor(
+    with ServerThread(
         lambda: HttpServer(metadata_methods(catalogue, store, SIGNER, Notifier()), "127.0.0.1:0")
     ) as door:
         at = ("--address", f"127.0.0.1:{door.port}")

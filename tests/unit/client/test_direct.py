@@ -13,7 +13,7 @@ from tablegate.client import aio, open_direct_channel
 from tablegate.client.channels import DirectChannel
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, GrpcCluster, movie_of
-from tests.kit.gateways_in_process.ratings import GET, RatingsDoor
+from tests.kit.gateways_in_process.ratings import GET, RatingsServer
 from tests.kit.table.filled import catalogue_of, rating
 
 ROWS = 60
@@ -152,7 +152,7 @@ def test_a_gateway_that_stands_alone_answers_as_ever(doors: GrpcCluster) -> None
 
 
 def test_a_gateway_that_does_not_tell_where_tables_are_answers_as_ever() -> None:
-    with RatingsDoor() as door, open_direct_channel(door.address) as channel:
+    with RatingsServer() as door, open_direct_channel(door.address) as channel:
         door.put([7])
         query = catalogue_of().queries[GET]
         get = channel.unary_unary(GET, query.request_class.SerializeToString, query.response_class.FromString)

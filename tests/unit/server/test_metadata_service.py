@@ -15,7 +15,7 @@ from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
 
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster
 from tests.kit.gateways_in_process.metadata import ROWS, Asked, at, ranked_ids, refused
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -157,7 +157,7 @@ def test_all_who_watch_are_told_the_same(doors: GrpcCluster) -> None:
         third.cancel()
 
 
-class _LoneDoor(ThreadedDoor):
+class _LoneDoor(ServerThread):
     """A gateway that stands alone, whose table is published, moved and drained while it is watched."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -45,7 +45,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def web(_methods: object, calls: Calls) -> list[Metrics]:
         return [Metrics(calls, store, tmp_path, name="worker-0", parent=PARENT)]
 
-    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
 
 

@@ -27,9 +27,8 @@ from tablegate.gateway.cluster.membership import own_id
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.http.protocols import web_protocols
 from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier

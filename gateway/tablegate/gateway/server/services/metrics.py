@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
@@ -20,8 +20,10 @@ from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, Partitio
 PATH = b"/metrics"
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
 
-_HEAD = Head(200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store")))
-_METHOD_NOT_ALLOWED = Head(405, (TEXT, (b"allow", b"GET, HEAD")))
+_HEAD = ResponseHeaders(
+    200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store"))
+)
+_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
 Sample = tuple[Mapping[str, object], float]
 """Labels, whose values have nothing that the text format would escape, and a number."""
 
