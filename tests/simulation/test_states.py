@@ -21,7 +21,7 @@ from tests.unit.replication.test_cluster import EVENTS
 
 SEEDS = 40
 AT_ONCE = 250  # in one test: a minute or two
-RARE = {  # less than once in a hundred seeds: where a partition is assigned again within a beat, or others are heard late
+RARE = {  # less than once in a hundred seeds
     GenerationEvent.YIELD,
     GenerationEvent.FELL_BEHIND,
     PartitionEvent.KEEP_CATCHING_UP,

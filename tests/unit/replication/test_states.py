@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.cluster.assignment import SoleGateway
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication import states
 from tablegate.gateway.replication.states import (
@@ -27,7 +27,7 @@ from tablegate.v1 import status_pb2
 from typing_extensions import override
 
 from tests.kit.memory_log import MemoryBroker
-from tests.unit.replication.conftest import PARTITIONS, Gateway, Job
+from tests.unit.replication.conftest import Gateway, Job
 
 TABLES: tuple[tuple[type[Enum], type[Enum], Mapping[Any, Any], Enum], ...] = (
     (TableState, TableEvent, states.TABLE_TRANSITIONS, TableState.NO_MANIFEST),
@@ -160,28 +160,6 @@ def test_a_forbidden_move_stops_the_replicator_before_anything_is_stored(gateway
     with pytest.raises(ForbiddenMove, match=r'partition 0 is FROZEN, where "reach last marker" cannot happen$'):
         gateway.steps()
     assert gateway.position(0).next_offset == next_offset
-
-
-def test_each_commit_names_the_partitions_that_changed(gateway: Gateway, job: Job) -> None:
-    commits: list[dict[StoreId, set[Partition]]] = []
-    gateway.replicator._on_commit = lambda changed: commits.append({key: set(each) for key, each in changed.items()})
-    gateway.steps()
-    assert commits == []
-    job.publish().put(range(10))
-    gateway.steps()
-    store_id = StoreId(gateway.state().store_id)
-    both = {store_id: {Partition(number) for number in range(PARTITIONS)}}
-    assert both in commits
-    gateway.steps()
-    commits.clear()
-    gateway.steps()
-    assert commits == []
-    for partition in range(PARTITIONS):
-        job.mark(partition, {0: 1})
-        gateway.steps(1)
-        assert commits == [{store_id: {Partition(partition)}}]
-        assert gateway.position(partition).next_offset > Offset(0)
-        commits.clear()
 
 
 class ScriptedAssignment(SoleGateway):

@@ -20,17 +20,17 @@ Rows, history and position are stored in one write, and the phase with them; the
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset, Partition
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
 from tablegate.gateway.replication.progress import RestoreProgress
-from tablegate.gateway.replication.records import RecordReader, SkippedRecords
+from tablegate.gateway.replication.records import HISTORY_RESTORED_MS, RecordReader, SkippedRecords, count_old
 from tablegate.gateway.replication.states import (
     GenerationEvent,
     OnMove,
@@ -50,7 +50,6 @@ from tablegate.gateway.replication.stored import (
 from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreWriter
 from tablegate.v1.changelog_pb2 import Manifest
 
-HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
 CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
 
@@ -149,7 +148,7 @@ class PartitionReplica:
     def _apply(self, changes: list[Change], position: Position) -> None:
         """Store changes and position. Where this ends a restore, the history begins, with what is young enough."""
         if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
-            old = _count_old(changes, self._now_ms())
+            old = count_old(changes, self._now_ms())
             at = changes[old].offset if old < len(changes) else position.next_offset
             restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
             self._put(changes[:old], restored.in_phase(Phase.RESTORING))
@@ -178,15 +177,6 @@ class PartitionReplica:
         else:
             event = PartitionEvent.KEEP_LIVE if self.is_live else PartitionEvent.KEEP_CATCHING_UP
         self._machine.move(event)
-
-
-def _count_old(changes: Sequence[Change], now_ms: int) -> int:
-    """Return how many of the changes, the oldest, are no good for a history.
-
-    They may have had compaction remove the rows that they replaced, which subscribers may have.
-    """
-    young_ms = now_ms - HISTORY_RESTORED_MS
-    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)
 
 
 class GenerationReplica:
