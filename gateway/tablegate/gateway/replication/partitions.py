@@ -14,9 +14,8 @@ How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS
    one whose announcement comes second in the topic reads the other's first, and keeps the partition.
 
 After the last marker nothing more comes (FINAL). Where the changelog of an older generation is gone, what is stored is
-answered from as it is until the next generation is there (FROZEN).
-
-Rows, history and position are stored in one write, and the phase with them; the state moves after that.
+answered from as it is until the next generation is there (FROZEN). Rows, history, position and phase are stored in one
+write; the state moves after that.
 """
 
 import secrets
@@ -160,13 +159,9 @@ class PartitionReplica:
         self.rows_applied += applied
         self.stale_records += len(stale)
 
-    def freeze(self) -> None:
-        """Follow the changelog no more, for good."""
-        self._machine.move(PartitionEvent.FREEZE)
-
-    def revoke(self) -> None:
-        """Answer on, until it is removed or kept."""
-        self._machine.move(PartitionEvent.REVOKE)
+    def move(self, event: PartitionEvent) -> None:
+        """Change the state, where nothing is stored for it."""
+        self._machine.move(event)
 
     def keep(self, *, is_frozen: bool) -> None:
         """Have it here after all."""
@@ -237,7 +232,7 @@ class GenerationReplica:
             self._open(partition, position, incarnation_id)
         if is_new:
             self._open_first(self.assigned() or ())
-        self.progress = self._begin()
+        self.progress = RestoreProgress(self.replicas, now_s=clock.monotonic_s())
 
     def _draw_incarnation(self) -> int:
         """Return an incarnation for partitions of which nothing is here."""
@@ -285,10 +280,6 @@ class GenerationReplica:
         self._store.expel(self.store_id, partition)
         return None
 
-    def _begin(self) -> RestoreProgress:
-        """Count from here how far restoring is."""
-        return RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
-
     # Which partitions are here.
 
     def reconcile(self, *, is_served: bool, answered: frozenset[Partition] = frozenset()) -> None:
@@ -316,7 +307,7 @@ class GenerationReplica:
                 self._keep(replica)
             elif partition not in self.revoking:
                 self.revoking[partition] = self._assignment.next_beat
-                replica.revoke()
+                replica.move(PartitionEvent.REVOKE)
             elif self._assignment.heard_beat >= self.revoking[partition]:
                 self.remove(replica)
         here = [replica.partition for replica in self.replicas]
@@ -402,7 +393,7 @@ class GenerationReplica:
             self.facts = facts
             self._open_first(gained)
             self._set_pending(self.pending.difference(gained))
-            self.progress = self._begin()
+            self.progress = RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
         return gained
 
     def stop(self) -> None:
@@ -429,7 +420,7 @@ class GenerationReplica:
         self.is_frozen = True
         self._set_pending(frozenset())
         for replica in self.replicas:
-            replica.freeze()
+            replica.move(PartitionEvent.FREEZE)
 
     def update(self, manifest: Manifest) -> None:
         """Accept a manifest of the same changelog, with more schemas perhaps."""
