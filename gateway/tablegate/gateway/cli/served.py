@@ -1,7 +1,7 @@
 """What a gateway's status says of the tables that are served, by it and by the others of its cluster."""
 
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.contract.placement import takes_part
+from tablegate.gateway.contract.placement import is_candidate
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, TableAnnouncement
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
@@ -55,7 +55,7 @@ def _is_whole(table: TableStatus, directory: Directory) -> bool:
 
 
 def _takes_part(held: TableAnnouncement, generation: int) -> bool:
-    return takes_part(
+    return is_candidate(
         generation,
         serving=held.serving.generation,
         building=held.building.generation,

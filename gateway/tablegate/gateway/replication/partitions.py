@@ -303,7 +303,7 @@ class GenerationReplica:
                 self._keep(replica)
             elif replica.state is PartitionState.RESTORING:
                 self.remove(replica)
-            elif not self._is_live_elsewhere(partition, is_served=is_served):
+            elif not self._are_others_live(partition, is_served=is_served):
                 self._keep(replica)
             elif partition not in self.revoking:
                 self.revoking[partition] = self._assignment.next_beat
@@ -318,8 +318,8 @@ class GenerationReplica:
         manifest = self.manifest
         return self._assignment.assigned(self._table.name, manifest.partition_count, generation=manifest.generation)
 
-    def _is_live_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
-        return self._assignment.is_live_elsewhere(
+    def _are_others_live(self, partition: Partition, *, is_served: bool) -> bool:
+        return self._assignment.are_others_live(
             self._table.name,
             partition,
             partition_count=self.manifest.partition_count,

@@ -130,7 +130,7 @@ def _follow(
             tables_topic=config.tables_topic,
             membership=config.membership,
             start_id=secrets.randbits(64),
-            ring=ring,
+            publish=ring,
         )
         on_open()
         is_draining = False

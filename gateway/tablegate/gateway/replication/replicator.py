@@ -6,7 +6,7 @@ store's only writer. A step:
 1. Fetch records, and wait for a first one a moment (`_fetch`). While a full disk refuses records, they are kept and
    nothing more is fetched.
 2. Apply them (`_apply_fetched`): to the topic of manifests, to that of gateways, or to the partition they are of.
-3. Let readers know of what was applied (`ring`).
+3. Let readers know of what was applied (`publish`).
 4. Do what is due (`_keep_house`): manifests, topics, assignment, switches, announcements, removal of what is old. All
    of it is in small steps, as a live record may wait for it.
 5. Store the status twice a second, and at once where a state has changed.
@@ -55,7 +55,7 @@ class _Followed(NamedTuple):
 class Replicator:
     """Follows every table of the catalogue, or this gateway's part of it where it is a member of a cluster.
 
-    `step` over and over; then `close`. It calls `ring` after each step that applied records, and after each
+    `step` over and over; then `close`. It calls `publish` after each step that applied records, and after each
     status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
     drawn at random at each start.
     """
@@ -70,13 +70,13 @@ class Replicator:
         tables_topic: str = "tables",
         membership: Membership | None = None,
         start_id: int = 0,
-        ring: Callable[[], None] = lambda: None,
+        publish: Callable[[], None] = lambda: None,
         on_move: OnMove = lambda _: None,
     ) -> None:
         self._log = log
         self._store = store
         self._clock = clock
-        self._ring = ring
+        self._publish = publish
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
         self._membership = membership
         self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
@@ -148,12 +148,12 @@ class Replicator:
         try:
             self._apply_fetched()
             if has_records:
-                self._ring()
+                self._publish()
             self._keep_house()
         except StoreFull as error:
             self._log_full(str(error))
         else:
-            self._log_room()
+            self._log_not_full()
         self._put_status()
 
     def _fetch(self, poll_s: float) -> None:
@@ -290,7 +290,7 @@ class Replicator:
             self._is_full = True
             _logger.error("%s; applying goes on when there is room", why)
 
-    def _log_room(self) -> None:
+    def _log_not_full(self) -> None:
         if self._is_full:
             self._is_full = False
             _logger.info("there is room again: applying goes on")
@@ -311,7 +311,7 @@ class Replicator:
         )
         try:
             self._store.set_status(status.SerializeToString())
-            self._ring()  # for what else has changed: this comes often enough
+            self._publish()  # for what else has changed: this comes often enough
         except StoreFull as error:
             self._log_full(str(error))
 

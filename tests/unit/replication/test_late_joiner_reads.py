@@ -22,11 +22,11 @@ def doors() -> Iterator[ClusterDoors]:
         world.join()
     world.settle()
     world.rebuild()
-    newcomer = world.join()
+    late_joiner = world.join()
     world.run(10.0)
-    assert newcomer.held() == set()
+    assert late_joiner.held() == set()
     with ClusterDoors({"a": range(6), "b": range(6), "new": ()}) as doors:
-        state = newcomer.state()
+        state = late_joiner.state()
         with doors["a"].table.store.snapshot() as snapshot:
             there = snapshot.table("ratings")
         assert there is not None
