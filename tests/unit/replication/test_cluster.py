@@ -17,7 +17,7 @@ def test_each_partition_has_its_replicas() -> None:
     assert all(len(world.wanted(partition)) == 2 for partition in range(world.partitions))
 
 
-def test_gateways_that_start_together_follow_nothing_that_is_not_theirs() -> None:
+def test_gateways_that_start_together_take_nothing_that_is_not_theirs() -> None:
     world = World(2, lag=False)
     for _ in range(4):
         world.join()
@@ -28,7 +28,7 @@ def test_gateways_that_start_together_follow_nothing_that_is_not_theirs() -> Non
 
 
 @pytest.mark.parametrize("seed", seeds(10, in_check=4))
-def test_what_is_assigned_anew_is_answered_only_when_it_has_all_that_was_there(seed: int) -> None:
+def test_what_is_taken_over_is_answered_only_when_it_has_all_that_was_there(seed: int) -> None:
     world = World(seed, replicas=1, lag=False)
     world.log = SlowLog
     old, new = world.join(), world.join()
@@ -48,7 +48,7 @@ def test_what_is_assigned_anew_is_answered_only_when_it_has_all_that_was_there(s
 
 
 @pytest.mark.parametrize("seed", seeds(20, in_check=4))
-def test_two_that_rely_on_each_other_do_not_both_remove(seed: int) -> None:
+def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int) -> None:
     world = World(seed, replicas=1)
     old = world.join()
     world.settle()
@@ -100,7 +100,7 @@ def test_a_quick_restart_moves_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_gateway_with_a_higher_replica_count_gives_all_away_too(seed: int) -> None:
+def test_a_gateway_that_was_told_more_replicas_gives_all_away_too(seed: int) -> None:
     """Gateways are told another number one after the other; the last one with the old number is drained."""
     world = World(seed, replicas=3)
     last = world.join()
@@ -114,7 +114,7 @@ def test_a_gateway_with_a_higher_replica_count_gives_all_away_too(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", seeds(20, in_check=4))
-def test_a_new_generation_replaces_the_old_one_without_a_gap(seed: int) -> None:
+def test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed: int) -> None:
     chance = random.Random(seed)
     world = World(seed, replicas=chance.choice([1, 2]))
     for _ in range(3):

@@ -154,7 +154,7 @@ def test_what_the_new_job_reads_is_awaited_whatever_the_old_one_is_called(
     assert generation(served) == 2
 
 
-def test_the_last_marker_alone_decides_what_is_awaited(served: Gateway, job: Job, newer: Job) -> None:
+def test_the_last_marker_alone_says_what_is_awaited(served: Gateway, job: Job, newer: Job) -> None:
     """Its offsets may be lower than those of a marker before it, where a source topic was made anew."""
     job.mark_all({0: 500, 1: 500})
     served.steps()
@@ -216,7 +216,7 @@ def test_after_its_last_marker_a_generation_needs_its_topic_no_more(
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_rows_that_are_missing_are_noticed(served: Gateway, job: Job, gone: bool) -> None:
+def test_rows_that_are_missing_are_not_taken_for_all_there_is(served: Gateway, job: Job, gone: bool) -> None:
     """Where a shorter retention removed rows, a generation that is stored to its end has to be restored."""
     job.mark_all({0: 10, 1: 10}, final=True)
     served.steps()
@@ -460,7 +460,7 @@ def test_with_both_topics_gone_and_no_last_marker_nothing_is_served(served: Gate
     assert generation(served) == 3
 
 
-def test_a_third_generation_may_replace_the_second_before_that_is_served(
+def test_a_third_generation_may_take_the_place_of_the_second_before_that_is_served(
     served: Gateway, job: Job, newer: Job, broker: MemoryBroker
 ) -> None:
     newer.publish()

@@ -80,17 +80,17 @@ def asker(gateway: Gateway) -> Asker:
 @changed
 def test_what_places_rows_stays_within_a_generation(job: Job, change: Change, words: str) -> None:
     good, wrong = job.manifest(), changed_manifest(job, change)
-    sequence = ManifestSequence(None)
-    assert sequence.breach_of(good) is None
-    sequence.accept(good)
-    told = sequence.breach_of(wrong)
+    succession = ManifestSequence(None)
+    assert succession.breach_of(good) is None
+    succession.accept(good)
+    told = succession.breach_of(wrong)
     assert told is not None
     assert told.startswith(f'table "ratings": manifest of generation 1 was replaced by one with another {words}')
     assert told.endswith("; build the table's next generation with tablegate job rebuild")
     assert "\n" not in told
-    assert sequence.breach_of(good) is None
+    assert succession.breach_of(good) is None
     wrong.generation = 2
-    assert sequence.breach_of(wrong) is None
+    assert succession.breach_of(wrong) is None
 
 
 def test_schemas_sources_and_mode_may_change(job: Job) -> None:
@@ -107,22 +107,22 @@ def test_one_topic_id_in_two_spellings_is_no_change(job: Job) -> None:
 
 @changed
 def test_after_a_removal_anything_may_follow(job: Job, change: Change, words: str) -> None:
-    sequence = ManifestSequence(job.manifest())
+    succession = ManifestSequence(job.manifest())
     again = changed_manifest(job, change)
-    sequence.end()
-    assert sequence.breach_of(again) is None
-    sequence.accept(again)
-    assert sequence.breach_of(job.manifest()) is not None
+    succession.end()
+    assert succession.breach_of(again) is None
+    succession.accept(again)
+    assert succession.breach_of(job.manifest()) is not None
 
 
-def test_an_older_manifest_changes_nothing_of_the_newest_generation(job: Job) -> None:
+def test_an_older_manifest_says_nothing_of_the_newest_generation(job: Job) -> None:
     newest = job.manifest(generation=2)
-    sequence = ManifestSequence(newest)
+    succession = ManifestSequence(newest)
     older = job.manifest(changelog_topic_id="old")
-    assert sequence.breach_of(older) is None
-    sequence.accept(older)
-    assert sequence.breach_of(newest) is None
-    assert sequence.breach_of(job.manifest(generation=2, changelog_topic_id="new")) is not None
+    assert succession.breach_of(older) is None
+    succession.accept(older)
+    assert succession.breach_of(newest) is None
+    assert succession.breach_of(job.manifest(generation=2, changelog_topic_id="new")) is not None
 
 
 # What a gateway does.

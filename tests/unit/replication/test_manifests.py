@@ -53,7 +53,7 @@ def test_the_jobs_own_manifest_is_good(job: Job) -> None:
         (lambda manifest: manifest.value_schemas.clear(), "has no value schema"),
     ],
 )
-def test_a_manifest_that_disagrees_has_a_problem_in_a_sentence(
+def test_a_manifest_that_disagrees_is_told_in_a_sentence(
     job: Job, change: Callable[[Manifest], None], words: str
 ) -> None:
     manifest = job.manifest()

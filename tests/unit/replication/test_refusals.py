@@ -38,7 +38,7 @@ def test_a_restart_of_one_that_refuses_moves_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10, in_check=3))
-def test_where_a_manifest_is_put_right_nobody_follows_what_is_not_its_own(seed: int) -> None:
+def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: int) -> None:
     """All refused it, and hear one after the other that they do no more."""
     world = World(seed)
     world.rebuild(another_contract().tables["ratings"])

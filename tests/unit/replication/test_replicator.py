@@ -83,7 +83,7 @@ def test_a_restart_goes_on_from_its_position(gateway: Gateway, job: Job) -> None
     assert gateway.replicator._tables["ratings"].serving.progress.rows_applied == 1
 
 
-def test_the_end_is_reached_although_compaction_removed_the_last_records(gateway: Gateway, job: Job) -> None:
+def test_the_end_is_reached_although_compaction_took_the_last_records(gateway: Gateway, job: Job) -> None:
     job.publish().put(range(10))
     job.put(range(10), delete=True)
     for partition in range(2):
@@ -104,7 +104,7 @@ def test_markers_reach_every_partition(gateway: Gateway, job: Job) -> None:
     assert gateway.position(1).source_offsets == {}
 
 
-def test_no_manifest_is_a_problem(gateway: Gateway, job: Job) -> None:
+def test_no_manifest_is_told(gateway: Gateway, job: Job) -> None:
     gateway.steps()
     assert gateway.state().problem == 'table "ratings" has no manifest in topic "tables"; start the table\'s job'
     gateway.seconds(1)
@@ -117,7 +117,7 @@ def test_no_manifest_is_a_problem(gateway: Gateway, job: Job) -> None:
     assert gateway.is_served()
 
 
-def test_no_topic_of_manifests_is_a_problem(gateway: Gateway, broker: MemoryBroker, job: Job) -> None:
+def test_no_topic_of_manifests_is_told(gateway: Gateway, broker: MemoryBroker, job: Job) -> None:
     broker.delete("tables")
     gateway.seconds(6)
     assert gateway.state().problem == 'table "ratings": topic "tables" does not exist; start the table\'s job'
@@ -156,7 +156,7 @@ def test_a_newer_generation_that_disagrees_leaves_the_older_one_served(
     assert set(gateway.rows()) == {1, 2}
 
 
-def test_new_schemas_of_a_manifest_are_accepted(gateway: Gateway, job: Job) -> None:
+def test_new_schemas_of_a_manifest_are_taken(gateway: Gateway, job: Job) -> None:
     job.publish().put([1])
     gateway.steps()
     manifest = job.manifest()
@@ -274,7 +274,7 @@ def test_a_deleted_topic_is_not_served_on(gateway: Gateway, job: Job) -> None:
     assert gateway.state().problem.endswith("does not exist; start the table's job")
 
 
-def test_another_partition_count_is_a_problem(gateway: Gateway, broker: MemoryBroker) -> None:
+def test_another_partition_count_is_told(gateway: Gateway, broker: MemoryBroker) -> None:
     job = Job(broker).create(partitions=3)
     job.publish()
     gateway.steps()
@@ -319,7 +319,7 @@ def test_a_log_that_starts_late_is_followed_from_there(gateway: Gateway, job: Jo
     assert gateway.table_status().poison_records == 0
 
 
-def test_records_between_a_question_and_its_answer_are_no_loss(
+def test_records_between_a_look_and_its_answer_are_no_loss(
     broker: MemoryBroker, clock: FakeClock, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is older than what was applied since it was asked for."""

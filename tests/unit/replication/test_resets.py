@@ -26,7 +26,7 @@ def asker_of(gateway: Gateway) -> Asker:
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
-def test_what_is_built_again_replaces_what_was_there(
+def test_what_is_built_again_takes_the_place_of_what_was_there(
     broker: MemoryBroker, job: Job, gateway: Gateway, is_seen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who sees no moment without a manifest serves what it has until the next generation is restored."""

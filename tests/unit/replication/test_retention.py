@@ -52,7 +52,7 @@ def test_what_is_expired_is_not_stored_and_the_position_moves_on(setup: Setup) -
     assert setup.status().tables[0].poison_records == 0
 
 
-def test_what_expires_is_swept_and_is_a_delete_in_the_history(setup: Setup) -> None:
+def test_what_expires_is_swept_and_told_as_a_delete(setup: Setup) -> None:
     first, second, later = ("a", aged(-20)), ("a", aged(-21)), ("a", aged(-500))
     setup.steps()
     setup.put([first, second, later])

@@ -22,11 +22,11 @@ def doors() -> Iterator[ClusterDoors]:
         world.join()
     world.settle()
     world.rebuild()
-    late_joiner = world.join()
+    newcomer = world.join()
     world.run(10.0)
-    assert late_joiner.held() == set()
+    assert newcomer.held() == set()
     with ClusterDoors({"a": range(6), "b": range(6), "new": ()}) as doors:
-        state = late_joiner.state()
+        state = newcomer.state()
         with doors["a"].table.store.snapshot() as snapshot:
             there = snapshot.table("ratings")
         assert there is not None

@@ -13,7 +13,7 @@ from tests.kit.seeds import seeds
 LATE_MS = 1_500  # three beats under way: less than what makes a gateway look dead
 
 
-class LateLog(MemoryLog):
+class LateWords(MemoryLog):
     """A client whose records are written some time after it was given them, in their order."""
 
     chance = random.Random(0)
@@ -35,16 +35,16 @@ class LateLog(MemoryLog):
 
 
 @pytest.fixture
-def late_log(monkeypatch: pytest.MonkeyPatch, seed: int) -> type[LateLog]:
-    monkeypatch.setattr(LateLog, "chance", random.Random(seed))
-    return LateLog
+def late_words(monkeypatch: pytest.MonkeyPatch, seed: int) -> type[LateWords]:
+    monkeypatch.setattr(LateWords, "chance", random.Random(seed))
+    return LateWords
 
 
 @pytest.mark.parametrize("seed", seeds(60, in_check=15))
-def test_two_that_rely_on_each_other_do_not_both_remove(seed: int, late_log: type[LateLog]) -> None:
+def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int, late_words: type[LateWords]) -> None:
     """The one that lost a partition hears that the other is live; that one is drained, and hears that the first is."""
     world = World(seed, replicas=1, lag=False)
-    world.log = late_log
+    world.log = late_words
     old = world.join()
     world.settle()
     new = world.join()

@@ -59,8 +59,8 @@ def test_who_joins_while_a_table_is_rebuilt_answers_from_nothing_newer_than_the_
 
 
 @pytest.mark.parametrize("seed", seeds(10, in_check=2))
-def test_what_is_answered_is_built_too_until_all_have_switched_though_a_late_joiner_has_it(seed: int) -> None:
-    """Would only the late joiner have it in the new generation, nobody would answer it between two switches."""
+def test_what_is_answered_is_built_too_until_all_have_switched_though_a_newcomer_has_it(seed: int) -> None:
+    """Would only the newcomer have it in the new generation, nobody would answer it between two switches."""
     world = World(seed, replicas=1, lag=False)
     old = [world.join() for _ in range(2)]
     world.settle()
@@ -106,7 +106,7 @@ def test_a_restarted_cluster_goes_on_with_what_it_answered_from_though_one_lost_
 
 @pytest.mark.parametrize("seed", seeds(30, in_check=3))
 @pytest.mark.parametrize("how", ["die", "leave", "drain"])
-def test_late_joiners_answer_from_the_new_generation_when_the_others_are_gone(how: str, seed: int) -> None:
+def test_newcomers_answer_from_the_new_generation_when_the_others_are_gone(how: str, seed: int) -> None:
     """Though the job never ends the old one."""
     chance = random.Random(seed)
     world = rebuilding(seed, replicas=chance.choice([1, 2]))
@@ -143,7 +143,7 @@ def test_who_begins_while_others_answer_on_has_all_that_it_is_to_have(seed: int)
 
 
 @pytest.mark.parametrize("seed", seeds(10, in_check=3))
-def test_where_nobody_has_an_older_generation_a_late_joiner_does_not_wait(seed: int) -> None:
+def test_where_nobody_has_an_older_generation_a_newcomer_does_not_wait(seed: int) -> None:
     """Nor does it where others have died long ago."""
     world = rebuilding(seed, lag=False)
     for member in world.members:
@@ -158,7 +158,7 @@ def test_where_nobody_has_an_older_generation_a_late_joiner_does_not_wait(seed: 
     assert world.clock.passed_s - began_s < 5.0
 
 
-def test_reads_that_come_to_a_late_joiner_go_to_the_others() -> None:
+def test_reads_that_come_to_a_newcomer_go_to_the_others() -> None:
     """Its workers have a table of the generation, partitions and topic of which the others answer, and no row of it."""
     world = rebuilding(1, lag=False)
     new = world.join()
@@ -182,7 +182,7 @@ def test_reads_that_come_to_a_late_joiner_go_to_the_others() -> None:
     assert new.status().tables[0].manifest.generation == 2
 
 
-def test_what_others_answer_from_is_no_manifest_that_a_later_one_must_keep_to() -> None:
+def test_what_others_answer_from_is_no_manifest_that_a_later_one_is_held_to() -> None:
     world = rebuilding(1, lag=False)
     new = world.join()
     world.run(10.0)
@@ -193,7 +193,7 @@ def test_what_others_answer_from_is_no_manifest_that_a_later_one_must_keep_to() 
     assert stored.newest_manifest() is None
 
 
-def test_gateways_of_a_version_that_does_not_announce_their_partitions_are_not_waited_for() -> None:
+def test_gateways_of_a_version_that_does_not_tell_their_partitions_are_not_waited_for() -> None:
     """Reads could not be sent to them."""
     world = rebuilding(1, lag=False)
     for member in world.members:
