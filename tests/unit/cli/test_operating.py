@@ -17,7 +17,7 @@ from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
 from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-from tablegate.v1.status_pb2 import GetStatusResponse
+from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
 from typer.testing import CliRunner
 
 from tests.kit.gateways_in_process.threaded import ServerThread
@@ -168,6 +168,23 @@ def test_status_of_a_gateway_without_the_generation_that_is_served() -> None:
     assert result.exit_code == 0
     assert "ratings serving, generation 1\n" in result.stdout
     assert ["0", "a", "b", "d", "restoring", "of", "generation", "2"] in _lines(result)
+
+
+def test_status_names_the_states() -> None:
+    status = GetStatusResponse.FromString(_status(WHOLE, away=["c"]))
+    table = status.tables[0]
+    table.state = TableState.TABLE_STATE_JOINING
+    table.partitions[0].state = PartitionState.PARTITION_STATE_FROZEN
+    table.generations.add(generation=1, state=GenerationState.GENERATION_STATE_SERVING)
+    why = "its partition 3 has no marker yet"
+    table.generations.add(generation=2, state=GenerationState.GENERATION_STATE_BUILDING, waits_for=why)
+    table.generations.add(generation=3, state=GenerationState.GENERATION_STATE_DISCOVERED)
+    with _serving(status.SerializeToString()) as gateway:
+        result = _run("status", "--address", gateway.address)
+    assert "ratings not serving (joining)" in result.stdout
+    assert f"  generation 2 is building: {why}\n  generation 3 is discovered\n" in result.stdout
+    assert "generation 1 is" not in result.stdout
+    assert any("frozen" in line for line in _lines(result))
 
 
 def test_status_tells_a_partition_that_nobody_has() -> None:

@@ -1,7 +1,7 @@
 """Which tables are served, by the gateway that is asked and by the others of its cluster, as its status says."""
 
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.contract.placement import takes_part
+from tablegate.gateway.contract.placement import is_candidate
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, TableAnnouncement
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
@@ -58,7 +58,7 @@ def _is_whole(table: TableStatus, directory: Directory) -> bool:
 
 
 def _takes_part(held: TableAnnouncement, generation: int) -> bool:
-    return takes_part(
+    return is_candidate(
         generation,
         serving=held.serving.generation,
         building=held.building.generation,
