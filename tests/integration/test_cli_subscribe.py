@@ -209,9 +209,7 @@ def test_the_view_says_what_phase_it_is_in(view: LiveView, clock: Clock) -> None
     assert _lines(view)[0].rstrip() == "ratings  catching up, 1,234 rows so far"
     view.apply(_current(clock))
     clock.now_s = 2.0
-    assert _lines(view)[0].startswith(
-        "ratings  current, 2.0 s old  0.0 changes/s  the 20 of 1,234 rows that changed last"
-    )
+    assert _lines(view)[0].startswith("ratings  current, 2.0 s old  0.0 changes/s  latest 20 of 1,234 rows")
     view.apply(Disconnected("UNAVAILABLE", "", "failed to connect; last error: refused", 1.0))
     assert "reconnecting, 2.0 s old" in _lines(view, width=120)[0]
     assert _lines(view, width=120)[0].rstrip().endswith("UNAVAILABLE: refused")
