@@ -3,6 +3,7 @@
 import gc
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.kit.programs.apicurio", "tests.kit.programs.kafka", "tests.kit.programs.redis"]
@@ -15,6 +16,14 @@ settings.load_profile("tablegate")
 # Started in the background, tests ignore Ctrl-C, and the processes that they start would ignore it too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-scenarios",
+        action="store_true",
+        help="write into the files of tests/unit/scenarios what they print now: look at the diff",
+    )
 
 
 def pytest_collection_finish() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tablegate.gateway.server import supervisor
-from tablegate.gateway.server.supervisor import ChildSpec, Supervisor
+from tablegate.gateway.server.supervisor import BACKOFF_S, ChildSpec, Supervisor
 
 TELL = "import json, os, sys, time, signal\nname = sys.stdin.readline().strip()\n"
 TELL += "def tell(event): print(json.dumps({'event': event, 'pid': os.getpid()}), flush=True)\n"
@@ -23,7 +22,7 @@ def _spec(name: str, code: str, **more: Any) -> ChildSpec:
 class Watched:
     """Runs a supervisor until enough has happened, then sends a signal to this process."""
 
-    def __init__(self, *specs: ChildSpec, until: Callable[[list[tuple[str, str]]], bool]) -> None:
+    def __init__(self, *specs: ChildSpec, until: Callable[[list[tuple[str, str]]], bool], **limits: float) -> None:
         self.events: list[tuple[str, str]] = []
         self.pids: list[int] = []
         self._until = until
@@ -31,7 +30,7 @@ class Watched:
         give_up = threading.Timer(20, os.kill, (os.getpid(), signal.SIGTERM))
         give_up.start()
         started = time.monotonic()
-        Supervisor(specs, self._on_event).run()
+        Supervisor(specs, self._on_event, **limits).run()
         self.seconds = time.monotonic() - started
         give_up.cancel()
         assert until(self.events)
@@ -54,7 +53,7 @@ def test_processes_are_told_their_settings_and_end_on_sigterm() -> None:
 
 def test_a_dead_process_starts_again_later_and_later() -> None:
     watched = Watched(_spec("a", "tell('up')\nsys.exit(3)"), until=lambda events: events.count(("a", "up")) >= 4)
-    waits = supervisor.BACKOFF_S * (1 + 2 + 4)
+    waits = BACKOFF_S * (1 + 2 + 4)
     assert watched.seconds > waits
     assert len(set(watched.pids)) >= 4
 
@@ -66,10 +65,9 @@ def test_what_killed_a_process_is_told_before_it_starts_again() -> None:
     assert killed[0] == signal.SIGBUS
 
 
-def test_a_process_that_does_not_end_is_killed(monkeypatch: Any) -> None:
-    monkeypatch.setattr(supervisor, "KILL_MARGIN_S", 0.2)
+def test_a_process_that_does_not_end_is_killed() -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('up')\ntime.sleep(60)"
-    watched = Watched(_spec("a", code, stop_s=0.3), until=bool)
+    watched = Watched(_spec("a", code, stop_s=0.3), until=bool, kill_margin_s=0.2)
     assert watched.seconds < 3
     assert watched.events[-1] == ("a", "exited")
 

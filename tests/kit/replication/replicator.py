@@ -140,13 +140,14 @@ class Gateway:
     clock: FakeClock
     catalogue: Catalogue = field(default_factory=catalogue_of)
     full: bool = False
+    log: type[MemoryLog] = MemoryLog
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(free_bytes=lambda: 0 if self.full else 1)
         self.restart()
 
     def restart(self) -> None:
-        log = MemoryLog(self.broker)
+        log = self.log(self.broker)
         self.observer = StateObserver()
         self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock, on_move=self.observer)
 

@@ -240,9 +240,8 @@ def test_broken_generation_is_served_until_the_next_is_restored(
     newer: Job,
     damage: object,
     lines: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
+    served.store.changes_max = 1
     assert callable(damage)
     newer.put(range(50, 200))
     job.mark(0, {0: 11, 1: 10}, final=True)
@@ -268,10 +267,10 @@ def test_broken_generation_is_served_until_the_next_is_restored(
 
 
 def test_what_cannot_be_followed_on_is_fetched_no_more(
-    served: Gateway, job: Job, newer: Job, monkeypatch: pytest.MonkeyPatch, lines: pytest.LogCaptureFixture
+    served: Gateway, job: Job, newer: Job, lines: pytest.LogCaptureFixture
 ) -> None:
     """A topic that was made anew has records at the old offsets in time."""
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
+    served.store.changes_max = 1
     newer.put(range(50, 400))
     newer.publish()
     served.steps(3)
@@ -328,12 +327,12 @@ def test_without_last_markers_a_broken_generation_is_given_up_at_a_restart(
 
 
 def test_a_generation_that_breaks_before_it_is_live_again_is_given_up(
-    served: Gateway, job: Job, newer: Job, monkeypatch: pytest.MonkeyPatch, lines: pytest.LogCaptureFixture
+    served: Gateway, job: Job, newer: Job, lines: pytest.LogCaptureFixture
 ) -> None:
     job.put(range(20, 300))
     served.restart()
     newer.publish()
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 1)
+    served.store.changes_max = 1
     served.steps(20)
     assert served.state().manifest.generation == 1
     delete_topic(job)
@@ -384,10 +383,8 @@ def test_a_gateway_without_rows_restores_the_newest_alone(gateway: Gateway, job:
     assert gateway.store.store_ids() == {StoreId(gateway.state().store_id)}
 
 
-def test_a_generation_that_nobody_was_answered_from_is_not_waited_for(
-    gateway: Gateway, job: Job, newer: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
+def test_a_generation_that_nobody_was_answered_from_is_not_waited_for(gateway: Gateway, job: Job, newer: Job) -> None:
+    gateway.store.changes_max = 5
     job.publish().put(range(2_000))
     gateway.steps(10)
     assert gateway.state().manifest.generation == 1

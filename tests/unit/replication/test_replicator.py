@@ -49,10 +49,8 @@ def test_a_table_is_restored_then_followed(gateway: Gateway, job: Job) -> None:
     assert 6 not in gateway.rows()
 
 
-def test_nothing_is_served_before_every_partition_passed_its_barrier(
-    gateway: Gateway, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 10)
+def test_nothing_is_served_before_every_partition_passed_its_barrier(gateway: Gateway, job: Job) -> None:
+    gateway.store.changes_max = 10
     job.publish().put(range(100))
     while not gateway.state().HasField("manifest"):
         gateway.steps(1)
@@ -172,10 +170,8 @@ def test_new_schemas_of_a_manifest_are_taken(gateway: Gateway, job: Job) -> None
     assert 50 in gateway.rows().values()
 
 
-def test_a_new_generation_is_built_beside_and_switched_to(
-    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
+def test_a_new_generation_is_built_beside_and_switched_to(gateway: Gateway, job: Job, broker: MemoryBroker) -> None:
+    gateway.store.changes_max = 5
     job.publish().put(range(20))
     gateway.steps(20)
     old_id = gateway.state().store_id
@@ -208,9 +204,9 @@ def test_an_older_generation_is_ignored(gateway: Gateway, job: Job, broker: Memo
     assert gateway.state().manifest.generation == 2
 
 
-def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Job:
+def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker) -> Job:
     """Serve generation 1, and begin to build generation 2 beside it; return the job of the latter."""
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 5)
+    gateway.store.changes_max = 5
     job.publish().put(range(20))
     gateway.steps(20)
     newer = Job(broker, generation=2, sequence=1000).create()
@@ -222,9 +218,9 @@ def _half_built(gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: p
 
 
 def test_a_half_built_generation_is_gone_on_with_after_a_restart(
-    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, job: Job, broker: MemoryBroker
 ) -> None:
-    _half_built(gateway, job, broker, monkeypatch)
+    _half_built(gateway, job, broker)
     assert gateway.state().manifest.generation == 1
     built = gateway.store.store_ids() - {StoreId(gateway.state().store_id)}
     gateway.restart()
@@ -235,9 +231,9 @@ def test_a_half_built_generation_is_gone_on_with_after_a_restart(
 
 
 def test_a_generation_that_is_lost_while_it_is_built_is_built_again(
-    gateway: Gateway, job: Job, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, job: Job, broker: MemoryBroker
 ) -> None:
-    newer = _half_built(gateway, job, broker, monkeypatch)
+    newer = _half_built(gateway, job, broker)
     for partition in range(2):
         broker.truncate_before(newer.source(partition), Offset(90))
     for _ in range(60):
@@ -319,12 +315,9 @@ def test_a_log_that_starts_late_is_followed_from_there(gateway: Gateway, job: Jo
     assert gateway.table_status().poison_records == 0
 
 
-def test_records_between_a_look_and_its_answer_are_no_loss(
-    broker: MemoryBroker, clock: FakeClock, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_between_a_look_and_its_answer_are_no_loss(broker: MemoryBroker, clock: FakeClock, job: Job) -> None:
     """The answer is older than what was applied since it was asked for."""
-    monkeypatch.setattr("tests.kit.replication.replicator.MemoryLog", SlowLog)
-    gateway = Gateway(broker, clock)
+    gateway = Gateway(broker, clock, log=SlowLog)
     job.publish().put(range(5))
     gateway.steps(20)
     old_id = gateway.state().store_id
@@ -523,11 +516,9 @@ def test_old_tombstones_leave_the_store(
     assert gateway.state().store_id == store_id
 
 
-def test_restore_progress_is_in_status_and_log(
-    gateway: Gateway, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restore_progress_is_in_status_and_log(gateway: Gateway, job: Job, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 10)
+    gateway.store.changes_max = 10
     job.publish().put(range(400))
     gateway.steps(8, pass_s=1)
     status = gateway.table_status()

@@ -311,8 +311,8 @@ def test_a_store_that_is_up_to_date_stays_when_the_changelog_is_cut(
     assert len(setup.windows()) == 81
 
 
-def test_a_changelog_that_is_cut_while_it_is_restored(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tablegate.gateway.stores.base.OwnStore.changes_max", 2)
+def test_a_changelog_that_is_cut_while_it_is_restored(setup: Setup) -> None:
+    setup.store.changes_max = 2
     setup.put((browser, -number) for number in range(20) for browser in "abcd")
     while not setup.state().HasField("manifest") or not setup.windows():
         setup.steps(1)

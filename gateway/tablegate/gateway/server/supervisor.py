@@ -111,9 +111,16 @@ class _Child:
 class Supervisor:
     """Keeps processes alive until SIGTERM or SIGINT. `on_event` gets their events, and "exited"."""
 
-    def __init__(self, specs: Sequence[ChildSpec], on_event: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        on_event: Callable[[str, Mapping[str, Any]], None],
+        *,
+        kill_margin_s: float = KILL_MARGIN_S,
+    ) -> None:
         self._children = [_Child(spec) for spec in specs]
         self._on_event = on_event
+        self._kill_margin_s = kill_margin_s
         self._selector = selectors.DefaultSelector()
         self._stopping = False
         self._is_draining = False
@@ -227,7 +234,7 @@ class Supervisor:
         for child in alive:
             assert child.process is not None
             child.process.terminate()
-        deadline = time.monotonic() + max((child.spec.stop_s for child in alive), default=0.0) + KILL_MARGIN_S
+        deadline = time.monotonic() + max((child.spec.stop_s for child in alive), default=0.0) + self._kill_margin_s
         while any(child.process is not None for child in alive):
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._interrupts > 1:  # the second Ctrl-C of somebody who does not want to wait
