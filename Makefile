@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check test test-long proto proto-check clients bench clean
+.PHONY: help setup demo cluster-demo check test test-long proto proto-check docs lock clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -55,6 +55,13 @@ proto-check: $(READY)
 	@out=$$(mktemp -d) && trap 'rm -rf $$out' EXIT && $(PROTOC) --python_out=$$out --pyi_out=$$out && \
 	(cd $$out && find . -name '*_pb2.py*') | while read -r f; do cmp -s $$out/$$f proto/$$f || { echo "proto/$$f is not what proto/ generates: run make proto" >&2; exit 1; }; done
 
+docs: $(READY) ## build the documentation into site/; fails on a broken link
+	@$(BIN)/python docs/reference/generate.py --check
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+lock: $(READY) ## resolve requirements.lock anew (needs uv)
+	@$(BIN)/python deploy/runtime_lock.py --inputs | uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
+
 clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients
 
@@ -63,4 +70,4 @@ bench: $(READY) ## measure; print a table, write docs/bench.json and docs/bench.
 
 clean: ## remove what the targets made, the demo's data included
 	@$(MAKE) --no-print-directory -C clients clean
-	rm -rf $(VENV) .cache .tablegate .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .cache .tablegate .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,6 +23,16 @@ def own_projects() -> dict[str, dict[str, Any]]:
     return {table["name"]: table for table in tables}
 
 
+def inputs(own: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return what all distributions and the tools of development require of others."""
+    groups = tomllib.loads(Path("pyproject.toml").read_text())["dependency-groups"]
+    texts = list(groups["dev"])
+    for project in own.values():
+        texts += project["dependencies"]
+        texts += [text for extra in project.get("optional-dependencies", {}).values() for text in extra]
+    return sorted({text for text in texts if canonicalize_name(Requirement(text).name) not in own})
+
+
 def needed(name: str, own: Mapping[str, dict[str, Any]]) -> frozenset[str]:
     """Return the packages of others that a requirement comes to on this platform, by canonical name."""
     found: set[tuple[str, str]] = set()  # name and extra: a package may be asked for again with another
@@ -56,8 +66,16 @@ def sliced(lock: str, names: Collection[str]) -> Iterator[str]:
 def main() -> None:
     """Print the slice; fail where the lock lacks a package."""
     parser = argparse.ArgumentParser(description="Print the part of requirements.lock that a service needs to run.")
-    parser.add_argument("requirement", help="a distribution of this repository, with its extras")
-    names = needed(parser.parse_args().requirement, own_projects())
+    parser.add_argument("requirement", nargs="?", help="a distribution of this repository, with its extras")
+    parser.add_argument("--inputs", action="store_true", help="print what the lock is to be resolved from instead")
+    arguments = parser.parse_args()
+    own = own_projects()
+    if arguments.inputs:
+        print("\n".join(inputs(own)))
+        return
+    if arguments.requirement is None:
+        parser.error("name a distribution, such as tablegate-jobs")
+    names = needed(arguments.requirement, own)
     lines = list(sliced(Path("requirements.lock").read_text(), names))
     missing = names - {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith(" ")}
     if missing:

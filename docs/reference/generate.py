@@ -74,6 +74,7 @@ def _pages() -> dict[str, str]:
 def cli_page() -> str:
     """Return the page of all commands, from the parser that runs them."""
     import typer
+
     from tablegate.gateway.cli.main import app
 
     root: Any = typer.main.get_command(app)
@@ -246,6 +247,7 @@ def query_messages_page() -> str:
 def errors_page() -> str:
     """Return the page of the errors: reasons from errors.proto, statuses and advice from the gateway's own table."""
     from google.rpc import code_pb2
+
     from tablegate.gateway.query import errors
     from tablegate.v1 import errors_pb2
 

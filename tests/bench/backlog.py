@@ -20,7 +20,6 @@ from tablegate.examples.samples import (
     stocks,
 )
 from tablegate.jobs.table import Table
-
 from tests.bench.load import say
 
 MOVIES = 10_000

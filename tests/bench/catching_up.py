@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Message, TopicPartition
-from tablegate.v1 import changelog_pb2
 from typing_extensions import override
+
+from tablegate.v1 import changelog_pb2
 
 LOOK_EVERY_S = 2.0
 FEW_RECORDS = 100  # between two looks: an idle job writes a marker a second into each partition

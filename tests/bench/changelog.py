@@ -7,6 +7,7 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
+
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import encode_key

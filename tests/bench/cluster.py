@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tablegate.examples.demo.kafka import Broker
-
 from tests.bench.figures import Figures
 from tests.bench.load import CONNECTIONS, Generators, Load, Requests, Target, say
 from tests.kit.gateway_processes.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition, filled_cells

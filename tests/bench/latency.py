@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+
 from tablegate.examples.samples import stocks
 from tablegate.jobs.table import Mode
-
 from tests.bench.figures import Figures
 from tests.bench.load import GET_PATH, say
 from tests.bench.peer import Peer

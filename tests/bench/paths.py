@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import grpc
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import GrpcForwarder
@@ -27,7 +28,6 @@ from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.status_pb2 import GetStatusResponse
-
 from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rating
 
 GET = "/examples.ratings.v1.RatingsService/GetRating"

@@ -10,7 +10,6 @@ from tablegate.gateway.kafka.log import Fetched, Record, SystemClock
 from tablegate.gateway.replication.cluster import BEAT_S
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord
 from tablegate.v1.status_pb2 import GetStatusResponse
-
 from tests.bench.figures import Figures
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 

@@ -17,6 +17,7 @@ import grpc
 from confluent_kafka import Producer
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.examples.tables.ratings import RATING_SCHEMA
@@ -24,7 +25,6 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.queries import BATCH_KEYS_MAX
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.v1 import options_pb2, status_pb2
-
 from tests.bench.changelog import PARTITIONS, Changelog
 from tests.kit.http.certificates import Authority
 from tests.kit.programs.processes import process_tree

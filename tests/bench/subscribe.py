@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 from confluent_kafka import KafkaError, Message, Producer
-from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
+from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 from tests.bench.changelog import SOURCE_TOPIC
 from tests.bench.contestants import Bench
 from tests.bench.load import GET_PATH, SERVICE, Target, say

@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 
 from confluent_kafka import Message
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.versions import VERSION_HEADER, Version, read_version
 from tablegate.jobs.kafka.topics import changelog_name
 from tablegate.jobs.planning.declarations import example_names, load_table
 from tablegate.jobs.table import Mode, Table
-
 from tests.bench.backlog import Backlog
 from tests.bench.catching_up import Counted, Marked, Output, Pace, follow
 from tests.bench.figures import Figures

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 from confluent_kafka import Producer
+
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import load_descriptors
-
 from tests.bench.changelog import Changelog
 
 FAST = 1_000.0  # changes a second, from which on requests for one row each would take the broker's cores

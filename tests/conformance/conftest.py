@@ -2,11 +2,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.changes import NotifyingStore
 from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
 from tablegate.gateway.stores.lmdb.store import LmdbStore
-
 from tests.kit.store.memory import MemoryStore
 from tests.kit.store.opened import HISTORY_CHANGES_MAX, FillingRedis, OpenStore
 

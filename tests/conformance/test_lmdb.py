@@ -13,12 +13,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable
 from tablegate.gateway.stores.lmdb.environment import DATA_FILE, wipe
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tablegate.internal.v1.store_pb2 import TableState
-
 from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import KEYS, batch_of
 

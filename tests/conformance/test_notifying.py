@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreFull, StoreWriter
 from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
-
 from tests.kit.store.changes import change, position
 from tests.kit.store.memory import MemoryStore
 

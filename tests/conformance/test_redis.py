@@ -7,6 +7,7 @@ import threading
 from itertools import count
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.stores.base import (
     Phase,
@@ -20,7 +21,6 @@ from tablegate.gateway.stores.redis.layout import Keys, parse_partition_name
 from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
-
 from tests.kit.programs.redis import RedisServer, free_port, needs_redis
 from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
 from tests.kit.store.changes import change, position

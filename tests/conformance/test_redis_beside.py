@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset
 from tablegate.gateway.contract.versions import make_version
 from tablegate.gateway.stores.base import (
@@ -16,7 +17,6 @@ from tablegate.gateway.stores.base import (
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
-
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.store.batches import ID, P0, P1, apply_batches, fill, rows_of, stored_position
 from tests.kit.store.changes import change, position

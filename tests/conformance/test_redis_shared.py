@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.stores.base import Change, Phase, StoreReader, StoreWentBack
 from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import GONE_MS, RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
-
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.seeds import seeds
 from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position

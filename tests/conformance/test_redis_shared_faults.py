@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import Phase, StoreUnavailable, StoreWentBack
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
@@ -14,8 +16,6 @@ from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.scripts import BURY
 from tablegate.gateway.stores.redis.store import GONE_MS, STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, Removal
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
-
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.seeds import seeds
 from tests.kit.store.batches import ID, P0, apply_batches, expected_rows, rows_of, stored_position

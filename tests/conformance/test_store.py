@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import make_version
 from tablegate.gateway.stores.base import (
@@ -15,7 +16,6 @@ from tablegate.gateway.stores.base import (
     StoreWriter,
 )
 from tablegate.internal.v1.store_pb2 import TableState
-
 from tests.kit.store.changes import change, past, position
 from tests.kit.store.opened import HISTORY_CHANGES_MAX, OpenStore
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tablegate.examples.demo.kafka import Broker
 
+from tablegate.examples.demo.kafka import Broker
 from tests.kit.docs.pages import DOCS, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "index.md"

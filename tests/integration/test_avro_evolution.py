@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro
-from tablegate.jobs.running.session import spark_session
 
+from tablegate.jobs.running.session import spark_session
 from tests.kit.job.avro_pairs import PAIRS, Pair, encode, field
 
 pytestmark = pytest.mark.jvm

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import Result
 from rich.console import Console
-from tablegate.gateway.cli.main import app
-from tablegate.gateway.cli.subscribe import HIGHLIGHT_S, LiveView
-from tablegate.gateway.query.errors import ShuttingDown
 from typer.testing import CliRunner
 
 from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.cli.subscribe import HIGHLIGHT_S, LiveView
+from tablegate.gateway.query.errors import ShuttingDown
 from tests.kit.gateways_in_process.ratings import Fault, RatingsServer
 from tests.kit.table.filled import ROOT, catalogue_of, rating
 

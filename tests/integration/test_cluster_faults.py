@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.forwarding import HEARD_S
-
 from tests.kit.gateway_processes.cells.changelog import CONTRACT, Cells, filled_cells
 from tests.kit.gateway_processes.cells.load import Load
 from tests.kit.gateway_processes.cells.readers import (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.kafka import Broker
-
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.cluster import free_port
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon

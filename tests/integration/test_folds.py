@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.examples.samples import (
     Event,
     balances,
@@ -26,7 +27,6 @@ from tablegate.examples.samples.events import START_MS
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.descriptors import load_descriptors
-
 from tests.kit.job import fold_outputs, folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import (

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic, send
 from tablegate.jobs.kafka.topics import changelog_name, dead_letters_name
 from tablegate.jobs.planning.declarations import load_contract
 from tablegate.jobs.table import Mode
-
 from tests.kit.job import fold_outputs
 from tests.kit.job.example_tables import LATE_ACTIONS, TOPICS, examples_of, parts_of
 from tests.kit.job.folds import Fold

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
@@ -27,7 +28,6 @@ from tablegate.gateway.server.services.reflection import REFLECTION_SERVICES, re
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
-
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rating, ratings_table
 

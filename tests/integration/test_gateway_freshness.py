@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tablegate.examples.demo.kafka import Broker
 
+from tablegate.examples.demo.kafka import Broker
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess
 from tests.kit.table.filled import catalogue_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tablegate.examples.demo.kafka import Broker
 
+from tablegate.examples.demo.kafka import Broker
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.programs.kafka import delete_topic

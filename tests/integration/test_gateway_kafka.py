@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.server.preflight import reserve_address
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader
-
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import SERVICE, GatewayProcess, soon
 from tests.kit.table.filled import catalogue_of

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.server.logs import JsonFormatter, TerminalFormatter, set_up_logging
 
 

@@ -14,6 +14,8 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from typer.testing import CliRunner
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
@@ -21,8 +23,6 @@ from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
-from typer.testing import CliRunner
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.programs.go_tools import go_tool
 from tests.kit.store.memory import MemoryStore

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.server.app import START_DEATHS_MAX, _Announcer, serve
 from tablegate.gateway.server.child import FAILED, STORE_OPENED
 from tablegate.gateway.server.config import ServeConfig, ServeError
@@ -25,7 +26,6 @@ from tablegate.gateway.server.preflight import (
     token_keys,
 )
 from tablegate.gateway.server.supervisor import EXITED
-
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
 
 

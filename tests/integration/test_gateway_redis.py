@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tablegate.examples.demo.kafka import Broker
 
+from tablegate.examples.demo.kafka import Broker
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.cluster import Cluster, Member
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon

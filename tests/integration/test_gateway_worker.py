@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+
 from tablegate.gateway.server.child import WORKER, ChildConfig
 from tablegate.gateway.server.preflight import load_contracts, reserve_address
 from tablegate.gateway.stores.lmdb.environment import wipe
 from tablegate.gateway.stores.lmdb.store import LmdbStore
-
 from tests.kit.programs.processes import alive
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of, rating, ratings_table
 

@@ -5,13 +5,13 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.kafka import job_group as presence
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
-
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, nobody, produce
 
 pytestmark = pytest.mark.jvm

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner, Result
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.cli.main import app
@@ -21,8 +23,6 @@ from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.kafka.manifests import past_generation, read_manifest, read_manifests
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
-from typer.testing import CliRunner, Result
-
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
 from tests.kit.job.process import WAIT_S, Changelog, JobProcess, Row, wait_until
 from tests.kit.job.ratings_job import MOVIES, PARTITIONS, fold_source, some_ratings, write_job

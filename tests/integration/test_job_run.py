@@ -9,6 +9,7 @@ import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.examples.tables.ratings import RATING_SCHEMA
@@ -22,7 +23,6 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import check_rebuild, make_plan
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
-
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
 from tests.kit.job.process import Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import MOVIES, PARTITIONS, RATINGS, fold_source, rating_record, some_ratings, write_job

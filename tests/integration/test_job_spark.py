@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+
 from tablegate.examples.tables.ratings import RATING_SCHEMA, TABLE
 from tablegate.gateway.contract.catalogue import Partitioner
 from tablegate.gateway.contract.catalogue import Table as ContractTable
@@ -31,7 +32,6 @@ from tablegate.jobs.planning.schemas import WriterSchemas
 from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identity
 from tablegate.jobs.running.session import spark_session
 from tablegate.jobs.table import Source, Table
-
 from tests.kit.job.declared import COLUMNS, write_job
 
 pytestmark = pytest.mark.jvm

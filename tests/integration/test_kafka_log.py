@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
@@ -22,7 +23,6 @@ from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
 from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
-
 from tests.kit.gateway_processes.changelog import RatingsChangelog
 from tests.kit.programs.kafka import NewRecord, closed_port, new_topic, nobody, produce
 from tests.kit.store.changes import position

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+
 from tablegate.examples.samples import balances, browsers, customers, invoices, products, ratings, stocks
 from tablegate.examples.samples.events import START_MS
 from tablegate.jobs.errors import JobError
@@ -29,7 +30,6 @@ from tablegate.jobs.table import (
 )
 from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
 from tablegate.jobs.testing.events import START_TIME
-
 from tests.kit.job import fold_outputs, folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import extreme_bookings, hard, late_actions, malformed_like

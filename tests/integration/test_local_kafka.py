@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples.demo.kafka import HOST, Broker
 from tablegate.jobs.jars import SetupError, jars
 from tablegate.jobs.jars.java import find_java
-
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 from tests.kit.programs.processes import alive
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tablegate.examples.demo.kafka import Broker
 
+from tablegate.examples.demo.kafka import Broker
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 from tests.kit.programs.processes import kill_tree
 

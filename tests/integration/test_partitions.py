@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.keys import KeyColumn, KeyType
@@ -19,7 +20,6 @@ from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_a
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
 from tablegate.jobs.running.session import spark_session
-
 from tests.kit.programs.kafka import CONSUME_TIMEOUT_S, NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+
 from tablegate.jobs.dataflow.java_errors import failure_in_python
 from tablegate.jobs.dataflow.processors import apply_processor
 from tablegate.jobs.errors import JobError

@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message_factory import GetMessageClass
+
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.jobs.dataflow.sources import (
     KAFKA_SCHEMA,
@@ -24,7 +25,6 @@ from tablegate.jobs.dataflow.sources import (
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.jobs.testing import Event, run_table, stop_spark
 from tablegate.jobs.testing.session import process_session
-
 from tests.kit.job.orders.declared import LEGACY, LINE, ORDER, TABLE, table_of
 from tests.kit.job.process import JobProcess, wait_until
 from tests.kit.programs.kafka import Broker, NewRecord, consume, new_topic, produce

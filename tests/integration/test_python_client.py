@@ -14,6 +14,8 @@ from typing import Any
 import grpc
 import pytest
 from confluent_kafka import Producer
+
+from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.errors import (
     Overloaded,
@@ -22,8 +24,6 @@ from tablegate.gateway.query.errors import (
     SlowSubscription,
     StreamExpired,
 )
-
-from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
 from tests.kit.gateway_processes.changelog import RatingsChangelog
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.gateways_in_process.client_copies import Copy, for_asyncio, for_threads, request, stub_method

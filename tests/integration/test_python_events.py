@@ -14,11 +14,6 @@ from typing import Any
 import grpc
 import pytest
 from grpc_tools import protoc
-from tablegate.examples import CONTRACTS
-from tablegate.gateway.query.errors import (
-    PartitionUnavailable,
-    ShuttingDown,
-)
 
 from tablegate.client import (
     CatchingUp,
@@ -33,6 +28,11 @@ from tablegate.client import (
     aio,
     open_channel,
     subscribe,
+)
+from tablegate.examples import CONTRACTS
+from tablegate.gateway.query.errors import (
+    PartitionUnavailable,
+    ShuttingDown,
 )
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.client_copies import request, stub_method

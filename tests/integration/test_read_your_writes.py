@@ -7,9 +7,9 @@ import itertools
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples.samples import ratings, stocks
 from tablegate.jobs.table import Mode
-
 from tests.kit.gateway_processes.own_writes import GET_TICK, OwnWrites, ticks
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(1_200)]

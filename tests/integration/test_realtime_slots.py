@@ -8,10 +8,10 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs.dataflow.sources import KafkaReader
 from tablegate.jobs.running.session import spark_session
-
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 
 import pytest
+
 from tablegate.examples.demo.kafka import HOST, Broker
 from tablegate.examples.samples import (
     Event,
@@ -23,7 +24,6 @@ from tablegate.examples.samples import (
 )
 from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.jobs.jars import SetupError
-
 from tests.kit.job import folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import extreme_bookings, hard, odd_ticks, odd_views

@@ -6,11 +6,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.jars.jars import cache_directory, jars
 from tablegate.jobs.planning.declarations import load_contract, load_table
-
 from tests.kit.job.process import Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import PARTITIONS, fold_source, some_ratings, write_job
 from tests.kit.programs.deployment import ROOT, command_line

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.server.preflight import reserve_address
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.gateway_processes.watchers import HOT, ChangesWriter, CountingStream, Watcher, check_bookmarks, wait_for

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from google.rpc import error_details_pb2
 from grpc_tools import protoc
-from tablegate.examples import CONTRACTS
 
+from tablegate.examples import CONTRACTS
 from tests.kit.gateways_in_process.web import WebServer
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.table.filled import RATINGS, ROOT

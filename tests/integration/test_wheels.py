@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tablegate.examples import CONTRACTS
 
+from tablegate.examples import CONTRACTS
 from tests.kit.programs.wheels import PROJECTS, Environment, build_wheels, files_of, wheel_of
 
 RATINGS = CONTRACTS / "examples/ratings/v1/ratings.proto"

@@ -17,11 +17,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredRow, StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.redis.store import RedisStore
-
 from tests.kit.programs.redis import RedisServer
 from tests.kit.store.changes import change, past, position
 from tests.kit.store.memory import MemoryStore

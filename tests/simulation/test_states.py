@@ -10,10 +10,10 @@ from dataclasses import replace
 from enum import Enum
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.states import GenerationEvent, PartitionEvent, TableEvent
-
 from tests.kit.replication import state_observer
 from tests.kit.replication.events import EVENTS
 from tests.kit.replication.replicator import Job

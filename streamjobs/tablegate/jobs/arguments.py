@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from tablegate.jobs.table import Mode
 
 KEEP_OLD_S = 60.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
+
 from tablegate.jobs.declared import SourceLine, declaring_line
 from tablegate.jobs.messages import find_message
 

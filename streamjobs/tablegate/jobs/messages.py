@@ -6,6 +6,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
+
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
 _LISTED_MAX = 5  # names of other messages that an error lists

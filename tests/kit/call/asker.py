@@ -11,7 +11,6 @@ from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, U
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import StoreReader
-
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
 from tablegate.gateway.stores.base import Position, Snapshot
-
 from tests.kit.store.changes import change, position
 from tests.kit.store.memory import MemoryStore
 

@@ -16,7 +16,6 @@ from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
 )
-
 from tests.kit.call.asker import Asker, Ratings
 from tests.kit.table.filled import FilledTable, LocalCall, rating
 

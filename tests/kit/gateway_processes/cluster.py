@@ -12,7 +12,6 @@ from typing import Self
 from tablegate.examples.demo.kafka import HOST, PORTS
 from tablegate.gateway.contract.placement import Candidate, wanted_of_all
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE
-
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.programs.processes import alive
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
-from tablegate.v1.status_pb2 import GetStatusResponse
 
+from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.programs.processes import alive
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
 

@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import grpc
 from confluent_kafka import KafkaError, Message, Producer
+
+from tablegate.client import at_least_source
+from tablegate.client.failures import failure_of
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import Event, create_topic
 from tablegate.jobs.kafka.topics import changelog_name
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import Mode
 from tablegate.v1.changelog_pb2 import ProgressMarker
-
-from tablegate.client import at_least_source
-from tablegate.client.failures import failure_of
 from tests.kit.gateway_processes.gateway import GatewayProcess
 from tests.kit.job.process import JobProcess
 from tests.kit.programs.kafka import consume

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
+
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_PHASE_RESET
-
 from tests.kit.call.subscribing import token_of
 from tests.kit.gateway_processes.changelog import RatingsChangelog
 from tests.kit.gateway_processes.gateway import SERVICE

@@ -5,8 +5,8 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.table.filled import SIGNER
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.protobuf.message import Message
+from typing_extensions import override
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
@@ -31,8 +33,6 @@ from tablegate.gateway.server.services.health import Health
 from tablegate.gateway.server.services.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.v1.status_pb2 import GetStatusResponse
-from typing_extensions import override
-
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, catalogue_of, rating

@@ -12,6 +12,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
+from typing_extensions import override
+
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
@@ -24,8 +26,6 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
-from typing_extensions import override
-
 from tests.kit.store.breaking import GONE, UNREADABLE, BreakingStore
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, LocalCall, catalogue_of, now_ms

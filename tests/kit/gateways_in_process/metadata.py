@@ -7,11 +7,11 @@ from typing import Any, Self
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+
 from tablegate.gateway.contract.placement import Candidate, ranked
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, TableMetadata
-
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster
 
 SERVICE = "/tablegate.v1.GatewayService"

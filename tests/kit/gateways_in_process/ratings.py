@@ -12,7 +12,6 @@ from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

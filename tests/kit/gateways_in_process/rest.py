@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf import descriptor_pool
-from tablegate.gateway.http.rest.json_codec import JsonCodec
+
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
@@ -14,7 +15,6 @@ from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMetho
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pool
+
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.health import Health, live_tables
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

@@ -7,7 +7,6 @@ from typing import Any
 
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
 from tests.kit.gateways_in_process.cluster_without_network import LocalCluster, Placement
 from tests.kit.table.parcels import PARCELS

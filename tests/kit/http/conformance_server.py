@@ -17,8 +17,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import code_pb2, status_pb2
+
 from tablegate.gateway.http.cors import CrossOriginExchange
-from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rpc import connect, grpc
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
 from tablegate.gateway.http.rpc.connect import ConnectProtocol

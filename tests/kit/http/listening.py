@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 from tablegate.gateway.http.listener import Limits, Listener
 from tablegate.gateway.http.tls import TlsFiles
-
 from tests.kit.http.http1 import Client, SmallApp, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: a\r\n\r\n"

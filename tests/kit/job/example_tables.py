@@ -20,7 +20,6 @@ from tablegate.examples.samples import (
 from tablegate.examples.samples.events import START_MS
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import Mode, Table
-
 from tests.kit.job import folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import extreme_bookings, hard, late_actions, malformed_like, odd_ticks, odd_views

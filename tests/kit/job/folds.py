@@ -14,10 +14,10 @@ from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from google.protobuf.message import Message
+
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
-
 from tests.kit.job.laid_records import (
     Malformed,
     Place,

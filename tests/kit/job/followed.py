@@ -7,11 +7,11 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.versions import VERSION_HEADER
 from tablegate.v1.changelog_pb2 import ProgressMarker
-
 from tests.kit.job.folds import Rows, columns_of
 from tests.kit.programs.kafka import RawRecord
 

@@ -9,10 +9,10 @@ from io import BytesIO
 from typing import Any, NamedTuple, TypeVar
 
 import fastavro
+
 from tablegate.examples.samples import Event
 from tablegate.examples.samples.events import START_MS
 from tablegate.gateway.contract.keys import murmur2_partition
-
 from tests.kit.programs.kafka import RawRecord
 
 FRAME_BYTES = 5  # 00 and the schema id

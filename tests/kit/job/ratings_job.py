@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from tablegate.examples.tables.ratings import RATING_SCHEMA
 
+from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tests.kit.job.process import Row
 from tests.kit.programs.kafka import NewRecord, RawRecord, consume
 

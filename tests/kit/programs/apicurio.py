@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+
 from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars.jars import cache_directory
 from tablegate.jobs.jars.java import find_java

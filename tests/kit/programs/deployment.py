@@ -6,9 +6,10 @@ from typing import Any
 
 import typer
 import yaml
+from typer.main import get_command
+
 from tablegate.gateway.cli.main import app as tablegate
 from tablegate.jobs.running.__main__ import main as run_job
-from typer.main import get_command
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

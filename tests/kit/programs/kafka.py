@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+
 from tablegate.gateway.stores.base import StoreUnavailable
 
 PATIENCE_S = 30.0

@@ -11,7 +11,6 @@ from typing import Self
 from urllib.request import urlopen
 
 from tablegate.examples.demo.tether import tethered
-
 from tests.kit.programs.deployment import DEPLOY, command_line
 from tests.kit.programs.processes import kill_tree
 

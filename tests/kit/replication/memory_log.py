@@ -6,9 +6,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
-from typing_extensions import override
 
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default: a day
 

@@ -8,6 +8,7 @@ from struct import pack
 from typing import Any
 
 import fastavro
+
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
@@ -19,7 +20,6 @@ from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
-
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.state_observer import StateObserver
 from tests.kit.store.memory import MemoryStore

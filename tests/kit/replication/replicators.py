@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from typing_extensions import override
+
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.catalogue import Catalogue, Partitioner, Table
 from tablegate.gateway.contract.placement import Candidate, wanted
@@ -15,8 +17,6 @@ from tablegate.gateway.stores.base import Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 from tablegate.v1.status_pb2 import GetStatusResponse
-from typing_extensions import override
-
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock, Job
 from tests.kit.replication.state_observer import StateObserver

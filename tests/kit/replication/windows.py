@@ -7,6 +7,7 @@ from typing import Any
 
 import fastavro
 from google.protobuf.duration_pb2 import Duration
+
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
@@ -21,7 +22,6 @@ from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import options_pb2
 from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
 from tablegate.v1.status_pb2 import GetStatusResponse
-
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import START_MS, FakeClock
 from tests.kit.store.memory import MemoryStore

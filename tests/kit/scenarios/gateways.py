@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
-from tablegate.gateway.contract.types import Partition
 
-from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tablegate.gateway.contract.types import Partition
+from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.scenarios.script import Command, numbers_of, text_of
 from tests.kit.store.breaking import GONE
 from tests.kit.table.filled import rating
@@ -35,7 +35,7 @@ class GatewayScenario:
     """What the commands are done with."""
 
     def __init__(self) -> None:
-        self._doors: ClusterDoors | None = None
+        self._doors: GrpcCluster | None = None
 
     def __enter__(self) -> "GatewayScenario":
         return self
@@ -49,7 +49,7 @@ class GatewayScenario:
         match command.words:
             case ["gateways"]:
                 held = {name: numbers_of(numbers) if numbers else [] for name, numbers in command.options.items()}
-                self._doors = ClusterDoors(held).__enter__()
+                self._doors = GrpcCluster(held).__enter__()
                 self._doors.put(_rows(1))
             case ["switch", name]:
                 self._switch(command, name)
@@ -72,7 +72,7 @@ class GatewayScenario:
                 command.fail("there is no such command")
 
     @property
-    def _cluster(self) -> ClusterDoors:
+    def _cluster(self) -> GrpcCluster:
         assert self._doors is not None, '"gateways" comes first'
         return self._doors
 

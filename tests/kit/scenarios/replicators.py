@@ -36,7 +36,6 @@ from tablegate.v1.changelog_pb2 import Manifest
 from tablegate.v1.cluster_pb2 import GatewayRecord
 from tablegate.v1.errors_pb2 import ErrorReason
 from tablegate.v1.status_pb2 import TableStatus
-
 from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog, source
 from tests.kit.replication.replicator import FakeClock, Job

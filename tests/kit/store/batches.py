@@ -2,7 +2,6 @@
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Position, StoreReader, StoreWriter
-
 from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import KEYS, batch_of
 from tests.kit.store.memory import MemoryStore

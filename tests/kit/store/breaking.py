@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
 from typing_extensions import override
+
+from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
 
 At = Literal["snapshot", "table", "position", "get", "get_many", "get_stored", "range", "history", "status"]
 """Where a read fails: opening a snapshot, or what is asked of one."""

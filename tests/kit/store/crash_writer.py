@@ -8,7 +8,6 @@ from pathlib import Path
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Change, Position
 from tablegate.gateway.stores.lmdb.store import LmdbStore
-
 from tests.kit.store.changes import change, position
 
 KEYS = 500

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
     HISTORY_CHANGES_MAX,
@@ -22,7 +24,6 @@ from tablegate.gateway.stores.base import (
     StoreUnavailable,
 )
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 _PartitionName = tuple[StoreId, Partition]
 _OFFSET = attrgetter("offset")

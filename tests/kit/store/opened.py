@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
 from tablegate.gateway.stores.redis.store import RedisStore
-from typing_extensions import override
-
 from tests.kit.programs.redis import RedisServer
 
 HISTORY_CHANGES_MAX = 5

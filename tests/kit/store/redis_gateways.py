@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable, StoreWentBack
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
-from typing_extensions import override
-
 from tests.kit.store.changes import change, position
 
 P0 = Partition(0)

@@ -14,7 +14,6 @@ from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import GONE_MS
 from tablegate.internal.v1.store_pb2 import TableState
-
 from tests.kit.programs.redis import RedisServer
 from tests.kit.store.redis_gateways import ALL, EXPIRING, KEYS, P0, RECORDS_MAX, TABLES, Gateway, Killed, Log
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors

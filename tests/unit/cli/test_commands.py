@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from typer.testing import CliRunner
+
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
@@ -16,8 +18,6 @@ from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
-from typer.testing import CliRunner
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority
 from tests.kit.store.memory import MemoryStore

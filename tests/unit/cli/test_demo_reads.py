@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tablegate.examples.demo.failover import Reads
 from tablegate.examples.demo.gateways import start_redis
 from tablegate.gateway.contract.catalogue import GetQuery
-
 from tests.kit.table.filled import catalogue_of
 
 MOVIE = 1

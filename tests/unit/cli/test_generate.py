@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.cli.generate import generate
 from tablegate.gateway.cli.main import app
@@ -18,7 +20,6 @@ from tablegate.gateway.contract.catalogue import (
     SubscribeQuery,
 )
 from tablegate.gateway.contract.descriptors import load_descriptors
-from typer.testing import CliRunner
 
 HEAD = """syntax = "proto3";
 package shop.v1;
@@ -123,4 +124,4 @@ def test_the_command_says_what_it_wrote_and_what_is_next(tmp_path: Path) -> None
     assert "the key names a column that message Rating does not have" in failed.stderr
     missing = CliRunner().invoke(app, ["generate", str(tmp_path / "nothing.proto")])
     assert missing.exit_code == 1
-    assert "is no file" in missing.stderr
+    assert "is not a file" in missing.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from typer.testing import CliRunner
+
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
@@ -18,8 +20,6 @@ from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
 from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
-from typer.testing import CliRunner
-
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

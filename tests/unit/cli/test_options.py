@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import typer.core
 from click.testing import Result
+from typer.testing import CliRunner
+
 from tablegate.gateway.cli.errors import missing_distribution
 from tablegate.gateway.cli.main import app
-from typer.testing import CliRunner
 
 # Those that act by themselves and end, for which a variable would be a trap.
 WITHOUT_VARIABLE = {"--version", "--install-completion", "--show-completion"}

@@ -8,10 +8,10 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from tablegate.gateway.contract.keys import ENCODERS, INT64_MAX, INT64_MIN, KeyType, crc32_partition, murmur2_partition
-from tablegate.v1 import options_pb2
 
 from tablegate.client import keys
+from tablegate.gateway.contract.keys import ENCODERS, INT64_MAX, INT64_MIN, KeyType, crc32_partition, murmur2_partition
+from tablegate.v1 import options_pb2
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = json.loads((GOLDEN / "keys.json").read_text())

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+
+from tablegate.client.failures import Failure
+from tablegate.client.owners import ENDPOINTS_MAX, HEALTH_PAUSE_S, REFUSED_S, Owners, route_of, watch_request
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.keys import crc32_partition, encode_key
 from tablegate.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
 from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
-
-from tablegate.client.failures import Failure
-from tablegate.client.owners import ENDPOINTS_MAX, HEALTH_PAUSE_S, REFUSED_S, Owners, route_of, watch_request
 from tests.kit.table.filled import ACTIONS, RATINGS, catalogue_of
 
 PARTITIONS = 6

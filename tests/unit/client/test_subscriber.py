@@ -11,9 +11,6 @@ import grpc
 import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
-from tablegate.gateway.query.call import StreamMethod
-from tablegate.gateway.query.errors import InvalidResumeToken, QueryError
-from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SUBSCRIBE_START_SNAPSHOT
 
 from tablegate.client import (
     CatchingUp,
@@ -29,6 +26,9 @@ from tablegate.client import (
 from tablegate.client.failures import Failure, failure_of
 from tablegate.client.rows import Rows
 from tablegate.client.subscriber import BACKOFF_MAX_S, ENDED, SILENCE_MIN_S, Subscriber
+from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.errors import InvalidResumeToken, QueryError
+from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SUBSCRIBE_START_SNAPSHOT
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, rating

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tablegate.gateway.http.tls import TlsFiles
 
+from tablegate.gateway.http.tls import TlsFiles
 from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.http.certificates import Authority
 from tests.kit.table.filled import rating

@@ -4,7 +4,6 @@ from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.contract.placement import Candidate, ranked
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.stores.base import Phase
-
 from tests.kit.replication.statuses import live, status, told
 
 

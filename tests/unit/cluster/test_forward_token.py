@@ -1,6 +1,7 @@
 """The token of a forwarded call: good for its table and a minute, and made by nobody else."""
 
 import pytest
+
 from tablegate.gateway.cluster.forward_token import (
     KEPT_MS,
     TOKEN_AGE_MAX_MS,

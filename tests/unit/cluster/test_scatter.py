@@ -7,6 +7,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.scatter import (
     HEDGE_MAX_S,
@@ -21,7 +22,6 @@ from tablegate.gateway.cluster.scatter import (
 )
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import InvalidPageToken, NotCaughtUp, PartitionUnavailable, ShuttingDown, status_of
-
 from tests.kit.replication.statuses import live, status
 
 Part = tuple[str, tuple[int, ...]]

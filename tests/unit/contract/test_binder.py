@@ -3,6 +3,7 @@ import random
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import (
@@ -16,7 +17,6 @@ from tablegate.gateway.contract.catalogue import (
 )
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
 from tablegate.gateway.contract.keys import KeyColumn, KeyType
-
 from tests.kit.table.contracts import RATINGS, VISITS, bind_ratings, bind_sources, bind_visits
 from tests.kit.table.wrong_contracts import (
     NEWER_OPTIONS,

@@ -3,10 +3,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors, proto_directory
-
 from tests.kit.table.contracts import RATINGS, VISITS
 
 

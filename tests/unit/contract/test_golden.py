@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
+
 from tablegate.gateway.contract.keys import (
     KeyColumn,
     KeyType,

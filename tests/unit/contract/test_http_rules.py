@@ -1,7 +1,7 @@
 import pytest
+
 from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.http_rules import FieldPath, parameter_fields
-
 from tests.kit.table.contracts import RATINGS, bind_ratings
 from tests.kit.table.things import thing_routes
 

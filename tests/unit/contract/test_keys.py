@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.contract.keys import (
     INT64_MAX,
     INT64_MIN,

@@ -12,11 +12,11 @@ import pytest
 from google.type.money_pb2 import Money
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
-
 from tests.kit.table.contracts import bind_sources
 from tests.kit.table.filled import catalogue_of
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.contract.placement import Candidate, is_candidate, ranked, wanted, wanted_of_all
 from tablegate.gateway.contract.types import Partition
 

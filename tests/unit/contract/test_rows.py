@@ -15,9 +15,9 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, UnsupportedColumn, row_schema
-
 from tests.kit.table.contracts import bind_ratings, bind_sources
 
 COLUMNS = {

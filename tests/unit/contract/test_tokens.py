@@ -4,6 +4,7 @@ import string
 import pytest
 from google.protobuf import text_format
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import (
     TOKEN_CHARS_MAX,
@@ -19,7 +20,6 @@ from tablegate.internal.v1.tokens_pb2 import (
     TOKEN_KIND_SCAN,
     Token,
 )
-
 from tests.kit.table.contracts import bind_ratings
 
 KEY = bytes(range(32))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.catalogue import Catalogue, GetQuery, RangeQuery, ScanQuery, SubscribeQuery, Table
 from tablegate.gateway.contract.keys import (
@@ -17,7 +18,6 @@ from tablegate.gateway.contract.keys import (
     encode_key,
 )
 from tablegate.gateway.contract.windows import Expiry, Window
-
 from tests.kit.table.contracts import RATINGS, bind_ratings, bind_sources
 from tests.kit.table.filled import ACTIONS as ACTIONS_PATH
 from tests.kit.table.filled import catalogue_of

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from typer.main import get_command
+
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
-from typer.main import get_command
-
 from tests.kit.programs.deployment import DEPLOY, ROOT, compose, job_arguments, serve_arguments
 
 FILE = compose()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
+
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
-
 from tests.kit.programs.deployment import DEPLOY, compose, kubernetes_objects, serve_arguments
 
 GROUPS = {"v1": "core", "apps/v1": "apps", "policy/v1": "policy"}

@@ -10,13 +10,13 @@ from urllib.parse import quote, quote_from_bytes
 
 import pytest
 from google.rpc import error_details_pb2
+
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX
 from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, MESSAGE_BYTES_MAX
 from tablegate.gateway.http.rpc.connect import _CODE_NAMES
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import STATUS_OF_REASON
-
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
 from tests.kit.http import h2

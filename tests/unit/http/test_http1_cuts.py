@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tests.kit.http.http1 import SmallApp, http1_server
 
 LAST = b"GET /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"

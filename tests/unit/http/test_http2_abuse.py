@@ -1,12 +1,12 @@
 """Clients that mean harm over HTTP/2: each costs itself its connection, and others nothing."""
 
 import pytest
+
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.budget import EMPTY_FRAMES_MAX, RESETS_MAX, SPAN_S
 from tablegate.gateway.http.h2.connection import CONTINUATIONS_MAX, STREAMS_MAX
 from tablegate.gateway.http.h2.frames import ACK, END_HEADERS, ENHANCE_YOUR_CALM, PADDED, frame
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
-
 from tests.kit.http.h2 import RawClient, Served, block, call, data, head, over_a_connection, request
 
 _PING = frame(frames.PING, 0, 0, b"12345678")

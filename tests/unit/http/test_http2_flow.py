@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.connection import STREAMS_MAX
 from tablegate.gateway.http.h2.frames import ACK, frame
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
-
 from tests.kit.http.h2 import (
     OPENING,
     PIECE,

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.gateway.http.exchange import Trailer
 from tablegate.gateway.http.h2 import huffman
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder

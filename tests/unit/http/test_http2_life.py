@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import ACK, ENHANCE_YOUR_CALM, NO_ERROR, PROTOCOL_ERROR, frame
 from tablegate.gateway.http.h2_connection import LINGER_S, Http2Limits
-
 from tests.kit.http.h2 import (
     OPENING,
     Frame,

@@ -5,6 +5,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.http import h2
 from tablegate.gateway.http.h2 import connection as h2_connection
 from tablegate.gateway.http.h2 import frames
@@ -20,7 +21,6 @@ from tablegate.gateway.http.h2.frames import (
 )
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX, encode_fields, encode_status
 from tablegate.gateway.http.h2.stream import REFUSALS, TRANSITIONS, Stream, StreamEvent, StreamState, next_state
-
 from tests.kit.http.h2 import block, call, data, head, request
 
 _FOLDER = Path(h2.__file__).parent

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, PADDED, PRIORITY_FLAG, frame
-
 from tests.kit.http.h2 import (
     HEAD,
     OPENING,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.http import h1_connection as http1
 from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import Exchange
@@ -16,8 +17,8 @@ from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
 from tablegate.gateway.http.h2.sending import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
+from tablegate.gateway.http.json_codec import VALUES_MAX
 from tablegate.gateway.http.listener import Limits
-from tablegate.gateway.http.rest.json_codec import VALUES_MAX
 from tablegate.gateway.http.rpc import calls as call_limits
 from tablegate.gateway.http.rpc import grpc
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, checked_encoding, unzipped
@@ -26,7 +27,6 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, RequestTooLarge
-
 from tests.kit.gateways_in_process.web import SERVICE, codec
 from tests.kit.http.certificates import Authority
 from tests.kit.http.h2 import (

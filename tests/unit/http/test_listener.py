@@ -8,8 +8,8 @@ import resource
 import socket
 
 import pytest
-from tablegate.gateway.http.listener import Limits, Listener
 
+from tablegate.gateway.http.listener import Limits, Listener
 from tests.kit.http.http1 import SmallApp, until
 from tests.kit.http.listening import GET, LATER, PREFACE, SETTINGS, frame, served
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tablegate.gateway.query.call import Call, StreamMethod
 
+from tablegate.gateway.query.call import Call, StreamMethod
 from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
 from tests.kit.table.filled import catalogue_of, rating
 

@@ -9,10 +9,10 @@ import google.api
 import grpc_tools
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi import openapi_document
-
 from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import WebClient
 from tests.kit.table.contracts import VISITS, bind_visits

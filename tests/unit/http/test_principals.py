@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtensionOID, NameOID
+
 from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
@@ -27,7 +28,6 @@ from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMeth
 from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.http.certificates import HOSTS, Authority, Pair

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from google.rpc import code_pb2
+
 from tablegate.gateway.http.rpc.calls import HTTP_STATUSES
 from tablegate.gateway.query.errors import STATUS_OF_REASON
-
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import HTTP_TIMEOUT_S, Answer, WebClient, client_of, web_clients

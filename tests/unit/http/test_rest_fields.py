@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
+
 from tablegate.gateway.contract.http_rules import parameter_fields
 from tablegate.gateway.http.rest.routes import FieldSetter, names_of
 from tablegate.gateway.query.errors import InvalidField
-
 from tests.kit.table.things import thing_routes
 
 [ROUTE], _ = thing_routes(GetThing='get: "/v1/things"')

@@ -8,9 +8,9 @@ import ssl
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
-
 from tests.kit.http.certificates import Authority, Pair
 from tests.kit.http.http1 import BIG, Client
 from tests.kit.http.listening import GET, PREFACE, SETTINGS, Served, frame, served

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.declarations import load_contract, load_table
-
 from tests.kit.job.declared import COLUMNS, write_job
 
 

@@ -1,6 +1,7 @@
 """What a query's failure means for its job."""
 
 import pytest
+
 from tablegate.jobs.errors import PythonWorkerLate, UnknownSchema
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+
 from tablegate.jobs.dataflow.java_errors import thrown_reason
 from tablegate.jobs.errors import UnknownSchema
 

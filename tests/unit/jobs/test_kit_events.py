@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+
 from tablegate.examples.samples.balances import Bookings
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import Bytes, Double, Json, Latest, Long, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent
 from tablegate.jobs.testing.events import START_TIME, Record, encode_events
-
 from tests.kit.job.laid_records import Record as LaidRecord
 from tests.kit.job.laid_records import avro_value
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+
 from tablegate.jobs.declared import DeclarationError
 from tablegate.jobs.processor import Processor, ProcessorError, Trial
 

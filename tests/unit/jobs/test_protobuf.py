@@ -14,12 +14,12 @@ from confluent_kafka.schema_registry.common.protobuf import _create_index_array
 from google.protobuf.message_factory import GetMessageClass
 from pyspark import cloudpickle
 from pyspark.sql import functions as sql
+
 from tablegate.jobs.dataflow.decoding import Decoder, decoded_message
 from tablegate.jobs.messages import files_of, frame_indexes
 from tablegate.jobs.table import DeclarationError, Json, Mode, Protobuf, RowOutput, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent
 from tablegate.jobs.testing.events import encode_events
-
 from tests.kit.job.orders.declared import LEGACY, LINE, ORDER, table_of
 
 LINE_TYPE = (

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tablegate.jobs.planning.schemas import record_names, why_unreadable
 
+from tablegate.jobs.planning.schemas import record_names, why_unreadable
 from tests.kit.job.avro_pairs import PAIRS, Pair, field, one, record
 
 

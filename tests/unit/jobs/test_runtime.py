@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.dataflow.sink_records import counts

@@ -12,6 +12,7 @@ from typing import Any
 
 import fastavro
 import pytest
+
 from tablegate.examples.samples import (
     Event,
     balances,

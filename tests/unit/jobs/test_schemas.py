@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema, split_credentials
 from tablegate.jobs.planning.schemas import Registered, sort_schemas
 from tablegate.v1 import changelog_pb2
-
 from tests.kit.job.avro_pairs import field, record
 
 SCHEMA = {"type": "record", "name": "R", "fields": []}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tablegate.examples.tables.product_views import Views
 from tablegate.examples.tables.ratings import RATING_SCHEMA, TABLE
 from tablegate.jobs.table import (

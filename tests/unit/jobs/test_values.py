@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+
 from tablegate.jobs.values import Misfit, fit_columns, parse_columns
 
 

@@ -1,8 +1,8 @@
 import pytest
+
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.gateway.query.subscribe import sources as givers
 from tablegate.gateway.query.subscribe import subscription as routed_subscribe
-
 from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import FilledTable, catalogue_of

@@ -1,5 +1,6 @@
 from google.protobuf.any_pb2 import Any
 from google.rpc import code_pb2, error_details_pb2
+
 from tablegate.gateway.query import errors
 from tablegate.gateway.query.errors import STATUS_OF_REASON, QueryError, code_of, reason_of, status_of
 from tablegate.v1 import errors_pb2

@@ -3,6 +3,7 @@ import time
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -14,7 +15,6 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
-
 from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.table.filled import LocalCall, now_ms, rating
 

@@ -2,6 +2,8 @@ import asyncio
 from contextlib import AbstractContextManager
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import (
     InvalidField,
@@ -13,8 +15,6 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.stores.base import Phase, Snapshot
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
-
 from tests.kit.call.asker import Asker, Ratings, Shop
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, catalogue_of, rating, ratings_table

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import live_table
-from tablegate.gateway.query.errors import NotCaughtUp, StoreAway
-from tablegate.gateway.stores.base import Phase
-from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from typing_extensions import override
 
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.errors import NotCaughtUp, StoreAway
+from tablegate.gateway.query.subscribe import live_table
+from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tests.kit.call.asker import Asker, Ratings
 from tests.kit.call.subscribing import OFTEN, Copy, TableWriter, options, subscribed
 from tests.kit.seeds import seeds

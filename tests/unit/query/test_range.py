@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
-
 from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import FilledTable, catalogue_of, rating

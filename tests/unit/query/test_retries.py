@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tablegate.gateway.cluster import directory
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.peers import GrpcForwarder
@@ -21,7 +22,6 @@ from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
-
 from tests.kit.gateways_in_process.answers import ROWS, failure
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterGateway, GrpcCluster, movie_of
 from tests.kit.store.memory import MemoryStore

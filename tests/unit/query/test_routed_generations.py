@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
-
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.answers import ROWS
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, GrpcCluster, movie_of

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.query import range as ranges
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
-
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
 from tests.kit.table.filled import rating
 

@@ -6,12 +6,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
-
 from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
 from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster, Placement

@@ -6,10 +6,10 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options
 from tests.kit.gateways_in_process.cluster_without_network import LocalCluster
 from tests.kit.table.filled import rating

@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
+from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import Copy, options
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster
 from tests.kit.table.filled import rating

@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
+
 from tablegate.gateway.cluster.forward_token import TOKEN_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
-
 from tests.kit.call.asker import SHOP
 from tests.kit.gateways_in_process.answers import MARK, ROWS, failure, opened, read, refused, same
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, GrpcCluster, movie_of

@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import store_scan
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, token_of
 from tests.kit.gateways_in_process.windows import (
     ON_TWO,

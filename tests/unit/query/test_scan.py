@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import store_scan
 from tablegate.gateway.query.errors import (
@@ -18,7 +19,6 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
 )
 from tablegate.gateway.stores.base import Change, Phase
-
 from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.call.subscribing import token_of
 from tests.kit.table.filled import FilledTable, LocalCall, catalogue_of, now_ms, rating

@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase, StoreCorrupt
-
 from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.answers import MARK, ROWS, read, refused, same

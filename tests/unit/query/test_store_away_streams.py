@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import StoreAway
 from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
-
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster
 from tests.kit.gateways_in_process.streams import Writer, filled, ids, scanned, subscribed

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import live_table
 from tablegate.gateway.query.errors import (
     InvalidField,
     InvalidResumeToken,
@@ -12,6 +12,7 @@ from tablegate.gateway.query.errors import (
     ShuttingDown,
     TooManyKeys,
 )
+from tablegate.gateway.query.subscribe import live_table
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
@@ -19,7 +20,6 @@ from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_RESET,
     SUBSCRIBE_START_LIVE,
 )
-
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
 from tests.kit.store.memory import MemoryStore

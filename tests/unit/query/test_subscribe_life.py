@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
-from tablegate.gateway.query.live_table import FLUSH_S
 from tablegate.gateway.query.subscribe import local as subscribe
+from tablegate.gateway.query.subscribe.live_table import FLUSH_S
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.asker import Asker, Ratings, make_ratings
 from tests.kit.call.subscribing import OFTEN, Copy, Writer, opened, options, subscribed
 from tests.kit.store.memory import MemorySnapshot, MemoryStore

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
+
 from tablegate.gateway.query.call import StreamMethod
-from tablegate.gateway.query.live_table import FLUSH_S
 from tablegate.gateway.query.subscribe import broadcaster as feed
+from tablegate.gateway.query.subscribe.live_table import FLUSH_S
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
 from tests.kit.table.filled import LocalCall

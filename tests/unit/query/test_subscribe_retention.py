@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from tablegate.gateway.query import live_table
 
+from tablegate.gateway.query.subscribe import live_table
 from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import OFTEN, Copy, opened, options, token_of
 from tests.kit.store.memory import MemoryStore

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.replication.states import PartitionEvent
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
-
 from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
 from tests.kit.replication import windows as windowed

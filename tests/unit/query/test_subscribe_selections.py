@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tablegate.gateway.query import live_table
-from tablegate.gateway.query.errors import SlowSubscription
 
+from tablegate.gateway.query.errors import SlowSubscription
+from tablegate.gateway.query.subscribe import live_table
 from tests.kit.call.subscribing import OFTEN, Stream, opened, options
 from tests.kit.table.parcels import Parcels, copy
 

@@ -6,12 +6,12 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import InvalidResumeToken, PartitionUnavailable
 from tablegate.gateway.query.service import query_methods
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_RESET
-
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, Writer, options, token_of
 from tests.kit.table.filled import SIGNER, LocalCall

@@ -4,7 +4,6 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.stores.redis.store import RedisStore
-
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import FakeClock, Gateway, Job

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+
 from tablegate.gateway.cluster.gateways_topic import ALIVE_MS, FORGOTTEN_MS, GONE_MS, GatewaysTopic, NameTaken
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.types import Partition
@@ -16,7 +17,6 @@ from tablegate.v1.cluster_pb2 import (
     TableAnnouncement,
 )
 from tablegate.v1.status_pb2 import GatewayStatus
-
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock
 from tests.kit.store.memory import MemoryStore

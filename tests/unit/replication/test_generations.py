@@ -5,10 +5,10 @@ import random
 from collections import Counter
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.v1.changelog_pb2 import SourceTopic
-
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings
 from tests.kit.seeds import seeds

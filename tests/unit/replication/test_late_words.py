@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from tablegate.gateway.kafka.log import Fetched
 from typing_extensions import override
 
+from tablegate.gateway.kafka.log import Fetched
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicators import World
 from tests.kit.seeds import seeds

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable
 
 import pytest
+
 from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
 from tablegate.gateway.replication.manifests import ManifestSequence
 from tablegate.v1 import options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
-
 from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, source
 from tests.kit.replication.replicator import PARTITIONS, Gateway, Job

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+
 from tablegate.gateway.replication.manifests import follows_on, problem_of
 from tablegate.v1 import changelog_pb2, options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
-
 from tests.kit.replication.replicator import Job, ratings
 
 

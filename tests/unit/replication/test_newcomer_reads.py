@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tablegate.v1.status_pb2 import PARTITION_ROUTE_FORWARDED
-
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster
 from tests.kit.gateways_in_process.metadata import at
 from tests.kit.replication.replicators import World

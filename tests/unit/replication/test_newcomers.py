@@ -3,13 +3,13 @@
 import random
 
 import pytest
+
 from tablegate.gateway.cli.served import directory_of, served_tables
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.progress import TableLog
 from tablegate.gateway.replication.stored import StoredTable, next_name
 from tablegate.v1.cluster_pb2 import GatewayRecord
-
 from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.seeds import seeds
 

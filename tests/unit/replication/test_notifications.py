@@ -3,12 +3,12 @@
 import random
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Position, StoredPartition
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
-
 from tests.kit.replication.replicators import Member, World
 from tests.kit.seeds import seeds
 

@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import make_version
@@ -13,7 +14,6 @@ from tablegate.gateway.replication.records import RecordReader, SkippedRecords
 from tablegate.gateway.replication.states import PartitionEvent, Subject, partition_machine
 from tablegate.gateway.stores.base import Phase, Position, StoreFull
 from tablegate.v1.changelog_pb2 import ProgressMarker
-
 from tests.kit.replication.replicator import key_of, ratings, value_of
 from tests.kit.store.memory import MemoryStore
 

@@ -4,11 +4,11 @@ import logging
 from concurrent.futures import Future
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import Fetched, TopicFacts
 from tablegate.gateway.stores.base import Phase
-from typing_extensions import override
-
 from tests.kit.replication.memory_log import DELETE_RETENTION_MS, MemoryBroker, MemoryLog, source
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job, key_of, value_of
 

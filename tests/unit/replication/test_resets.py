@@ -1,11 +1,11 @@
 """A table that was reset, and is built again as its next generation."""
 
 import pytest
+
 from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.query.errors import TableRebuilt
 from tablegate.v1.changelog_pb2 import Manifest
-
 from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, source
 from tests.kit.replication.replicator import Gateway, Job

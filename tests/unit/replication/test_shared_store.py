@@ -5,14 +5,14 @@ import random
 from concurrent.futures import Future
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, TopicFacts, TopicPartition
 from tablegate.gateway.stores.base import StoreWentBack
 from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import RedisStore
-from typing_extensions import override
-
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicators import Member, World

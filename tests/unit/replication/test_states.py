@@ -5,6 +5,8 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from typing_extensions import override
+
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
@@ -24,8 +26,6 @@ from tablegate.gateway.replication.states import (
 from tablegate.gateway.replication.status import GENERATION_STATES, PARTITION_STATES, TABLE_STATES, announcement
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1 import status_pb2
-from typing_extensions import override
-
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import Gateway, Job
 

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.server.child import REPLICATOR, WORKER, child_command
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import typer
+
 from tablegate.gateway.cli.operating import parse_replicas
 from tablegate.gateway.cluster.membership import REPLICAS, Membership
 from tablegate.gateway.server.child import ChildConfig
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import check_cluster, membership_of
-
 from tests.kit.table.filled import RATINGS, catalogue_of
 
 

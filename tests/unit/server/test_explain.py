@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from tablegate.v1 import cluster_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
-
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster, movie_of
 from tests.kit.gateways_in_process.metadata import RATINGS_SERVICE, at, ranked_ids, refused

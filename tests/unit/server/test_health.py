@@ -3,11 +3,11 @@
 from collections.abc import Collection
 
 import pytest
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.server.services.health import live_tables
 from tablegate.gateway.stores.base import Phase
-
 from tests.kit.replication.statuses import live, told
 from tests.kit.replication.statuses import status as status_of
 from tests.kit.store.memory import MemoryStore

@@ -12,7 +12,6 @@ from tablegate.gateway.stores.base import Phase
 from tablegate.v1 import cluster_pb2, options_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
-
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster
 from tests.kit.gateways_in_process.metadata import ROWS, Asked, at, ranked_ids, refused
 from tests.kit.gateways_in_process.threaded import ServerThread

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.notifier import Notifier
@@ -23,7 +24,6 @@ from tablegate.v1.status_pb2 import (
     TableState,
     TableStatus,
 )
-
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore

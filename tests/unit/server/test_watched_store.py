@@ -4,10 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from tablegate.gateway.server import worker
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
-
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore

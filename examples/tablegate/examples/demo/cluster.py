@@ -12,6 +12,7 @@ import grpc
 from rich.live import Live
 from rich.progress import Progress, TaskID
 from rich.table import Table
+
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.console import command_line, print_line, progress_bars
 from tablegate.examples.demo.failover import RATINGS_PER_S, READS_PER_S, UNNAMED, Failover

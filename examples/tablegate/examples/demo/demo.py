@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from google.protobuf.message import Message
+
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.console import command_line, print_line, progress_bars
 from tablegate.examples.demo.launch import (

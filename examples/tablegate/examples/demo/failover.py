@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
+
 from tablegate.examples.demo.console import print_line
 from tablegate.examples.demo.gateways import ClusterMember, Gateways, PlacementView, names_of
 from tablegate.examples.demo.launch import NoAnswer

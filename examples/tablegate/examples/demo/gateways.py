@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rich.console import RenderableType
 from rich.table import Table
+
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.launch import free_ports
 from tablegate.examples.demo.processes import ChildProcess

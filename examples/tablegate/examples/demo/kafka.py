@@ -15,6 +15,7 @@ from typing import IO, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
 from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import class_path

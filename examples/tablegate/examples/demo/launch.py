@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.progress import Progress, TaskID
+
 from tablegate.examples.demo.console import print_line
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.demo.processes import ChildProcess

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
+
 from tablegate.examples.samples import balances, browsers, customers, invoices, products, ratings, stocks
 from tablegate.examples.samples.systems import (
     BALANCES,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
 from tablegate.examples.samples.events import Event
 from tablegate.jobs.jars import SetupError
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from google.protobuf.message import Message
+
 from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, gateway_at
 from tablegate.gateway.cli.errors import fail

@@ -20,6 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
 from tablegate.gateway.cli.errors import fail
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import (

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
+
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.files import build_pool, messages_of
 from tablegate.gateway.contract.binder.problems import ContractError, Problems

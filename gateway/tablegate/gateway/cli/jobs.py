@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
 from tablegate.gateway.cli import show_jobs
 from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail

@@ -17,10 +17,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from typer.core import TyperGroup
+
 from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.connecting import Trust, use_trust
 from tablegate.gateway.cli.errors import complain, fail, missing_distribution
-from typer.core import TyperGroup
 
 STARTER = Path(__file__).parent / "starter-project"
 DISTRIBUTIONS = ("tablegate", "tablegate-gateway", "tablegate-jobs", "tablegate-client", "tablegate-proto")

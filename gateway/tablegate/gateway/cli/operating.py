@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, gateway_at
 from tablegate.gateway.cli.errors import fail

@@ -7,6 +7,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
+
 from tablegate.gateway.cli.served import directory_of, partition_count, served_tables
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.columns import is_money

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
+
 from tablegate.jobs import Mode, Table
 
 if TYPE_CHECKING:  # they import Spark

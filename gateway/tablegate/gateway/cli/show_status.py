@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+
 from tablegate.gateway.cli.served import partition_count, served_tables
 from tablegate.gateway.cli.show import OUT
 from tablegate.gateway.cluster.directory import Directory

@@ -19,8 +19,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import AskError, Gateway
 
 from tablegate.client import (
     CatchingUp,
@@ -38,6 +36,8 @@ from tablegate.client import (
     Upsert,
 )
 from tablegate.client.rows import Rows
+from tablegate.gateway.cli import show
+from tablegate.gateway.cli.connecting import AskError, Gateway
 
 REFRESHES_PER_S = 4
 HIGHLIGHT_S = 1.5  # how long a changed row is highlighted

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple, Protocol
 
-from tablegate.gateway.contract.types import Partition
 from typing_extensions import override
+
+from tablegate.gateway.contract.types import Partition
 
 
 class OlderGeneration(NamedTuple):

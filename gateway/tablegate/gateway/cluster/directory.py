@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+
 from tablegate.gateway.contract.placement import Candidate, live_partitions, ranked
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import GatewayRecord

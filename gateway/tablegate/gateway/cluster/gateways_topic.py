@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
+from typing_extensions import override
+
 from tablegate.gateway.contract.placement import is_candidate, live_partitions
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record
 from tablegate.v1.cluster_pb2 import GatewayRecord, TableAnnouncement
 from tablegate.v1.status_pb2 import GatewayStatus
-from typing_extensions import override
 
 ALIVE_MS = 3_000  # six beats: a gateway that was not heard for longer is not asked
 GONE_MS = 10_000  # longer than a restart takes: then others take its partitions

@@ -13,10 +13,11 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
+from typing_extensions import override
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
 from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
-from typing_extensions import override
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows
 WINDOW_BYTES = 256 * 1024  # of a stream that is read slowly, and so what it makes this process hold

@@ -25,6 +25,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
+
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.contract.types import Partition

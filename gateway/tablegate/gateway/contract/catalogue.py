@@ -9,6 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.http_rules import HttpRoute
 from tablegate.gateway.contract.keys import KeyColumn, crc32_partition, key_prefix, murmur2_partition
 from tablegate.gateway.contract.types import Partition

@@ -1,6 +1,7 @@
 """Types of columns: which fields a row may have, which of them a key, which operators fit."""
 
 from google.protobuf.descriptor import FieldDescriptor
+
 from tablegate.gateway.contract.catalogue import Op
 from tablegate.gateway.contract.keys import KeyType
 

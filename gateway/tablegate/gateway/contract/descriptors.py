@@ -12,9 +12,10 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import tablegate.v1
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
+
+import tablegate.v1
 from tablegate.v1 import options_pb2  # noqa: F401 - options are only read where their extensions are registered
 
 PROTOC_TIMEOUT_S = 60

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import is_money, is_timestamp
 from tablegate.gateway.contract.transcoder import (

@@ -12,6 +12,7 @@ from enum import Enum
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+
 from tablegate.gateway.contract.catalogue import Query, RangeQuery, ScanQuery, SubscribeQuery
 from tablegate.internal.v1.tokens_pb2 import Token, TokenKind
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Mapping
 
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.query.call import Fields
-from typing_extensions import override
 
 ANY = "*"
 MAX_AGE_S = 7_200  # browsers keep a preflight's answer no longer

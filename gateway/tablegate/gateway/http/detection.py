@@ -15,9 +15,10 @@ import asyncio
 import ssl
 from typing import Protocol, cast
 
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import TEXT, ResponseHeaders
 from tablegate.gateway.http.transport import Receiver, TlsTransport
-from typing_extensions import override
 
 _PREFACE = b"PRI * HTTP/2.0"
 _TLS_HANDSHAKE = 0x16  # the first byte of a record that holds a hello

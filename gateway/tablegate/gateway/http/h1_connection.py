@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.transport import Receiver
-from typing_extensions import override
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
 WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it

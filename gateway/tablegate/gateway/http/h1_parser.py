@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1_exchange import Http1Exchange
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
+
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec
 from tablegate.gateway.http.listener import Listener
-from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls, as_query_error

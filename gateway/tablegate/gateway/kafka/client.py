@@ -37,10 +37,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
     ResourceType,
 )
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.contract.versions import VERSION_HEADER
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
-from typing_extensions import override
 
 REQUEST_TIMEOUT_S = 5.0
 QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers

@@ -5,6 +5,7 @@ from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
 from tablegate.gateway.kafka.client import Renewal
 from tablegate.gateway.kafka.log import LogUnavailable
 

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tablegate.gateway.contract.types import Offset, Partition
 from typing_extensions import override
+
+from tablegate.gateway.contract.types import Offset, Partition
 
 
 class LogUnavailable(Exception):

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.catalogue import Query
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
 from tablegate.gateway.contract.types import Partition

@@ -10,6 +10,7 @@ from typing import ClassVar
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.stores.base import StoredPartition
 from tablegate.v1 import errors_pb2

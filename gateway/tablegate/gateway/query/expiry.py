@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.keys import InvalidKey
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.stores.base import PastChange, Position, Snapshot, StoredRow, StoreReader
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 
 class UnexpiredReader(StoreReader):

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.catalogue import (
@@ -27,11 +28,11 @@ from tablegate.gateway.query.errors import (
     TooManyKeys,
     resume_token_refused,
 )
-from tablegate.gateway.query.live_table import LiveTable
 from tablegate.gateway.query.range import RangePlan
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.store_scan import ScanPlan
+from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import SubscribePlan
 from tablegate.gateway.query.whereabouts import Whereabouts
 from tablegate.gateway.stores.base import Phase, Position, Snapshot

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed

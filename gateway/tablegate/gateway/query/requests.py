@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+
 from tablegate.gateway.contract.catalogue import Op, Param, Table
 from tablegate.gateway.contract.columns import is_timestamp
 from tablegate.gateway.contract.keys import (

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Ite
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from google.rpc import code_pb2
+
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import Ask, Forwarder, NoReplica, PeerFailed, ScatterGather, candidates

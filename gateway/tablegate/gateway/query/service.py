@@ -26,12 +26,12 @@ from tablegate.gateway.query.call import (
 )
 from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.query.get import get_handler
-from tablegate.gateway.query.live_table import LiveTable
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.range import range_handler
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.scan import scan_handler
 from tablegate.gateway.query.serving import NowMs, TableAccess, error_for_store, wall_clock_ms
+from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.subscription import subscribe_handler
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 

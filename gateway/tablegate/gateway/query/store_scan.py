@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
+
 from tablegate.gateway.contract.catalogue import ScanQuery
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition

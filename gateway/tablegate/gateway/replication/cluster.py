@@ -19,6 +19,8 @@ from concurrent.futures import Future
 from operator import attrgetter
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from tablegate.gateway.cluster.assignment import Assignment, OlderGeneration
 from tablegate.gateway.cluster.gateways_topic import AnnouncedTable, GatewaysTopic, KnownGateway
 from tablegate.gateway.cluster.membership import Membership
@@ -27,7 +29,6 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, LogUnavailable, TopicPartition
 from tablegate.v1.cluster_pb2 import GatewayRecord, TableAnnouncement
 from tablegate.v1.status_pb2 import GatewayStatus
-from typing_extensions import override
 
 BEAT_S = 0.5
 EVALUATE_EVERY_S = 0.05  # how often what was heard is evaluated

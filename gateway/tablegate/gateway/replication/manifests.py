@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from typing_extensions import override
+
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record, TopicFacts
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
-from typing_extensions import override
 
 PARTITIONS_MAX = 65_536  # two bytes of a store's keys
 

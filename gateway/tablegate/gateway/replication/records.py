@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
+
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset

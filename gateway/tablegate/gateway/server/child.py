@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.gateway.cluster.membership import Membership
 
 if TYPE_CHECKING:

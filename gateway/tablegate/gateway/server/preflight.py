@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue

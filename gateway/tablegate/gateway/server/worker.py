@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from typing_extensions import override
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
@@ -44,7 +46,6 @@ from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.opening import open_for_reading
-from typing_extensions import override
 
 CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
 HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often

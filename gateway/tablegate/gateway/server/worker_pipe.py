@@ -19,11 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.call import EndsUnknown, TopicEnds
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.stores.changes import StoreChanges
-from typing_extensions import override
 
 ANSWER_TIMEOUT_S = 6.0  # a little longer than Kafka is waited for
 MESSAGE_BYTES_MAX = 64 * 1024  # the end offsets of some two thousand partitions; notifications are shorter

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import Version
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import cluster_pb2
-from typing_extensions import override
 
 HISTORY_CHANGES_MAX = 100_000  # a partition; about a minute of the busiest table
 

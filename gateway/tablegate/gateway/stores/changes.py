@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Self
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import (
     Applied,
@@ -27,7 +29,6 @@ from tablegate.gateway.stores.base import (
     StoreWriter,
 )
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 PARTITIONS_MAX = 4_000  # in one notification, 16 KiB; where more have changed, everything may have
 

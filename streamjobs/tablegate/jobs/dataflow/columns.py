@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import Table
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
+
 from tablegate import jobs
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from tablegate.jobs.messages import files_of, frame_indexes, pool_of

@@ -10,6 +10,7 @@ Each arrow on the right is a frame, and becomes a streaming query of its own (`r
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+
 from tablegate.jobs.dataflow.rows import group_records, make_rows
 from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters, processor_output, record_output
 from tablegate.jobs.dataflow.sources import (

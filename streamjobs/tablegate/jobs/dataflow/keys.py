@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.keys import KeyColumn, KeyType
 

@@ -36,6 +36,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
+
 from tablegate import jobs
 from tablegate.jobs.dataflow.columns import SEQUENCE_COLUMN
 from tablegate.jobs.errors import JobError

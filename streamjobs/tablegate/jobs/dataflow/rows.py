@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
+
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.processors import emitted_rows

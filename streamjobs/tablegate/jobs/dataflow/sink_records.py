@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
+
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.versions import VERSION_HEADER
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, stored_column

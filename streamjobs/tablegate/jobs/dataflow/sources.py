@@ -7,6 +7,7 @@ from typing import Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql

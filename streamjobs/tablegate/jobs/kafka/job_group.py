@@ -14,6 +14,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
 from tablegate.jobs.log import log

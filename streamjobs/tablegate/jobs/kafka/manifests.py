@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 
 from confluent_kafka import KafkaError, Producer
 from google.protobuf.message import DecodeError
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import (
     BROKER_TIMEOUT_S,

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
     OffsetSpec,
     ResourceType,
 )
+
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 

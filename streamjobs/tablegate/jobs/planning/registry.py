@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.schemas import Registered, WriterSchemas, record_names, sort_schemas
 from tablegate.v1 import changelog_pb2

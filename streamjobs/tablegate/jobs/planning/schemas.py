@@ -14,6 +14,7 @@ from typing import Any
 
 import fastavro
 from confluent_kafka.schema_registry import Schema
+
 from tablegate.jobs.errors import JobError
 
 

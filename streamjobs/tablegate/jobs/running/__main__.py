@@ -12,6 +12,7 @@ import sys
 from typing import Annotated
 
 import typer
+
 from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, OtherMode, Partitions, RegistryUrl, SparkLog
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.options import Options

@@ -8,6 +8,7 @@ from types import FrameType
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.log import log

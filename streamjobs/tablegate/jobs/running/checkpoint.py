@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 

@@ -24,6 +24,7 @@ from enum import Enum
 
 from confluent_kafka import Consumer, TopicPartition
 from google.protobuf.message import DecodeError
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import is_keeping, job_group
 from tablegate.jobs.kafka.manifests import publish_manifest

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its stubs do not export it
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
+
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT

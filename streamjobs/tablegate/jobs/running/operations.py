@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from google.protobuf.message import DecodeError
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, rebuilt_generation
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest

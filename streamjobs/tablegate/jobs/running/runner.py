@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import await_gone, job_group
 from tablegate.jobs.log import log

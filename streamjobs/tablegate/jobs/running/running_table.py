@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars import SetupError

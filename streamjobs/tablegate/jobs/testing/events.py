@@ -13,6 +13,7 @@ import fastavro
 from fastavro.validation import ValidationError, validate
 from google.protobuf.message import EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+
 from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
 from tablegate.jobs.messages import frame_indexes

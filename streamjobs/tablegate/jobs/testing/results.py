@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.columns import is_money, is_timestamp
 from tablegate.gateway.contract.keys import KeyType, decode_key

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.running.session import SETTINGS, has_connectors, spark_session
 

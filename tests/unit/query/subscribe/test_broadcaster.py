@@ -5,12 +5,12 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.subscribe import broadcaster as broadcaster_module
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
-
 from tests.kit.call.subscribe_world import (
     ALL_RED,
     BLUE,

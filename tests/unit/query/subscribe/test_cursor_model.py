@@ -6,9 +6,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.subscribe.cursor import HistoryLost, ReadBudget, start_live, step
-
 from tests.kit.call.subscribe_world import (
     BLUE,
     LETTERS,

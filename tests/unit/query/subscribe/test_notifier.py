@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.stores.base import StoredPartition

@@ -1,6 +1,7 @@
 """How much is read at once."""
 
 import pytest
+
 from tablegate.gateway.query.subscribe.cursor import ReadBudget
 
 

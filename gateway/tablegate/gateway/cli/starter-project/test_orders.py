@@ -1,6 +1,7 @@
 """The declaration on events, without Kafka: pytest."""
 
 from orders import TABLE
+
 from tablegate.jobs.testing import Event, run_table
 
 

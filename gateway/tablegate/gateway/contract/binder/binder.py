@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.duration_pb2 import Duration
+
 from tablegate.gateway.contract.binder.fields import Method
 from tablegate.gateway.contract.binder.files import (
     build_pool,

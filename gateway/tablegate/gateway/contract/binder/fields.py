@@ -6,6 +6,7 @@ from enum import Enum
 
 from google.api import field_behavior_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Op, Param, Table

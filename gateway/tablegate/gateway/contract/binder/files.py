@@ -10,6 +10,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
+
 from tablegate.gateway.contract.binder.problems import ContractError, Problem, Problems
 from tablegate.gateway.contract.columns import same_type
 from tablegate.v1 import changelog_pb2, errors_pb2, options_pb2, query_pb2, status_pb2

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
+
 from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.results import either_field, key_fields, row_field

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from google.api import annotations_pb2
 from google.api.http_pb2 import HttpRule
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
+
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, Variable, is_message
 

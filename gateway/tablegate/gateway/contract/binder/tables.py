@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message_factory import GetMessageClass
+
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Partitioner, Table

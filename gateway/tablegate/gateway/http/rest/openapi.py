@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,

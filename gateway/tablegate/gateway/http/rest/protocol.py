@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from google.protobuf import json_format
 from google.rpc import code_pb2
+from typing_extensions import override
+
 from tablegate.gateway.contract.http_rules import HttpRoute
 from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders
-from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, compact
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, compact
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
@@ -23,7 +25,6 @@ from tablegate.gateway.http.rpc.calls import (
 )
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
-from typing_extensions import override
 
 EVENTS = b"text/event-stream"
 LINES = b"application/x-ndjson"

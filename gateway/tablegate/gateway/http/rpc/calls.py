@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from google.rpc import code_pb2
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders
 from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
@@ -35,7 +37,6 @@ from tablegate.gateway.query.errors import (
     ShuttingDown,
     code_of,
 )
-from typing_extensions import override
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
 STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves as many to three others

@@ -12,8 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import TEXT, Exchange, HeaderCache, ResponseHeaders
-from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
     HTTP_STATUSES,
@@ -29,7 +31,6 @@ from tablegate.gateway.http.rpc.calls import (
 from tablegate.gateway.http.rpc.grpc import envelope, only_message, services_of, unknown_method
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
-from typing_extensions import override
 
 _CODE_NAMES: Mapping[int, str] = {
     code: "canceled" if code == code_pb2.CANCELLED else code_pb2.Code.Name(code).lower() for code in HTTP_STATUSES

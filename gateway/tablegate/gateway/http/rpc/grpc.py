@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Mapping, Set
 from urllib.parse import quote
 
 from google.rpc import code_pb2
+from typing_extensions import override
+
 from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders, Trailer
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, ServedCall, checked_encoding, unzipped
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
-from typing_extensions import override
 
 COMPRESSED = 1  # the flag
 _PREFIX = 5

@@ -7,12 +7,13 @@ import base64
 import binascii
 import re
 
+from typing_extensions import override
+
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, FramedCall, checked_encoding
 from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, only_message, timeout_s
 from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
-from typing_extensions import override
 
 CONTENT_TYPE = b"application/grpc-web"
 _TEXT_TYPE = b"application/grpc-web-text"

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition
@@ -28,7 +29,6 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     resume_token_refused,
 )
-from tablegate.gateway.query.live_table import LiveTable, is_same
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
@@ -39,6 +39,7 @@ from tablegate.gateway.query.subscribe.broadcaster import (
     Subscriber,
 )
 from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
+from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
 from tablegate.gateway.query.subscribe.selections import Select, selection_reader
 from tablegate.gateway.stores.base import Snapshot, StoredPartition

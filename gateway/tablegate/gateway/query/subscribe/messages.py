@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.types import Offset, Partition

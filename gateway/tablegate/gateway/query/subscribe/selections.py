@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
+
 from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import CorruptRow, TooManyKeys

@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 
+from typing_extensions import override
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.types import Partition
@@ -16,7 +18,6 @@ from tablegate.gateway.query.call import Call, Fields
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SubscribeProgress
-from typing_extensions import override
 
 AVOID_S = 0.5  # a gateway that has just ended a stream is not asked for so long
 

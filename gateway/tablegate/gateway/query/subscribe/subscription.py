@@ -33,10 +33,10 @@ from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, TableRebuilt, resume_token_refused
-from tablegate.gateway.query.live_table import LiveTable
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Scope, error_for
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
 from tablegate.gateway.query.subscribe.messages import MergedCursor
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.types import Partition, StoreId

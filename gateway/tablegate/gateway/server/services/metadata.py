@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
+
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.http.rest.json_codec import JsonCodec
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.rpc import code_pb2
+
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable

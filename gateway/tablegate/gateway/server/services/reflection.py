@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import _async as aio
 from grpc_reflection.v1alpha import reflection_pb2
+
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods
 from tablegate.gateway.query.errors import InvalidField

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import lmdb
+
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable
 from tablegate.gateway.stores.lmdb.layout import FORMAT_VERSION
 

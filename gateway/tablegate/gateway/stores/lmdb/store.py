@@ -24,6 +24,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 import lmdb
+from typing_extensions import override
+
 from tablegate.gateway.contract.keys import after_prefix
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
@@ -44,7 +46,6 @@ from tablegate.gateway.stores.lmdb import environment as environments
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 STATUSES_PER_READER_CHECK = 20  # ten seconds: a killed worker pins pages no longer
 

@@ -29,10 +29,11 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from typing_extensions import override
+
 from tablegate.gateway.stores.base import StoreFull, StoreUnavailable
 from tablegate.gateway.stores.redis.layout import DEFAULT_PREFIX
 from tablegate.gateway.stores.redis.scripts import SCRIPTS, Script
-from typing_extensions import override
 
 CONNECT_TIMEOUT_S = 1.0
 REST_S = 0.2  # after a failure nobody waits again for so long: a worker has other things to do

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import VERSION_BYTES, Version
 from tablegate.gateway.stores.base import (
@@ -38,7 +40,6 @@ from tablegate.gateway.stores.redis.layout import (
 )
 from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_RANGE, READ_VALUES
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 PREFETCHED_MAX = 32  # positions that come with a table's state: a Get is then two round trips
 KEYS_PER_READ = 1_000

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
+from typing_extensions import override
+
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
     HISTORY_CHANGES_MAX,
@@ -54,7 +56,6 @@ from tablegate.gateway.stores.redis.layout import (
 from tablegate.gateway.stores.redis.scripts import APPLY, BURY, COPY, DROP, DROP_TOMBSTONES, EXPIRE, HERE, JOIN, THERE
 from tablegate.gateway.stores.redis.snapshot import KnownStates, RedisSnapshot
 from tablegate.internal.v1.store_pb2 import TableState
-from typing_extensions import override
 
 READ_TIMEOUT_S = 3.0  # a worker's event loop waits so long at most, and the largest batch takes less
 WRITE_TIMEOUT_S = 30.0  # nobody waits for the writer

@@ -16,10 +16,11 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from typing_extensions import override
+
 from tablegate.gateway.contract.http_rules import is_map
 from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
-from typing_extensions import override
 
 JSON_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # a message as JSON is longer than its bytes
 DEPTH_MAX = 100  # of objects and lists in one another, as in protobuf's own parsers
