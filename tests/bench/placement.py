@@ -74,7 +74,7 @@ def _fetched(records: list[GatewayRecord], beats: list[bytes], *, start: int, to
         Record(Offset(start + number), record.gateway_id.encode(), beat, None, 1_000 + start)
         for number, (record, beat) in enumerate(zip(records, beats, strict=True))
     ]
-    return Fetched(topic.source, taken, Offset(start + len(taken)))
+    return Fetched(topic.topic_partition, taken, Offset(start + len(taken)))
 
 
 def _hear(records: list[GatewayRecord], beats: list[bytes]) -> float:

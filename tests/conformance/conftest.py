@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from tablegate.gateway.stores.base import StoreWriter
+from tablegate.gateway.stores.changes import NotifyingStore
 from tablegate.gateway.stores.lmdb.environment import FREE_BYTES_MIN
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 
@@ -10,7 +11,7 @@ from tests.kit.store.memory import MemoryStore
 from tests.kit.store.opened import HISTORY_CHANGES_MAX, FillingRedis, OpenStore
 
 
-@pytest.fixture(params=["memory", "lmdb", "redis"])
+@pytest.fixture(params=["memory", "lmdb", "redis", "notifying"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -25,8 +26,10 @@ def open_store(store_kind: str, tmp_path: Path, request: pytest.FixtureRequest) 
             return 0 if is_full() else FREE_BYTES_MIN
 
         store: StoreWriter
-        if store_kind == "memory":
+        if store_kind in ("memory", "notifying"):
             store = MemoryStore(history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)
+            if store_kind == "notifying":
+                store = NotifyingStore(store, lambda _: None)
         elif store_kind == "redis":
             store = FillingRedis(request.getfixturevalue("redis_server"), is_full)
         else:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 from rich.console import Console
-from tablegate.gateway.cli.live_view import HIGHLIGHT_S, LiveView
 from tablegate.gateway.cli.main import app
+from tablegate.gateway.cli.subscribe import HIGHLIGHT_S, LiveView
 from tablegate.gateway.query.errors import ShuttingDown
 from typer.testing import CliRunner
 
@@ -135,7 +135,7 @@ def _run(*words: str) -> Result:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nothing"], 'no table "nothing" here: there are ratings'),
+        (["nothing"], 'this gateway has no table "nothing": it has ratings'),
         (["ratings", "movie=3"], 'SubscribeRatingsRequest has no field "movie"'),
         (["ratings", "--resume", "TMP/junk"], "has no token of this gateway, table and fields: delete the file"),
         (["ratings", "--resume", "TMP/binary"], "is no token file"),
@@ -192,9 +192,9 @@ def _marked(view: LiveView) -> list[int]:
 
 
 def _fill(view: LiveView, count: int) -> None:
-    view.take(Reset(""))
+    view.apply(Reset(""))
     for number in range(count):
-        view.take(Upsert(number, rating(number)))
+        view.apply(Upsert(number, rating(number)))
 
 
 def _current(clock: Clock) -> Current:
@@ -203,24 +203,26 @@ def _current(clock: Clock) -> Current:
 
 def test_the_view_says_what_phase_it_is_in(view: LiveView, clock: Clock) -> None:
     _fill(view, 1_234)
-    view.take(CatchingUp(""))
+    view.apply(CatchingUp(""))
     assert _lines(view)[0].rstrip() == "ratings  catching up, 1,234 rows so far"
-    view.take(_current(clock))
+    view.apply(_current(clock))
     clock.now_s = 2.0
-    assert _lines(view)[0].startswith("ratings  current, 2.0 s old  0.0 changes/s  the last changed 20 of 1,234 rows")
-    view.take(Disconnected("UNAVAILABLE", "", "failed to connect; last error: refused", 1.0))
-    assert "connecting again, 2.0 s old" in _lines(view, width=120)[0]
+    assert _lines(view)[0].startswith(
+        "ratings  current, 2.0 s old  0.0 changes/s  the 20 of 1,234 rows that changed last"
+    )
+    view.apply(Disconnected("UNAVAILABLE", "", "failed to connect; last error: refused", 1.0))
+    assert "reconnecting, 2.0 s old" in _lines(view, width=120)[0]
     assert _lines(view, width=120)[0].rstrip().endswith("UNAVAILABLE: refused")
-    view.take(_current(clock))
+    view.apply(_current(clock))
     assert "current, 0.0 s old" in _lines(view)[0]
 
 
 @pytest.mark.parametrize(("height", "count"), [(24, 1_000), (24, 3), (5, 50), (1_000, 500)])
 def test_the_view_fits(view: LiveView, clock: Clock, height: int, count: int) -> None:
     _fill(view, count)
-    view.take(_current(clock))
+    view.apply(_current(clock))
     for number in range(0, count, 2):
-        view.take(Upsert(number, rating(number, average=1e300)))
+        view.apply(Upsert(number, rating(number, average=1e300)))
     lines = _lines(view, height=height)
     assert len(lines) < height
     assert all(len(line) <= 80 for line in lines)
@@ -229,21 +231,21 @@ def test_the_view_fits(view: LiveView, clock: Clock, height: int, count: int) ->
 
 def test_rows_that_changed_last_are_shown_in_order_and_marked(view: LiveView, clock: Clock) -> None:
     _fill(view, 100)
-    view.take(_current(clock))
+    view.apply(_current(clock))
     assert _ids(_lines(view, height=9)) == [0, 1, 2, 3, 4]
     assert _marked(view) == []
     clock.now_s = 10.0
     for number in (70, 50):
-        view.take(Upsert(number, rating(number)))
-    view.take(Delete(2, None))
-    view.take(_current(clock))
+        view.apply(Upsert(number, rating(number)))
+    view.apply(Delete(2, None))
+    view.apply(_current(clock))
     assert _ids(_lines(view, height=9)) == [0, 1, 3, 50, 70]
     assert _marked(view) == [50, 70]
     assert "0.6 changes/s" in _lines(view)[0]
     clock.now_s += HIGHLIGHT_S * 2
     assert _marked(view) == []
     for number in range(40, 46):
-        view.take(Upsert(number, rating(number)))
+        view.apply(Upsert(number, rating(number)))
     assert _ids(_lines(view, height=9)) == [41, 42, 43, 44, 45]
 
 

@@ -115,7 +115,7 @@ def test_a_topic_is_made_compacted_and_with_the_brokers_time(broker: Broker) -> 
     log.append(topic, b"key", b"lost, and no topic is made for it")
     for _ in range(2):
         log.create(topic).result(30)
-    soon(lambda: log.look(topic).result(30) is not None, "it is there")
+    soon(lambda: log.describe_topic(topic).result(30) is not None, "it is there")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     config = admin.describe_configs([resource])[resource].result(30)
@@ -125,7 +125,7 @@ def test_a_topic_is_made_compacted_and_with_the_brokers_time(broker: Broker) -> 
     log.append(topic, b"key", None)
     log.close()
     with closing(KafkaLog(broker.bootstrap)) as other:
-        facts = other.look(topic).result(30)
+        facts = other.describe_topic(topic).result(30)
     assert facts is not None
     assert facts.partition_count == 1
     assert facts.end_offsets[0] >= 2

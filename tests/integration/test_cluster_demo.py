@@ -65,7 +65,7 @@ def test_nobody_notices_that_a_gateway_is_killed_and_nothing_is_left(tmp_path: P
     first = re.search(r"after the kill, by (g\d), standby", output)
     assert first is not None
     assert first[1] != killed[1]
-    owner = re.search(rf"{killed[1]} is taken for dead; (g\d) owns partition (\d)", output)
+    owner = re.search(rf"{killed[1]} is found to be dead; (g\d) owns partition (\d)", output)
     assert owner is not None
     assert owner[1] == first[1]
     partition = int(owner[2])

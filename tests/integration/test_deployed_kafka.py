@@ -1,8 +1,6 @@
 """The brokers of docker-compose.yml as processes: their settings, with the hosts and ports of this machine."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from tablegate.examples.demo import tether
+from tablegate.examples.demo.tether import tethered
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
@@ -75,7 +73,7 @@ def _running(profile: str, directory: Path) -> Iterator[Brokers]:
             subprocess.run([*java, *format_], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             with (directory / f"{name}.log").open("wb") as log:
                 processes[name] = subprocess.Popen(
-                    [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *java, "kafka.Kafka", str(file)],
+                    tethered([*java, "kafka.Kafka", str(file)]),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -22,7 +22,7 @@ from tablegate.examples.samples import (
     steady_clock,
     stocks,
 )
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.descriptors import load_descriptors

@@ -22,8 +22,8 @@ from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMetho
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.plans import query_methods
 from tablegate.gateway.server.services.health import Health, live_tables
+from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import REFLECTION_SERVICES, reflection_methods
-from tablegate.gateway.server.services.status import status_methods
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse

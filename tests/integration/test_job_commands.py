@@ -209,7 +209,7 @@ def test_life_of_a_table_without_a_running_job(broker: Broker, tmp_path: Path) -
     assert f"{name}-g3-changelog" not in topics(broker)
 
     unknown = run("seek", *arguments, "--offset", "elsewhere:0:1")
-    assert f'topic "elsewhere" is no source of table "{name}"; it reads "{source}"' in unknown.stderr
+    assert f'topic "elsewhere" is not a source of table "{name}"; it reads "{source}"' in unknown.stderr
     beyond = run("seek", *arguments, "--offset", f"{source}:1:1000000")
     assert f'topic "{source}" partition 1 has no offset 1000000' in beyond.stderr
     _check_reset(broker, name, where, tmp_path / "checkpoints")
@@ -241,7 +241,7 @@ def _check_reset(broker: Broker, name: str, where: list[str], checkpoints: Path)
     assert listed(broker, name) is None
     again = run("reset", name, *where, "--yes")
     assert again.exit_code == 1
-    assert again.stderr.startswith(f'error: nothing is kept of table "{name}" at ')
+    assert again.stderr.startswith(f'error: nothing is stored of table "{name}" at ')
 
 
 def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     readme = (project / "README.md").read_text()
-    check, test, keep, serve, get = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    install, check, test, keep, serve, get = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
     for command in (check, f"{test} -p no:cacheprovider"):
         done = subprocess.run(
             command,
@@ -262,6 +262,7 @@ def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+    assert install == "pip install -r requirements.txt"
     assert serve == "tablegate serve --contract orders.proto --bootstrap 127.0.0.1:9092 --reflection"
     create_topic(broker.bootstrap, "orders", 2, {})
     produce(broker.bootstrap, "orders", [NewRecord(None, b'{"customer": "ann", "amount": 12.5}')] * 2)

@@ -13,12 +13,13 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs import running as jobs_running
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import check_rebuild, make_plan
-from tablegate.jobs.running.options import Options
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 
@@ -112,7 +113,7 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
     job = write_job(tmp_path, name, source)
     contract = load_contract(load_table(job))
-    script = Path(sys.modules["tablegate.jobs.running"].__path__[0], "__main__.py")
+    script = Path(jobs_running.__path__[0], "__main__.py")
     submit = Path(pyspark.__path__[0], "bin", "spark-submit")
     command = [str(submit), "--master", "local[2]", "--jars", ",".join(map(str, jars("spark")))]
     command += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}", str(script)]
@@ -281,7 +282,7 @@ def test_older_generation_is_not_published_over_a_newer_one(broker: Broker, tmp_
     table = load_table(write_job(tmp_path, "overtaken", new_topic(broker.bootstrap, 1)))
     old = make_plan(table, options)
     publish_manifest(broker.bootstrap, make_plan(table, options, generation=2).manifest)
-    with pytest.raises(JobError, match='"overtaken" has come to generation 2 by another job, so generation 1 is not'):
+    with pytest.raises(JobError, match='"overtaken" is at generation 2, built by another job, so generation 1 is not'):
         publish_manifest(broker.bootstrap, old.manifest)
     found = read_manifest(broker.bootstrap, "overtaken")
     assert found is not None

@@ -17,9 +17,7 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
 from tablegate.gateway.kafka import client as kafka
-from tablegate.gateway.kafka import renewal as kafka_renewal
-from tablegate.gateway.kafka.appender import quiet_logger
-from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
 from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
@@ -54,12 +52,12 @@ def fetch_until(log: KafkaLog, done: Callable[[list[Fetched]], bool]) -> list[Fe
 def test_a_look_tells_what_the_topic_is(broker: Broker, log: KafkaLog) -> None:
     topic = new_topic(broker.bootstrap, 2, delete_retention_ms="1234")
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"v", partition=1)] * 3)
-    facts = log.look(topic).result(WAIT_S)
+    facts = log.describe_topic(topic).result(WAIT_S)
     assert facts is not None
     assert facts.topic_id
     assert (facts.start_offsets, facts.end_offsets) == ((0, 0), (0, 3))
     assert facts.delete_retention_ms == 1234
-    assert log.look(f"{topic}-not").result(WAIT_S) is None
+    assert log.describe_topic(f"{topic}-not").result(WAIT_S) is None
     assert log.trouble() == ""
 
 
@@ -67,9 +65,9 @@ def test_clients_that_lost_all_brokers_give_way_to_others(
     broker: Broker, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those do that heard from a broker, while it ended, that there are none: they never connect again."""
-    monkeypatch.setattr(kafka_renewal, "RENEW_S", 0.5)
+    monkeypatch.setattr(kafka, "RENEW_S", 0.5)
     monkeypatch.setattr(kafka, "QUIET_S", 0.0)
-    monkeypatch.setattr(kafka, "LOOK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 0.5)
     topic = new_topic(broker.bootstrap)
     source = TopicPartition(topic, Partition(0))
     log.follow(source, Offset(0))
@@ -86,7 +84,7 @@ def test_clients_that_lost_all_brokers_give_way_to_others(
         assert time.monotonic() < deadline, records
         log.append(topic, b"k", b"2")
         with suppress(LogUnavailable):
-            log.look(topic).result(WAIT_S)
+            log.describe_topic(topic).result(WAIT_S)
         for fetched in log.fetch(records_max=100, timeout_s=0.1):
             records += [record.value for record in fetched.records]
     assert records[0] == b"2", "it goes on where the one before was"
@@ -96,7 +94,7 @@ def test_clients_that_lost_all_brokers_give_way_to_others(
 def test_nobody_there_is_told_in_a_sentence() -> None:
     log = KafkaLog(f"127.0.0.1:{closed_port()}")
     with pytest.raises(LogUnavailable, match=r"^Kafka at 127\.0\.0\.1:\d+ does not answer"):
-        log.look("tables").result(WAIT_S)
+        log.describe_topic("tables").result(WAIT_S)
     assert log.fetch(records_max=10, timeout_s=0.5) == []
     assert "cannot be reached" in log.trouble()
     log.close()

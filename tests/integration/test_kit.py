@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tablegate.examples.samples import balances, browsers, customers, invoices, products, ratings, stocks
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import (
@@ -410,5 +410,5 @@ class TestErrors:
     def test_wrong_event(self) -> None:
         with pytest.raises(UnfitEvent, match='event 1: topic "x" is none'):
             run_table(self.TABLE, [Event("x", value=None)])
-        with pytest.raises(UnfitEvent, match="takes lists of events"):
+        with pytest.raises(UnfitEvent, match="expects lists of events"):
             run_table(self.TABLE, Event("balance", value=None))  # type: ignore[arg-type]

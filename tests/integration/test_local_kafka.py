@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tablegate.examples.demo.kafka import HOST, Broker
-from tablegate.jobs.jars import LocalError, jars
+from tablegate.jobs.jars import SetupError, jars
 from tablegate.jobs.jars.java import find_java
 
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
@@ -43,7 +43,7 @@ def _only_fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 class TestJava:
     def test_none(self) -> None:
         with pytest.raises(
-            LocalError, match=r"^Java was not found, neither by JAVA_HOME nor on the PATH: install Java 17"
+            SetupError, match=r"^Java was not found, neither by JAVA_HOME nor on the PATH: install Java 17"
         ):
             find_java()
 
@@ -57,7 +57,7 @@ class TestJava:
     )
     def test_too_old(self, tmp_path: Path, answer: str, version: int) -> None:
         java = _fake_java(tmp_path / "bin", answer)
-        with pytest.raises(LocalError) as refused:
+        with pytest.raises(SetupError) as refused:
             find_java()
         assert str(refused.value).startswith(f'Java {version} at "{java}" (from the PATH) is too old: install Java 17')
 
@@ -70,20 +70,20 @@ class TestJava:
         _fake_java(tmp_path / "bin", 'openjdk version "21.0.1"')
         _fake_java(tmp_path / "home" / "bin", 'openjdk version "11.0.1"')
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-        with pytest.raises(LocalError, match="from JAVA_HOME"):
+        with pytest.raises(SetupError, match="from JAVA_HOME"):
             find_java()
 
     def test_java_home_without_java(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         _fake_java(tmp_path / "bin", 'openjdk version "21.0.1"')
         monkeypatch.setenv("JAVA_HOME", "/no/such/place")
         with pytest.raises(
-            LocalError, match=r'^JAVA_HOME is "/no/such/place", but there is no "/no/such/place/bin/java"'
+            SetupError, match=r'^JAVA_HOME is "/no/such/place", but there is no "/no/such/place/bin/java"'
         ):
             find_java()
 
     def test_stub_that_only_asks_to_install_one(self, tmp_path: Path) -> None:
         _fake_java(tmp_path / "bin", "The operation couldn't be completed. Unable to locate a Java Runtime.", status=1)
-        with pytest.raises(LocalError, match="did not tell its version"):
+        with pytest.raises(SetupError, match="did not print its version"):
             find_java()
 
 
@@ -116,20 +116,20 @@ class TestJars:
         if verified_before:
             jars.jars("spark")
         self.files[1].write_bytes(b"two-6.6.jar")  # as long as the right one
-        with pytest.raises(LocalError, match=r'^jar "two-2\.1\.jar" has SHA-256 [0-9a-f]{64}, but jars\.lock says'):
+        with pytest.raises(SetupError, match=r'^jar "two-2\.1\.jar" has SHA-256 [0-9a-f]{64}, but jars\.lock says'):
             jars.jars("spark")
         assert self.files[0].exists()
         assert not self.files[1].exists()
 
     def test_damaged_lock(self) -> None:
         self.lock.write_text("abc spark\n")
-        with pytest.raises(LocalError, match='line 1 is not "SHA-256 kind group:name:revision"'):
+        with pytest.raises(SetupError, match='line 1 is not "SHA-256 kind group:name:revision"'):
             jars.jars("spark")
 
     def test_cache_that_is_no_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path / "file"))
-        with pytest.raises(LocalError, match="set TABLEGATE_CACHE to a directory with room"):
+        with pytest.raises(SetupError, match="set TABLEGATE_CACHE to a directory with room"):
             jars.jars("spark")
 
     @pytest.mark.jvm
@@ -137,7 +137,7 @@ class TestJars:
         self.files[1].unlink()
         monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
         with pytest.raises(
-            LocalError, match=r"could not be fetched from Maven Central \(.*Connection refused\); check"
+            SetupError, match=r"could not be fetched from Maven Central \(.*Connection refused\); check"
         ):
             jars.jars("spark")
         assert self.files[0].exists()
@@ -169,7 +169,7 @@ class TestBroker:
         broker.stop()
 
     def test_data_in_use_by_another(self, broker: Broker) -> None:
-        with pytest.raises(LocalError, match=f'^the Kafka data in "{broker.data_dir}" is in use by another broker'):
+        with pytest.raises(SetupError, match=f'^the Kafka data in "{broker.data_dir}" is in use by another broker'):
             Broker(broker.data_dir).start()
         assert broker.running
 
@@ -178,7 +178,7 @@ class TestBroker:
             taken.bind((HOST, 0))
             taken.listen()
             port = taken.getsockname()[1]
-            with pytest.raises(LocalError, match=rf"^port {port} on 127\.0\.0\.1 is taken"):
+            with pytest.raises(SetupError, match=rf"^port {port} on 127\.0\.0\.1 is taken"):
                 Broker(tmp_path / "kafka", port).start()
 
     def test_start_that_fails_says_what_the_log_says(self, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ class TestBroker:
         broker.stop()
         failing = Broker(broker.data_dir, log_file=broker.log_file, settings={"num.io.threads": "many"})
         with pytest.raises(
-            LocalError, match=r"^Kafka ended while it started: .*num\.io\.threads: Not a number"
+            SetupError, match=r"^Kafka ended while it started: .*num\.io\.threads: Not a number"
         ) as failed:
             failing.start()
         assert "\n" not in str(failed.value)
@@ -195,14 +195,14 @@ class TestBroker:
         assert not failing.running
 
     def test_storage_that_cannot_be_made(self, tmp_path: Path) -> None:
-        with pytest.raises(LocalError, match=r"^Kafka cannot make its storage in "):
+        with pytest.raises(SetupError, match=r"^Kafka cannot make its storage in "):
             Broker(tmp_path / "kafka", settings={"num.io.threads": "many"}).start()
         with Broker(tmp_path / "kafka") as broker:
             assert broker.running
 
     def test_directory_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "kafka" / "log").mkdir(parents=True)
-        with pytest.raises(LocalError, match="holds no Kafka data, or damaged data: remove it"):
+        with pytest.raises(SetupError, match="holds no Kafka data, or damaged data: remove it"):
             Broker(tmp_path / "kafka").start()
 
     def test_ends_with_its_parent_and_not_by_ctrl_c(self, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tablegate.jobs.dataflow.java_errors import failure_in_python
 from tablegate.jobs.dataflow.processors import apply_processor
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.processor import Processor
-from tablegate.jobs.running.java_errors import failure_in_python
 from tablegate.jobs.running.session import spark_session, table_session
 
 pytestmark = pytest.mark.jvm

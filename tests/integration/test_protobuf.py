@@ -115,9 +115,9 @@ def test_malformed_records() -> None:
         (FRAME[:6], "value has another message index than tests.orders.Order has in orders.proto"),
         (FRAME[:5] + b"\0" + good, "value has another message index than tests.orders.Order has in orders.proto"),
         (FRAME[:5] + b"\2\4" + good, "value has another message index than tests.orders.Order has in orders.proto"),
-        (FRAME + good[:-1], "value is no message tests.orders.Order"),
-        (FRAME + b"\x12\x01\xff", "value is no message tests.orders.Order"),
-        (FRAME + Order(order_time={"nanos": -1}).SerializeToString(), "value is no message tests.orders.Order"),
+        (FRAME + good[:-1], "value is not a message tests.orders.Order"),
+        (FRAME + b"\x12\x01\xff", "value is not a message tests.orders.Order"),
+        (FRAME + Order(order_time={"nanos": -1}).SerializeToString(), "value is not a message tests.orders.Order"),
     ]
     events = [Event("orders", value=value) for value, _ in hard]
     of_the_class = Event("orders", value=Order(order_id="a", cash={"units": 4}))
@@ -138,7 +138,7 @@ def test_bare_messages_and_keys() -> None:
     assert {key: row["order_count"] for key, row in result.rows.items()} == {("a",): 1}
     assert [letter.reason for letter in result.dead_letters] == [
         "key has another message index than tests.orders.Order.Line has in orders.proto",
-        "value is no message tests.orders.Legacy",
+        "value is not a message tests.orders.Legacy",
     ]
 
 

@@ -250,7 +250,8 @@ asyncio.run(ask())
 
 def test_a_program_with_generated_code(door: RatingsDoor, tmp_path: Path) -> None:
     door.put(range(10))
-    includes = [f"-I{ROOT / 'proto'}", f"-I{CONTRACTS}", f"-I{Path(protoc.__file__).parent / '_proto'}"]
+    includes = [f"-I{ROOT / 'proto'}", f"-I{ROOT / 'proto' / 'googleapis'}", f"-I{CONTRACTS}"]
+    includes.append(f"-I{Path(protoc.__file__).parent / '_proto'}")
     words = ["protoc", *includes, f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}", str(RATINGS)]
     assert protoc.main(words) == 0
     (tmp_path / "program.py").write_text(PROGRAM)

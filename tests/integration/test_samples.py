@@ -23,7 +23,7 @@ from tablegate.examples.samples import (
     topics,
 )
 from tablegate.gateway.contract.partitioner import murmur2_partition
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 from tests.kit.job import folds
 from tests.kit.job.folds import Fold
@@ -105,7 +105,7 @@ class TestSend:
         sender = EventProducer(broker.bootstrap)
         for event in [*_known_ratings(topic), *_known_ratings("misspelt"), *_known_ratings("wrong")]:
             sender.send(event)
-        with pytest.raises(LocalError, match=r'^4 events did not get into topic "misspelt", "wrong" at .* \(.+\): '):
+        with pytest.raises(SetupError, match=r'^4 events did not get into topic "misspelt", "wrong" at .* \(.+\): '):
             sender.flush()
         sender.send(_known_ratings(topic)[0])
         sender.flush()
@@ -115,7 +115,7 @@ class TestSend:
         topic = new_topic(broker.bootstrap)
         events = [event._replace(partition=7) for event in _known_ratings(topic)]
         for _ in range(2):  # the second time, the client knows the topic
-            with pytest.raises(LocalError, match=rf'^2 events did not get into topic "{topic}"'):
+            with pytest.raises(SetupError, match=rf'^2 events did not get into topic "{topic}"'):
                 send(broker.bootstrap, events)
 
 
@@ -132,12 +132,12 @@ class TestTopics:
         config = {"cleanup.policy": "compact"}
         assert create_topic(broker.bootstrap, "once", 2, config) is True
         assert create_topic(broker.bootstrap, "once", 2, config) is False
-        with pytest.raises(LocalError, match=r'^topic "once" has 2 partitions, not 3: '):
+        with pytest.raises(SetupError, match=r'^topic "once" has 2 partitions, not 3: '):
             create_topic(broker.bootstrap, "once", 3)
 
     @pytest.mark.parametrize(("name", "config"), [("no good", {}), ("odd", {"cleanup.policy": "hope"})])
     def test_topic_that_kafka_refuses(self, broker: Broker, name: str, config: dict[str, str]) -> None:
-        with pytest.raises(LocalError, match=f'^topic "{name}" cannot be created at {broker.bootstrap} '):
+        with pytest.raises(SetupError, match=f'^topic "{name}" cannot be created at {broker.bootstrap} '):
             create_topic(broker.bootstrap, name, 1, config)
 
 
@@ -145,10 +145,10 @@ def test_kafka_that_is_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     monkeypatch.setattr(topics, "ANSWER_TIMEOUT_S", 1.0)
     monkeypatch.setattr(producer, "DELIVERY_TIMEOUT_S", 1.0)
     away = f"{HOST}:1"
-    with pytest.raises(LocalError, match=away):
+    with pytest.raises(SetupError, match=away):
         create_topic(away, "ratings", 1)
-    with pytest.raises(LocalError, match=away):
+    with pytest.raises(SetupError, match=away):
         record_count(away, "ratings")
-    with pytest.raises(LocalError, match=rf'^2 events did not get into topic "ratings" at {away} '):
+    with pytest.raises(SetupError, match=rf'^2 events did not get into topic "ratings" at {away} '):
         send(away, ratings.known_events())
     assert capfd.readouterr() == ("", "")

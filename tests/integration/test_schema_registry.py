@@ -16,7 +16,7 @@ from confluent_kafka.schema_registry import (
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.schemas import SchemaRegistry, choose_value_schema
+from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.v1 import changelog_pb2
 
 from tests.kit.job.avro_pairs import field, record

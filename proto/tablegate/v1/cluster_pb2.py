@@ -24,19 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atablegate/v1/cluster.proto\x12\x0ctablegate.v1\"\x9e\x01\n\rGatewayRecord\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x10\n\x08start_id\x18\x04 \x01(\x06\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\'\n\x06tables\x18\x06 \x03(\x0b\x32\x17.tablegate.v1.HeldTable\x12\x0c\n\x04\x62\x65\x61t\x18\x07 \x01(\x04\"\xb6\x01\n\tHeldTable\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x05\x12-\n\x07serving\x18\x03 \x01(\x0b\x32\x1c.tablegate.v1.HeldGeneration\x12.\n\x08\x62uilding\x18\x04 \x01(\x0b\x32\x1c.tablegate.v1.HeldGeneration\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x1a\n\x12refused_generation\x18\x06 \x01(\r\"\xaf\x01\n\x0eHeldGeneration\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12*\n\x06phases\x18\x03 \x03(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x14\n\x0cnext_offsets\x18\x04 \x03(\x03\x12\x17\n\x0fpartition_count\x18\x05 \x01(\x05\x12\x1a\n\x12\x63hangelog_topic_id\x18\x06 \x01(\t*\x81\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_RESTORING\x10\x01\x12\x16\n\x12REPLICA_PHASE_LIVE\x10\x02\x12\x1d\n\x19REPLICA_PHASE_CATCHING_UP\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atablegate/v1/cluster.proto\x12\x0ctablegate.v1\"\xa6\x01\n\rGatewayRecord\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x10\n\x08start_id\x18\x04 \x01(\x06\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12/\n\x06tables\x18\x06 \x03(\x0b\x32\x1f.tablegate.v1.TableAnnouncement\x12\x0c\n\x04\x62\x65\x61t\x18\x07 \x01(\x04\"\xd2\x01\n\x11TableAnnouncement\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x05\x12\x35\n\x07serving\x18\x03 \x01(\x0b\x32$.tablegate.v1.GenerationAnnouncement\x12\x36\n\x08\x62uilding\x18\x04 \x01(\x0b\x32$.tablegate.v1.GenerationAnnouncement\x12\x11\n\x05ready\x18\x05 \x01(\x08\x42\x02\x18\x01\x12\x1a\n\x12refused_generation\x18\x06 \x01(\r\"\xb7\x01\n\x16GenerationAnnouncement\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12*\n\x06phases\x18\x03 \x03(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x14\n\x0cnext_offsets\x18\x04 \x03(\x03\x12\x17\n\x0fpartition_count\x18\x05 \x01(\x05\x12\x1a\n\x12\x63hangelog_topic_id\x18\x06 \x01(\t*\x81\x01\n\x0cReplicaPhase\x12\x1d\n\x19REPLICA_PHASE_UNSPECIFIED\x10\x00\x12\x1b\n\x17REPLICA_PHASE_RESTORING\x10\x01\x12\x16\n\x12REPLICA_PHASE_LIVE\x10\x02\x12\x1d\n\x19REPLICA_PHASE_CATCHING_UP\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tablegate.v1.cluster_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICAPHASE']._serialized_start=569
-  _globals['_REPLICAPHASE']._serialized_end=698
+  _globals['_TABLEANNOUNCEMENT'].fields_by_name['ready']._loaded_options = None
+  _globals['_TABLEANNOUNCEMENT'].fields_by_name['ready']._serialized_options = b'\030\001'
+  _globals['_REPLICAPHASE']._serialized_start=613
+  _globals['_REPLICAPHASE']._serialized_end=742
   _globals['_GATEWAYRECORD']._serialized_start=45
-  _globals['_GATEWAYRECORD']._serialized_end=203
-  _globals['_HELDTABLE']._serialized_start=206
-  _globals['_HELDTABLE']._serialized_end=388
-  _globals['_HELDGENERATION']._serialized_start=391
-  _globals['_HELDGENERATION']._serialized_end=566
+  _globals['_GATEWAYRECORD']._serialized_end=211
+  _globals['_TABLEANNOUNCEMENT']._serialized_start=214
+  _globals['_TABLEANNOUNCEMENT']._serialized_end=424
+  _globals['_GENERATIONANNOUNCEMENT']._serialized_start=427
+  _globals['_GENERATIONANNOUNCEMENT']._serialized_end=610
 # @@protoc_insertion_point(module_scope)

@@ -32,11 +32,11 @@ class GatewayRecord(_message.Message):
     zone: str
     start_id: int
     draining: bool
-    tables: _containers.RepeatedCompositeFieldContainer[HeldTable]
+    tables: _containers.RepeatedCompositeFieldContainer[TableAnnouncement]
     beat: int
-    def __init__(self, gateway_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., zone: _Optional[str] = ..., start_id: _Optional[int] = ..., draining: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[HeldTable, _Mapping]]] = ..., beat: _Optional[int] = ...) -> None: ...
+    def __init__(self, gateway_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., zone: _Optional[str] = ..., start_id: _Optional[int] = ..., draining: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[TableAnnouncement, _Mapping]]] = ..., beat: _Optional[int] = ...) -> None: ...
 
-class HeldTable(_message.Message):
+class TableAnnouncement(_message.Message):
     __slots__ = ("table", "replicas", "serving", "building", "ready", "refused_generation")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -46,13 +46,13 @@ class HeldTable(_message.Message):
     REFUSED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     table: str
     replicas: int
-    serving: HeldGeneration
-    building: HeldGeneration
+    serving: GenerationAnnouncement
+    building: GenerationAnnouncement
     ready: bool
     refused_generation: int
-    def __init__(self, table: _Optional[str] = ..., replicas: _Optional[int] = ..., serving: _Optional[_Union[HeldGeneration, _Mapping]] = ..., building: _Optional[_Union[HeldGeneration, _Mapping]] = ..., ready: _Optional[bool] = ..., refused_generation: _Optional[int] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., replicas: _Optional[int] = ..., serving: _Optional[_Union[GenerationAnnouncement, _Mapping]] = ..., building: _Optional[_Union[GenerationAnnouncement, _Mapping]] = ..., ready: _Optional[bool] = ..., refused_generation: _Optional[int] = ...) -> None: ...
 
-class HeldGeneration(_message.Message):
+class GenerationAnnouncement(_message.Message):
     __slots__ = ("generation", "partitions", "phases", "next_offsets", "partition_count", "changelog_topic_id")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]

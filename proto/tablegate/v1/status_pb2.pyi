@@ -13,6 +13,37 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class TableState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TABLE_STATE_UNSPECIFIED: _ClassVar[TableState]
+    TABLE_STATE_NO_MANIFEST: _ClassVar[TableState]
+    TABLE_STATE_RESOLVING_TOPIC: _ClassVar[TableState]
+    TABLE_STATE_JOINING: _ClassVar[TableState]
+    TABLE_STATE_SERVING: _ClassVar[TableState]
+    TABLE_STATE_REFUSED: _ClassVar[TableState]
+
+class GenerationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GENERATION_STATE_UNSPECIFIED: _ClassVar[GenerationState]
+    GENERATION_STATE_DISCOVERED: _ClassVar[GenerationState]
+    GENERATION_STATE_BUILDING: _ClassVar[GenerationState]
+    GENERATION_STATE_READY: _ClassVar[GenerationState]
+    GENERATION_STATE_SERVING: _ClassVar[GenerationState]
+    GENERATION_STATE_RETIRED: _ClassVar[GenerationState]
+    GENERATION_STATE_REFUSED: _ClassVar[GenerationState]
+
+class PartitionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PARTITION_STATE_UNSPECIFIED: _ClassVar[PartitionState]
+    PARTITION_STATE_ABSENT: _ClassVar[PartitionState]
+    PARTITION_STATE_ASSIGNED: _ClassVar[PartitionState]
+    PARTITION_STATE_RESTORING: _ClassVar[PartitionState]
+    PARTITION_STATE_CATCHING_UP: _ClassVar[PartitionState]
+    PARTITION_STATE_LIVE: _ClassVar[PartitionState]
+    PARTITION_STATE_REVOKING: _ClassVar[PartitionState]
+    PARTITION_STATE_FINAL: _ClassVar[PartitionState]
+    PARTITION_STATE_FROZEN: _ClassVar[PartitionState]
+
 class ReplicaRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REPLICA_ROLE_UNSPECIFIED: _ClassVar[ReplicaRole]
@@ -25,6 +56,28 @@ class PartitionRoute(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PARTITION_ROUTE_HERE: _ClassVar[PartitionRoute]
     PARTITION_ROUTE_FORWARDED: _ClassVar[PartitionRoute]
     PARTITION_ROUTE_NONE: _ClassVar[PartitionRoute]
+TABLE_STATE_UNSPECIFIED: TableState
+TABLE_STATE_NO_MANIFEST: TableState
+TABLE_STATE_RESOLVING_TOPIC: TableState
+TABLE_STATE_JOINING: TableState
+TABLE_STATE_SERVING: TableState
+TABLE_STATE_REFUSED: TableState
+GENERATION_STATE_UNSPECIFIED: GenerationState
+GENERATION_STATE_DISCOVERED: GenerationState
+GENERATION_STATE_BUILDING: GenerationState
+GENERATION_STATE_READY: GenerationState
+GENERATION_STATE_SERVING: GenerationState
+GENERATION_STATE_RETIRED: GenerationState
+GENERATION_STATE_REFUSED: GenerationState
+PARTITION_STATE_UNSPECIFIED: PartitionState
+PARTITION_STATE_ABSENT: PartitionState
+PARTITION_STATE_ASSIGNED: PartitionState
+PARTITION_STATE_RESTORING: PartitionState
+PARTITION_STATE_CATCHING_UP: PartitionState
+PARTITION_STATE_LIVE: PartitionState
+PARTITION_STATE_REVOKING: PartitionState
+PARTITION_STATE_FINAL: PartitionState
+PARTITION_STATE_FROZEN: PartitionState
 REPLICA_ROLE_UNSPECIFIED: ReplicaRole
 REPLICA_ROLE_OWNER: ReplicaRole
 REPLICA_ROLE_STANDBY: ReplicaRole
@@ -62,7 +115,7 @@ class GatewayStatus(_message.Message):
     def __init__(self, record: _Optional[_Union[_cluster_pb2.GatewayRecord, _Mapping]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time")
+    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time", "state", "generations")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +125,8 @@ class TableStatus(_message.Message):
     RESTORE_ROWS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     RESTORE_SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_TIME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     table: str
     serving: bool
     problem: str
@@ -81,21 +136,37 @@ class TableStatus(_message.Message):
     restore_rows_per_second: float
     restore_seconds_left: float
     caught_up_time: _timestamp_pb2.Timestamp
-    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    state: TableState
+    generations: _containers.RepeatedCompositeFieldContainer[GenerationStatus]
+    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TableState, str]] = ..., generations: _Optional[_Iterable[_Union[GenerationStatus, _Mapping]]] = ...) -> None: ...
+
+class GenerationStatus(_message.Message):
+    __slots__ = ("generation", "state", "waits_for", "assigned")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    state: GenerationState
+    waits_for: str
+    assigned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., state: _Optional[_Union[GenerationState, str]] = ..., waits_for: _Optional[str] = ..., assigned: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time")
+    __slots__ = ("partition", "phase", "next_offset", "end_offset", "as_of_time", "state")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     AS_OF_TIME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     partition: int
     phase: _cluster_pb2.ReplicaPhase
     next_offset: int
     end_offset: int
     as_of_time: _timestamp_pb2.Timestamp
-    def __init__(self, partition: _Optional[int] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    state: PartitionState
+    def __init__(self, partition: _Optional[int] = ..., phase: _Optional[_Union[_cluster_pb2.ReplicaPhase, str]] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[PartitionState, str]] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("table",)

@@ -1,15 +1,15 @@
-"""What a job says when it cannot go on."""
+"""Why a job ends, or a query of it: errors for people, and errors after which the job starts its queries again."""
 
 import re
 from typing import Self
 
 
 class JobError(Exception):
-    """A job that cannot start or go on; the message is one sentence: what, where, what to do."""
+    """A job cannot start or continue. The message is one sentence: where, what, and what to do."""
 
 
 class PythonWorkerLate(Exception):
-    """A query that has ended as a Python worker took longer to start than Spark waits. It is started again."""
+    """A query has ended because a Python worker started too slowly for Spark. The job starts the query again."""
 
     @classmethod
     def found_in(cls, reason: str) -> Self | None:
@@ -18,7 +18,7 @@ class PythonWorkerLate(Exception):
 
 
 class UnknownSchema(Exception):
-    """A query that has met a schema id it does not know. It is started again with the registry's newest schemas."""
+    """A query has met an unknown schema id. The job starts it again with the registry's newest schemas."""
 
     def __init__(self, topic: str, schema_id: int) -> None:
         super().__init__(f'topic "{topic}" has a record of the unknown schema {schema_id}')
@@ -26,12 +26,12 @@ class UnknownSchema(Exception):
         self.schema_id = schema_id
 
     @staticmethod
-    def mark(topic: str) -> str:
-        """Return what the message of the query's own error begins with; the schema id follows."""
+    def message_prefix(topic: str) -> str:
+        """Return how the message of the query's own error begins; the schema id follows."""
         return f"tablegate-unknown-schema {topic} "
 
     @classmethod
     def found_in(cls, reason: str) -> Self | None:
         """Return the error that a query's failure means; None where it means something else."""
-        matched = re.search(cls.mark("(\\S+)") + r"(\d+)", reason)
+        matched = re.search(cls.message_prefix("(\\S+)") + r"(\d+)", reason)
         return cls(matched.group(1), int(matched.group(2))) if matched is not None else None

@@ -56,7 +56,7 @@ def _record(schema: str) -> dict[str, Any]:
         record["name"]
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            'the schema is no Avro record; give JSON text like {"type": "record", "name": …, "fields": […]}'
+            'the schema is not an Avro record; give JSON text like {"type": "record", "name": …, "fields": […]}'
         ) from None
     return record
 

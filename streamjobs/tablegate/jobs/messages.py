@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
-_TOLD_MAX = 5  # names of other messages that an error lists
+_LISTED_MAX = 5  # names of other messages that an error lists
 
 
 @cache  # a job goes by the file that its declaration was checked against, also where it is edited meanwhile
@@ -26,7 +26,7 @@ def find_message(name: str, path: Path) -> Descriptor:
         raise ValueError(f'message file "{path}" has files that do not fit together: {error}; make it anew') from None
     except KeyError:
         prefix = f"{files[-1].package}." if files[-1].package else ""
-        known = [f'"{prefix}{message.name}"' for message in files[-1].message_type[:_TOLD_MAX]]
+        known = [f'"{prefix}{message.name}"' for message in files[-1].message_type[:_LISTED_MAX]]
         there = f"give its full name, like {', '.join(known)}" if known else "it has none"
         raise ValueError(f'message file "{path}" has no message "{name}"; {there}') from None
 

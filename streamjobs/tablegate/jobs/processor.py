@@ -25,9 +25,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Self
 
-from tablegate.jobs.ddl import parse_columns
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
-from tablegate.jobs.values import Column, Misfit, fit_columns
+from tablegate.jobs.values import Column, Misfit, fit_columns, parse_columns
 
 _OWN_NAMES = "__"
 """What the names of the runtime's own columns begin with."""
@@ -153,9 +152,9 @@ def _problems(cls: type[Processor]) -> Iterator[str]:
     has_timer = cls.on_timer is not Processor.on_timer
     if cls.every_s is None:
         if has_timer:
-            yield "has on_timer and no every_s; say every how many seconds it runs"
+            yield "has on_timer and no every_s; set it to the seconds between two runs"
     elif not (type(cls.every_s) in (int, float) and cls.every_s >= 0.001):  # Spark's timers are in milliseconds
-        yield f"every_s {cls.every_s!r} is no number of seconds; give 0.001 or more"
+        yield f"every_s {cls.every_s!r} is not a number of seconds; give 0.001 or more"
     elif not has_timer:
         yield "has every_s and no on_timer; define on_timer(self, key, state, now)"
 

@@ -115,8 +115,8 @@ class Source:
                 )
             if name.lower() in seen:
                 raise DeclarationError(
-                    f'{self.declared_at}: source "{self.topic}" has field "{name}" twice (Spark tells no upper case '
-                    "from lower case); give one of them another name"
+                    f'{self.declared_at}: source "{self.topic}" has field "{name}" twice (Spark ignores case '
+                    "in names); give one of them another name"
                 )
             seen.add(name.lower())
 
@@ -284,6 +284,12 @@ class Table:
         """Whether topics get the table's changes."""
         return any(isinstance(output, RowOutput) for output in self.outputs)
 
+    @property
+    def has_keyed_versions(self) -> bool:
+        """Whether a row's version is the offset of its newest input: then all its inputs lie in one partition."""
+        sources = [self.source_of(name) for name, side in self.all_sides.items() if not isinstance(side, Global)]
+        return self.processor is None and len(sources) == 1 and sources[0].keyed
+
     def why_not_realtime(self) -> str | None:
         """Return what in the declaration needs micro-batches; None where Real-time Mode takes all of it."""
         if self.processor is not None:
@@ -298,7 +304,7 @@ class Table:
 
     def _problems(self) -> Iterator[str]:
         if not _TABLE_NAME.fullmatch(self.name):
-            yield "no table name; use a lower-case letter, then at most 62 letters, digits or underscores"
+            yield "the name is not valid; use a lower-case letter, then at most 62 letters, digits or underscores"
         yield from self._problems_of_columns()
         yield from self._problems_of_sides()
         yield from self._problems_of_outputs()
@@ -312,7 +318,7 @@ class Table:
             return
         for name, side in self.sides.items():
             if not _SIDE_NAME.fullmatch(name) or name in (KAFKA_COLUMN, WINDOW_COLUMN, ITEM_COLUMN):
-                yield f'"{name}" is no name of a side; use lower-case letters, digits and underscores'
+                yield f'"{name}" is not a valid side name; use lower-case letters, digits and underscores'
             if isinstance(side, Latest) and side.key is not None and list(side.key) != self._record_key():
                 yield f'side "{name}" has other key columns than the table; give the same in the same order'
         if self.sides and all(isinstance(side, Global) for side in self.sides.values()):
@@ -360,14 +366,14 @@ class Table:
 
     def _problems_of_time(self) -> Iterator[str]:
         if not isinstance(self.mode, Mode):
-            yield f"mode {self.mode!r} is no Mode; use Mode.REALTIME or Mode.MICROBATCH"
+            yield f"mode {self.mode!r} is not a Mode; use Mode.REALTIME or Mode.MICROBATCH"
             return
         if self.window is not None:
             yield from _problems_of_window(self.window, has_processor=self.processor is not None)
         if self.mode is Mode.REALTIME:
             reason = self.why_not_realtime()
             if reason is not None:
-                yield f"Spark's Real-time Mode does not take {reason}; use mode=Mode.MICROBATCH"
+                yield f"Spark's Real-time Mode does not support {reason}; use mode=Mode.MICROBATCH"
             if self.emit_interval_s is not None:
                 yield "Real-time Mode emits each change; remove emit_interval_s, or use mode=Mode.MICROBATCH"
             if self.trigger_s is not None and self.trigger_s < REALTIME_TRIGGER_S_MIN:
@@ -400,5 +406,5 @@ def check_topic(name: str, where: str) -> None:
     """Raise `DeclarationError` where `name` is no name of a topic."""
     if not _TOPIC_NAME.fullmatch(name):
         raise DeclarationError(
-            f'{where} "{name}" is no topic name; use letters, digits, dots, underscores and hyphens, at most 249'
+            f'{where} "{name}" is not a valid topic name; use letters, digits, dots, underscores, hyphens: at most 249'
         )

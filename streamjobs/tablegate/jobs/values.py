@@ -6,11 +6,12 @@ datetime with a time zone; DATE date; ARRAY list; MAP dict; STRUCT dict. Each ma
 module by value, so it imports nothing but the standard library.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -32,7 +33,7 @@ class Scalar:
     def fit(self, value: Any) -> Any:
         """Return the value as it goes on; raise `Misfit`."""
         if type(value) is not self.python:
-            raise Misfit(f"is {_a(type(value))}, {self.sql} takes {_a(self.python)}")
+            raise Misfit(f"is {_a(type(value))}; {self.sql} needs {_a(self.python)}")
         return value
 
     def store(self, value: Any) -> Any:
@@ -73,7 +74,7 @@ class Text(Scalar):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Misfit("has half a surrogate pair, which is no text") from None
+            raise Misfit("has half a surrogate pair, which is not text") from None
         return value
 
 
@@ -97,7 +98,7 @@ class Exact(Scalar):
         """See `Scalar`."""
         Scalar.fit(self, value)
         if not value.is_finite():
-            raise Misfit(f"is no number, {self.sql} takes no other")
+            raise Misfit(f"is not a finite number; {self.sql} needs one")
         _, digits, exponent = value.normalize().as_tuple()
         if value and (-int(exponent) > self.scale or len(digits) + int(exponent) > self.digits - self.scale):
             raise Misfit(f"has more digits than {self.sql}; quantize it")
@@ -112,7 +113,7 @@ class Moment(Scalar):
         """See `Scalar`."""
         Scalar.fit(self, value)
         if value.tzinfo is None:
-            raise Misfit("is a datetime without a time zone, TIMESTAMP takes one with; use datetime.now(UTC)")
+            raise Misfit("is a datetime without a time zone; TIMESTAMP needs one; use datetime.now(UTC)")
         return value.astimezone(UTC)
 
     def store(self, value: Any) -> Any:
@@ -198,7 +199,7 @@ class Map:
         """See `Scalar`."""
         _require(value, dict, "MAP")
         if None in value:
-            raise Misfit("has a key None, MAP takes none")
+            raise Misfit("has the key None, which MAP does not allow")
         return {_part(self.key.fit, key, " key"): _part(self.value.fit, item, " value") for key, item in value.items()}
 
     def store(self, value: Any) -> Any:
@@ -318,8 +319,119 @@ def _part(change: Callable[[Any], Any], value: Any, where: str) -> Any:
 
 def _require(value: Any, python: type, sql: str) -> None:
     if type(value) is not python:
-        raise Misfit(f"is {_a(type(value))}, {sql} takes {_a(python)}")
+        raise Misfit(f"is {_a(type(value))}; {sql} needs {_a(python)}")
 
 
 def _a(python: type) -> str:
     return f"{'an' if python.__name__[0] in 'aeiou' else 'a'} {python.__name__}"
+
+
+_Inner = TypeVar("_Inner")
+
+_DECIMAL_DIGITS_MAX = 38  # Spark's own bound
+_TOKEN = re.compile(r"\s*([A-Za-z_]\w*|\d+|[<>(),:])")
+
+
+def parse_columns(ddl: str) -> tuple[Column, ...]:
+    """Return the columns of a DDL text; raise `ValueError`, whose message quotes what is wrong."""
+    tokens = _Tokens(ddl)
+    columns = _columns(tokens, end="", separator="")
+    if len({column.name.lower() for column in columns}) < len(columns):
+        raise ValueError("has a column twice (Spark ignores case in names)")
+    return columns
+
+
+class _Tokens:
+    """Words, numbers and signs of a DDL text, one after the other; the last is empty."""
+
+    def __init__(self, ddl: str) -> None:
+        self._tokens = self._split(ddl)
+        self.next = next(self._tokens)
+
+    @staticmethod
+    def _split(ddl: str) -> Iterator[str]:
+        at = 0
+        while ddl[at:].strip():
+            matched = _TOKEN.match(ddl, at)
+            if matched is None:
+                raise ValueError(f'has "{ddl[at:].strip()[0]}" where a name, a type or a comma belongs')
+            yield matched.group(1)
+            at = matched.end()
+        yield ""
+
+    def pop(self) -> str:
+        token = self.next
+        if token:
+            self.next = next(self._tokens)
+        return token
+
+    def expect(self, token: str) -> None:
+        if self.next != token:
+            raise ValueError(f'has {_quoted(self.next)} where "{token}" belongs')
+        self.pop()
+
+
+def _columns(tokens: _Tokens, *, end: str, separator: str) -> tuple[Column, ...]:
+    found = []
+    while True:
+        name = tokens.pop()
+        if not name.isidentifier():
+            raise ValueError(f"has {_quoted(name)} where a name belongs; write name TYPE, name TYPE")
+        if separator:
+            tokens.expect(separator)
+        found.append(Column(name, _type(tokens)))
+        if tokens.next == end:
+            return tuple(found)
+        if tokens.next != ",":
+            raise ValueError(f"has {_quoted(tokens.next)} after the type of {_quoted(name)}; a comma belongs there")
+        tokens.pop()
+
+
+def _type(tokens: _Tokens) -> Type:
+    name = tokens.pop()
+    found = SCALARS.get(name.upper())
+    if found is not None:
+        return found
+    match name.upper():
+        case "DECIMAL":
+            return _decimal(tokens)
+        case "ARRAY":
+            return Array(_between(tokens, lambda: _type(tokens)))
+        case "MAP":
+            return Map(*_between(tokens, lambda: _key_and_value(tokens)))
+        case "STRUCT":
+            return Struct(_between(tokens, lambda: _columns(tokens, end=">", separator=":")))
+    known = ", ".join((*SCALARS, "DECIMAL(p, s)", "ARRAY<…>", "MAP<…, …>", "STRUCT<name: …>"))
+    raise ValueError(f"has {_quoted(name)} where a type belongs; use one of {known}")
+
+
+def _between(tokens: _Tokens, inner: Callable[[], _Inner]) -> _Inner:
+    tokens.expect("<")
+    found = inner()
+    tokens.expect(">")
+    return found
+
+
+def _key_and_value(tokens: _Tokens) -> tuple[Scalar, Type]:
+    key = _type(tokens)
+    if not isinstance(key, Scalar):
+        raise ValueError("has a MAP whose key is not of a simple type")
+    tokens.expect(",")
+    return key, _type(tokens)
+
+
+def _decimal(tokens: _Tokens) -> Exact:
+    tokens.expect("(")
+    digits = tokens.pop()
+    tokens.expect(",")
+    scale = tokens.pop()
+    tokens.expect(")")
+    if not (digits.isdigit() and scale.isdigit() and 1 <= int(digits) <= _DECIMAL_DIGITS_MAX):
+        raise ValueError(f"has DECIMAL({digits}, {scale}); the first number is from 1 to {_DECIMAL_DIGITS_MAX}")
+    if int(scale) > int(digits):
+        raise ValueError(f"has DECIMAL({digits}, {scale}); the second number is not above the first")
+    return decimal_type(int(digits), int(scale))
+
+
+def _quoted(token: str) -> str:
+    return f'"{token}"' if token else "nothing"

@@ -161,4 +161,4 @@ class Writer(TableWriter):
     """Changes the ratings that one gateway has."""
 
     def __init__(self, ratings: Ratings, seed: int = 0) -> None:
-        super().__init__(ratings.table, ratings.asker.bell.ring, seed)
+        super().__init__(ratings.table, ratings.asker.bell.notify, seed)

@@ -133,7 +133,7 @@ class ClusterGateway:
 
         async def run() -> None:
             work()
-            self._bell.ring()
+            self._bell.notify()
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 

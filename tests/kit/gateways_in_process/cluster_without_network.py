@@ -110,7 +110,7 @@ class LocalGateway:
         self.store.set_status(status)
         with suppress(StoreUnavailable), self.answered.snapshot() as snapshot:
             self.router.look(snapshot, self._cluster.catalogue.tables)
-        self.bell.ring()
+        self.bell.notify()
 
     def switch(self, partitions: Collection[int]) -> None:
         """Answer from the generation that there is now."""
@@ -146,7 +146,7 @@ class LocalGateway:
             changes = []
         self.store.apply(self.store_id, partition, changes, position)
         self.phases[partition] = phase
-        self.bell.ring()
+        self.bell.notify()
 
     def drop(self, partition: Partition) -> None:
         """Answer from a partition no more."""
@@ -158,7 +158,7 @@ class LocalGateway:
         assert self.store.drop_partition(self.store_id, partition, limit=1_000_000)
         self.lives[partition] = self.lives.get(partition, self.life_id) + 1_000
         del self.phases[partition]
-        self.bell.ring()
+        self.bell.notify()
 
     @property
     def is_busy(self) -> bool:
@@ -175,7 +175,7 @@ class LocalGateway:
         self.is_down = True
         for call in self._open:
             call.draining = True
-        self.bell.toll()
+        self.bell.shutdown()
 
     def start(self) -> None:
         """Be there again."""
@@ -302,7 +302,7 @@ class LocalCluster:
             case 3:
                 self.announce()  # the last that it hears of the others
                 victim.answered.breaks(choice.choice([GONE, UNREADABLE]))
-                victim.bell.ring()
+                victim.bell.notify()
 
     def request(self, method: str, **fields: Any) -> Any:
         """Return a request."""

@@ -46,7 +46,7 @@ class LiveRatings(RatingsDoor):
         """End streams as a gateway does that is told to end: each hears of it."""
         self._relay.refuse()
         self._door.drain()
-        self._bell.toll()
+        self._bell.shutdown()
         await self._door.stop(DRAIN_S)
         await self._relay.end()
 

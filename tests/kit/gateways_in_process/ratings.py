@@ -113,7 +113,7 @@ class RatingsDoor:
 
         async def announce() -> None:
             write()
-            self._bell.ring()
+            self._bell.notify()
 
         self._run(announce())
 

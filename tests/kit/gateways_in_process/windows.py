@@ -64,7 +64,7 @@ class Windows:
                 removed += gateway.store.expire(gateway.store_id, partition, [key], time_ms=NOW_MS)
                 self.counts.pop((page, window), None)
         assert removed >= least
-        gateway.bell.ring()
+        gateway.bell.notify()
 
     def open(self, number: int, one: Copy) -> Any:
         return self.cluster.stream(number, "SubscribeVisits", subscribe_options=options(one.token, **QUICK))

@@ -1,4 +1,7 @@
-"""Certificates for tests: of an authority made on the spot, written as PEM files."""
+"""Certificates for tests: of an authority made on the spot, written as PEM files.
+
+They have the extensions of RFC 5280 that Python 3.13 demands by default (`ssl.VERIFY_X509_STRICT`).
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,11 +33,11 @@ class Authority:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         signed = (
             _builder(self._name, self._name, self._key.public_key(), datetime.now(UTC) + VALID)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
+            .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, SHA256())
         )
         self.certificate = directory / f"{name}.pem"
@@ -57,7 +60,11 @@ class Authority:
         usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
         signed = (
             _builder(_name(name) if subject is None else subject, self._name, key.public_key(), end)
-            .add_extension(alternatives, critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(alternatives, critical=subject == x509.Name([]))  # RFC 5280 4.2.1.6
             .add_extension(usages, critical=False)
             .sign(self._key, SHA256())
         )
@@ -69,6 +76,12 @@ class Authority:
 
 def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(**uses: bool) -> x509.KeyUsage:
+    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    names += ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
+    return x509.KeyUsage(**{name: uses.get(name, False) for name in names})
 
 
 def _builder(

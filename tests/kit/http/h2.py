@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.exchange import Exchange, Head, Trailer
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2.connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
-from tablegate.gateway.http.h2.hpack import HpackDecoder
-from tablegate.gateway.http.headers import Head, Trailer
+from tablegate.gateway.http.h2.headers import HpackDecoder
+from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.query.call import Fields
 
 WAIT_S = 20.0  # longer than anything takes
@@ -102,7 +101,9 @@ class RawClient:
         """Return the next frame, None at the connection's end."""
         try:
             async with asyncio.timeout(WAIT_S):
-                first, flags, stream = frames.unpack_head(await self._reader.readexactly(frames.HEAD_BYTES), 0)
+                first, flags, stream = frames.unpack_frame_header(
+                    await self._reader.readexactly(frames.FRAME_HEADER_BYTES), 0
+                )
                 got = Frame(first & 0xFF, flags, stream, await self._reader.readexactly(first >> 8))
         except (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError):
             return None
@@ -187,7 +188,7 @@ class PathApp:
         self.release = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def takes_pieces(self, exchange: Exchange) -> bool:
+    def streams_body(self, exchange: Exchange) -> bool:
         return exchange.target in (b"/pieces", b"/early", b"/unread")
 
     def serve(self, exchange: Exchange) -> None:

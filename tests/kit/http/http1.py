@@ -6,9 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.exchange import Exchange, Head, Trailer
 from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
-from tablegate.gateway.http.headers import Head, Trailer
 
 OK = Head(200, ((b"content-type", b"text/plain"),))
 TOO_LARGE = Head(413, ((b"content-type", b"text/plain"),))
@@ -31,7 +30,7 @@ class SmallApp:
         self.sent = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def takes_pieces(self, exchange: Exchange) -> bool:
+    def streams_body(self, exchange: Exchange) -> bool:
         return exchange.target.startswith(b"/pieces")
 
     def serve(self, exchange: Exchange) -> None:

@@ -17,7 +17,7 @@ from tablegate.examples.samples import (
     steady_clock,
     stocks,
 )
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import Mode, Table
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import fastavro
 from tablegate.examples.samples import Event
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS
 from tablegate.gateway.contract.partitioner import murmur2_partition
 
 from tests.kit.programs.kafka import RawRecord

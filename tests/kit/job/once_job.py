@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tablegate.jobs.dataflow.idempotent_sink import write_once
 from tablegate.jobs.dataflow.processors import apply_processor
 from tablegate.jobs.processor import Processor
 from tablegate.jobs.running.checkpoint import Checkpoint
+from tablegate.jobs.running.idempotent_sink import IdempotentSink
 from tablegate.jobs.running.session import spark_session, table_session
 
 
@@ -44,7 +44,7 @@ def main(bootstrap: str, source: str, output: str, directory: str) -> None:
         counted = apply_processor(records, Count(), ("customer",), owner='output "counts"')
         written = counted.selectExpr("invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value")
         writer = written.writeStream.outputMode("update").trigger(availableNow=True)
-        writer = write_once(writer, bootstrap, output, Checkpoint(spark, checkpoint))
+        writer = writer.foreachBatch(IdempotentSink(bootstrap, output, Checkpoint(spark, checkpoint)).write_batch)
         writer.option("checkpointLocation", f"{checkpoint}/counts").start().awaitTermination()
 
 

@@ -2,10 +2,8 @@
 
 import fcntl
 import hashlib
-import os
 import re
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from tablegate.examples.demo import tether
+from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars.jars import cache_directory
 from tablegate.jobs.jars.java import find_java
 
@@ -85,7 +83,7 @@ class Registry:
         jar = self._directory / f"apicurio-registry-app-{VERSION}-runner.jar"
         with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *java, *settings, "-jar", str(jar)],
+                tethered([*java, *settings, "-jar", str(jar)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

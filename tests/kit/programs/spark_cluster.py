@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 from urllib.request import urlopen
 
-from tablegate.examples.demo import tether
+from tablegate.examples.demo.tether import tethered
 
 from tests.kit.programs.deployment import DEPLOY, command_line
 from tests.kit.programs.processes import kill_tree
@@ -49,7 +49,7 @@ class Daemon:
         command = [str(programs / command[0]), *command[1:]]
         with log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
+                tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -104,7 +104,7 @@ class MemoryLog(Log):
         self._positions: dict[TopicPartition, Offset] = {}
 
     @override
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         answer: Future[TopicFacts | None] = Future()
         if self._broker.is_up:
             answer.set_result(self._broker.facts(topic))

@@ -21,6 +21,7 @@ from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, Sour
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
+from tests.kit.replication.state_observer import StateObserver
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import catalogue_of
 
@@ -147,11 +148,13 @@ class Gateway:
 
     def restart(self) -> None:
         log = self.log(self.broker)
-        self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock)
+        self.observer = StateObserver()
+        self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock, on_move=self.observer)
 
     def steps(self, count: int = 8, *, pass_s: float = 0.01) -> None:
         for _ in range(count):
             self.replicator.step(poll_s=0)
+            self.observer.check(self.replicator, self.store)
             self.clock.passed_s += pass_s
 
     def seconds(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock, Job
+from tests.kit.replication.state_observer import StateObserver
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import catalogue_of
 
@@ -57,6 +58,7 @@ class Member:
     zone: str
     store: StoreWriter = field(default_factory=MemoryStore)
     replicator: Replicator | None = None
+    observer: StateObserver = field(default_factory=StateObserver)  # of this start
     is_draining: bool = False
     catalogue: Catalogue = field(default_factory=catalogue_of)
 
@@ -136,6 +138,7 @@ class World:
         self._live[member.name] = set()
         member.is_draining = False
         log = LaggingLog(self.broker, self.clock, self.chance) if self._lag else self.log(self.broker)
+        member.observer = StateObserver()
         member.replicator = Replicator(
             member.catalogue,
             log=log,
@@ -145,6 +148,7 @@ class World:
                 gateway_id=member.name, endpoint=f"{member.name}:1", zone=member.zone, replicas=self.replicas
             ),
             start_id=self._starts,
+            on_move=member.observer,
         )
 
     def kill(self, member: Member, *, wipe: bool = False) -> None:
@@ -207,6 +211,7 @@ class World:
         """Let one gateway do what it does next."""
         assert member.replicator is not None
         member.replicator.step(poll_s=0)
+        member.observer.check(member.replicator, member.store)
         self._live[member.name] = member.live()
 
     def run(self, seconds: float) -> None:

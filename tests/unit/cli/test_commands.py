@@ -13,8 +13,8 @@ from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
-from tablegate.gateway.server.services.status import status_methods
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from typer.testing import CliRunner
 
@@ -98,9 +98,9 @@ def test_scan_gives_every_row_or_as_many_as_asked(address: str) -> None:
     ("words", "sentence"),
     [
         (["get", "ratings", "movie_id=100000"], "NOT_FOUND (ROW_NOT_FOUND)"),
-        (["get", "rating", "movie_id=1"], 'no table "rating" here: there are ratings'),
+        (["get", "rating", "movie_id=1"], 'this gateway has no table "rating": it has ratings'),
         (["get", "ratings", "movie=1"], 'GetRatingRequest has no field "movie"'),
-        (["get", "ratings", "movie_id"], '"movie_id" is no argument: write field=value'),
+        (["get", "ratings", "movie_id"], '"movie_id" is not an argument: write field=value'),
         (["get", "ratings", "movie_id=many"], "movie_id"),
         (["range", "ratings", "page_token=x"], "INVALID_ARGUMENT (INVALID_PAGE_TOKEN)"),
         (["scan", "ratings", "scan_options={"], 'field "scan_options"'),
@@ -127,10 +127,7 @@ def test_an_address_that_is_none_gets_one_sentence(address: str) -> None:
     for command in (["status"], ["explain", "x.Y/Z"]):
         result = _run(*command, "--address", address)
         assert result.exit_code == 1
-        assert (
-            result.stderr
-            == f'error: "{address}" is no address: give HOST:PORT, or https://HOST:PORT where it speaks TLS\n'
-        )
+        assert result.stderr == f'error: "{address}" is not an address: give HOST:PORT, or https://HOST:PORT for TLS\n'
 
 
 def test_an_address_may_be_a_url(address: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tablegate.examples.demo.failover import Reads
 from tablegate.examples.demo.gateways import start_redis
-from tablegate.examples.demo.reads import Reads
 from tablegate.gateway.contract.catalogue import GetQuery
 
 from tests.kit.table.filled import catalogue_of
@@ -111,7 +111,7 @@ def test_not_found_is_noticed() -> None:
     reads = _read(handle)
     assert reads.problems() == [
         f"{len(reads.answers)} of {len(reads.answers)} reads failed: NOT_FOUND: no row has this key",
-        f"{len(reads.answers)} reads were told NOT_FOUND of a row that exists",
+        f"{len(reads.answers)} reads got NOT_FOUND for a row that exists",
     ]
     assert not reads.by_gateway
     assert reads.first_after(0) is None

@@ -15,8 +15,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
-from tablegate.gateway.server.services.metadata import metadata_methods
-from tablegate.gateway.server.services.status import status_methods
+from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GetStatusResponse
 from typer.testing import CliRunner
@@ -244,7 +243,7 @@ def test_drain_waits_until_nothing_is_held(tmp_path: Path) -> None:
         result = _run("drain", "--data", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        'gateway "a" does not say yet that it drains',
+        'gateway "a" has not started to drain yet',
         "3 partitions here, 1 on no other gateway yet: ratings 3",
         "3 partitions here",
         f'gateway "a" holds no partition any more: it may be stopped (process {os.getpid()})',
@@ -256,7 +255,7 @@ def test_drain_gives_up_waiting_and_says_what_is_missing(tmp_path: Path) -> None
         result = _run("drain", "--data", str(tmp_path), "--timeout", "0", "--address", gateway.address)
         assert gateway.is_told
     assert result.exit_code == 1
-    text = "not drained after 0 s: 3 partitions here, 1 on no other gateway yet: ratings 3; it goes on, call again"
+    text = "not drained after 0 s: 3 partitions here, 1 on no other gateway yet: ratings 3; draining continues"
     assert text in result.stderr
 
 
@@ -264,7 +263,7 @@ def test_drain_gives_up_waiting_and_says_what_is_missing(tmp_path: Path) -> None
     ("status", "sentence"),
     [
         (GetStatusResponse(kafka_reachable=True).SerializeToString(), "this gateway stands alone"),
-        (_status(WHOLE, away=["b"], draining=["c"]), 'no other gateway lives that could take the partitions of "a"'),
+        (_status(WHOLE, away=["b"], draining=["c"]), 'no other live gateway can take the partitions of "a"'),
     ],
 )
 def test_drain_leaves_a_gateway_alone_where_nobody_could_take_over(

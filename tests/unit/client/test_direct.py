@@ -10,7 +10,7 @@ import pytest
 from grpc import aio as grpc_aio
 
 from tablegate.client import aio, open_direct_channel
-from tablegate.client.direct import DirectChannel
+from tablegate.client.channels import DirectChannel
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors, movie_of
 from tests.kit.gateways_in_process.ratings import GET, RatingsDoor

@@ -32,7 +32,7 @@ def test_the_key_is_in_the_tables_order_and_its_times_are_datetimes() -> None:
     response = query.response_class()
     _shift(response.what.add().now).hours = 8
     _shift(response.what.add().gone)
-    upsert, delete = Subscriber(query.request_class()).take(response)
+    upsert, delete = Subscriber(query.request_class()).receive(response)
     assert (upsert.key, upsert.row.hours) == (("ann", START), 8)
     assert (delete.key, delete.message.person) == (("ann", START), "ann")
 
@@ -41,7 +41,7 @@ def test_a_row_that_is_all_key_is_told_from_its_key() -> None:
     query = _query("SubscribeBadges")
     response = query.response_class()
     response.changes.add().now.code = "b7"
-    assert Subscriber(query.request_class()).take(response) == [Upsert("b7", response.changes[0].now)]
+    assert Subscriber(query.request_class()).receive(response) == [Upsert("b7", response.changes[0].now)]
 
 
 def _without_annotations(method: str) -> Any:

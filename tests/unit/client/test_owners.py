@@ -12,12 +12,11 @@ from tablegate.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
 from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
 
 from tablegate.client.failures import Failure
-from tablegate.client.owners import ENDPOINTS_MAX, PROOF_PAUSE_S, REFUSED_S, Owners, watch_request
-from tablegate.client.routes import route_of
+from tablegate.client.owners import ENDPOINTS_MAX, HEALTH_PAUSE_S, REFUSED_S, Owners, route_of, watch_request
 from tests.kit.table.filled import ACTIONS, RATINGS, catalogue_of
 
 PARTITIONS = 6
-AWAY = Failure("UNAVAILABLE", "connection refused")
+AWAY_REASONS = Failure("UNAVAILABLE", "connection refused")
 
 
 class _Clock:
@@ -68,9 +67,9 @@ def _request(method: str, contract: Any = RATINGS, **fields: Any) -> tuple[str, 
 
 
 def _prove(owners: Owners) -> Sequence[str]:
-    due = owners.unproven()
+    due = owners.due_health_checks()
     for endpoint in due:
-        owners.proven(endpoint, answers=True)
+        owners.health_checked(endpoint, answers=True)
     return sorted(due)
 
 
@@ -82,7 +81,7 @@ def _endpoints(owners: Owners, path: str, request: Message) -> Sequence[str]:
 
 def test_a_get_goes_to_the_owner_of_its_key() -> None:
     owners = _owners()
-    owners.take("ratings", _told([(f"gw-{number}:7", "other:7") for number in range(PARTITIONS)]))
+    owners.apply("ratings", _told([(f"gw-{number}:7", "other:7") for number in range(PARTITIONS)]))
     assert _prove(owners) == [*(f"gw-{number}:7" for number in range(PARTITIONS)), "other:7"]
     table = catalogue_of().tables["ratings"]
     for number in range(50):
@@ -106,7 +105,7 @@ def test_which_methods_are_routed_by_their_keys() -> None:
 
 def test_a_range_that_fixes_no_prefix_goes_anywhere() -> None:
     owners = _owners()
-    owners.take("ratings", _told([("gw:7",)] * PARTITIONS))
+    owners.apply("ratings", _told([("gw:7",)] * PARTITIONS))
     _prove(owners)
     # movie_id_from is a bound, and says no key.
     assert _endpoints(owners, *_request("ListRatings", movie_id_from=3)) == ()
@@ -118,7 +117,7 @@ def test_a_range_of_a_prefix_goes_to_its_partition() -> None:
     path = next(path for path, query in catalogue.queries.items() if type(query).__name__ == "RangeQuery")
     request_class = catalogue.queries[path].request_class
     owners = _owners()
-    owners.take(
+    owners.apply(
         "action_counts",
         _told(
             [(f"gw-{number}:7",) for number in range(PARTITIONS)],
@@ -142,25 +141,25 @@ def test_nobody_is_asked_who_has_not_answered_yet() -> None:
     owners = _owners(clock)
     path, request = _request("GetRating", movie_id=1)
     assert _endpoints(owners, path, request) == ()
-    owners.take("ratings", _told([("a:7", "b:7", "c:7")] * PARTITIONS))
+    owners.apply("ratings", _told([("a:7", "b:7", "c:7")] * PARTITIONS))
     assert _endpoints(owners, path, request) == []
-    assert sorted(owners.unproven()) == ["a:7", "b:7", "c:7"], "who does not answer from it yet is not asked"
-    assert owners.unproven() == []
-    owners.proven("a:7", answers=False)
-    owners.proven("b:7", answers=True)
+    assert sorted(owners.due_health_checks()) == ["a:7", "b:7", "c:7"], "who does not answer from it yet is not asked"
+    assert owners.due_health_checks() == []
+    owners.health_checked("a:7", answers=False)
+    owners.health_checked("b:7", answers=True)
     assert _endpoints(owners, path, request) == ["b:7"]
-    assert owners.unproven() == []
-    clock.now_s += PROOF_PAUSE_S
-    assert owners.unproven() == ["a:7"]
-    owners.proven("a:7", answers=True)
-    owners.proven("c:7", answers=True)
+    assert owners.due_health_checks() == []
+    clock.now_s += HEALTH_PAUSE_S
+    assert owners.due_health_checks() == ["a:7"]
+    owners.health_checked("a:7", answers=True)
+    owners.health_checked("c:7", answers=True)
     assert _endpoints(owners, path, request) == ["a:7", "b:7", "c:7"][:ENDPOINTS_MAX]
 
 
 @pytest.mark.parametrize(
     ("failure", "goes_on", "is_away"),
     [
-        (AWAY, True, True),
+        (AWAY_REASONS, True, True),
         (Failure("UNAVAILABLE", "going", "SHUTTING_DOWN"), True, True),
         (Failure("DEADLINE_EXCEEDED", "silent"), True, True),
         (Failure("UNAVAILABLE", "moved", "PARTITION_UNAVAILABLE"), True, False),
@@ -172,31 +171,31 @@ def test_nobody_is_asked_who_has_not_answered_yet() -> None:
 def test_what_a_failed_call_leads_to(failure: Failure, goes_on: bool, is_away: bool) -> None:
     clock = _Clock()
     owners = _owners(clock)
-    owners.take("ratings", _told([("a:7", "b:7")] * PARTITIONS))
+    owners.apply("ratings", _told([("a:7", "b:7")] * PARTITIONS))
     _prove(owners)
-    assert owners.passes_over("a:7", failure) == goes_on
+    assert owners.asks_next("a:7", failure) == goes_on
     path, request = _request("GetRating", movie_id=1)
     assert _endpoints(owners, path, request) == (["b:7"] if is_away else ["a:7", "b:7"])
-    assert owners.unproven() == []
-    clock.now_s += PROOF_PAUSE_S
-    assert owners.unproven() == (["a:7"] if is_away else [])
+    assert owners.due_health_checks() == []
+    clock.now_s += HEALTH_PAUSE_S
+    assert owners.due_health_checks() == (["a:7"] if is_away else [])
 
 
 def test_gateways_that_are_gone_are_forgotten() -> None:
     owners = _owners()
-    owners.take("ratings", _told([("a:7", "b:7")] * PARTITIONS))
+    owners.apply("ratings", _told([("a:7", "b:7")] * PARTITIONS))
     _prove(owners)
-    owners.take("ratings", _told([("b:7", "c:7")] * PARTITIONS))
+    owners.apply("ratings", _told([("b:7", "c:7")] * PARTITIONS))
     assert owners.usable == ["b:7"]
-    owners.proven("a:7", answers=True)  # an answer that came late
+    owners.health_checked("a:7", answers=True)  # an answer that came late
     assert owners.usable == ["b:7"]
     assert _prove(owners) == ["c:7"]
 
 
 def test_a_gateway_alone_names_nobody() -> None:
     owners = _owners()
-    owners.take("ratings", _told([("",)] * PARTITIONS))
-    assert owners.unproven() == []
+    owners.apply("ratings", _told([("",)] * PARTITIONS))
+    assert owners.due_health_checks() == []
     assert _endpoints(owners, *_request("GetRating", movie_id=1)) == []
 
 
@@ -210,7 +209,7 @@ def test_what_is_not_understood_goes_anywhere() -> None:
         _told([("a:7",)] * PARTITIONS, key=[("another", 1)]),
     ):
         owners = _owners()
-        owners.take("ratings", told)
+        owners.apply("ratings", told)
         _prove(owners)
         assert list(_endpoints(owners, path, request)) == []
 
@@ -218,17 +217,17 @@ def test_what_is_not_understood_goes_anywhere() -> None:
 def test_a_watch_that_breaks_is_begun_elsewhere_after_pauses_that_grow() -> None:
     owners = _owners()
     assert WatchTableRequest.FromString(watch_request("ratings")).table == "ratings"
-    assert owners.watched_at("ratings") == ""
-    owners.take("ratings", _told([("a:7", "b:7")] * PARTITIONS))
+    assert owners.watch_endpoint("ratings") == ""
+    owners.apply("ratings", _told([("a:7", "b:7")] * PARTITIONS))
     _prove(owners)
     places, pauses = [], []
     for _ in range(8):
-        places.append(owners.watched_at("ratings"))
-        pauses.append(owners.lost("ratings", AWAY))
+        places.append(owners.watch_endpoint("ratings"))
+        pauses.append(owners.watch_ended("ratings", AWAY_REASONS))
     assert places[:4] == ["", "a:7", "b:7", ""]
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1] == 5.0
-    owners.take("ratings", _told([("a:7", "b:7")] * PARTITIONS))
-    assert owners.lost("ratings", AWAY) == pauses[0]
-    assert owners.lost("ratings", Failure("UNIMPLEMENTED", "an older gateway")) == REFUSED_S
+    owners.apply("ratings", _told([("a:7", "b:7")] * PARTITIONS))
+    assert owners.watch_ended("ratings", AWAY_REASONS) == pauses[0]
+    assert owners.watch_ended("ratings", Failure("UNIMPLEMENTED", "an older gateway")) == REFUSED_S
     assert owners.usable == ["a:7", "b:7"]

@@ -53,10 +53,10 @@ async def _stream(ratings: Ratings, subscriber: Subscriber) -> AsyncIterator[Any
         await messages.aclose()  # type: ignore[attr-defined]
 
 
-async def _take(rows: Rows, subscriber: Subscriber, messages: AsyncIterator[Any], told: dict[int, int]) -> None:
+async def _receive(rows: Rows, subscriber: Subscriber, messages: AsyncIterator[Any], told: dict[int, int]) -> None:
     """Take one message; `told` follows from what `take` says has changed."""
-    for event in subscriber.take(await asyncio.wait_for(anext(messages), TIMEOUT_S)):
-        for key, row in rows.take(event):
+    for event in subscriber.receive(await asyncio.wait_for(anext(messages), TIMEOUT_S)):
+        for key, row in rows.apply(event):
             if row is None:
                 del told[key]  # type: ignore[arg-type]
             else:
@@ -82,7 +82,7 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
             else:
                 wanted[movie_id] = wanted.get(movie_id, 0) + number + 1
                 ratings.table.put([rating(movie_id, count=wanted[movie_id])])
-        ratings.asker.bell.ring()
+        ratings.asker.bell.notify()
 
     async def talk() -> None:
         rows, told, subscriber = Rows(), dict[int, int](), Subscriber(_request(ratings))
@@ -90,16 +90,16 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
         for _ in range(10):
             messages = _stream(ratings, subscriber)
             for _ in range(choice.randrange(1, 5)):
-                await _take(rows, subscriber, messages, told)
+                await _receive(rows, subscriber, messages, told)
                 assert rows.as_of or not rows, "half of a snapshot is shown"
                 change(choice.randrange(1, 30))
             await messages.aclose()  # type: ignore[attr-defined]
-            rows.take(subscriber.lost(ENDED))
+            rows.apply(subscriber.disconnected(ENDED))
             assert not rows.is_current
             change(choice.randrange(60))
         messages = _stream(ratings, subscriber)
         while not (rows.is_current and _counts(rows) == wanted):
-            await _take(rows, subscriber, messages, told)
+            await _receive(rows, subscriber, messages, told)
         await messages.aclose()  # type: ignore[attr-defined]
         assert told == wanted
 
@@ -109,15 +109,15 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
 def test_a_snapshot_is_shown_when_it_is_whole() -> None:
     rows = Rows()
     for event in (Reset(""), Upsert(1, "a"), Upsert(2, "b"), CatchingUp("")):
-        assert rows.take(event) == ()
+        assert rows.apply(event) == ()
     assert (dict(rows), rows.is_current) == ({}, False)
-    assert rows.take(_current(1)) == [(1, "a"), (2, "b")]
+    assert rows.apply(_current(1)) == [(1, "a"), (2, "b")]
     assert (dict(rows), rows.is_current) == ({1: "a", 2: "b"}, True)
-    assert rows.take(Delete(9, None)) == [(9, None)]
+    assert rows.apply(Delete(9, None)) == [(9, None)]
     for event in (Reset(""), Upsert(2, "b"), Upsert(3, "c"), Upsert(4, "d"), Delete(4, None), CatchingUp("")):
-        assert rows.take(event) == ()
+        assert rows.apply(event) == ()
     assert (dict(rows), rows.is_current) == ({1: "a", 2: "b"}, False)
-    assert rows.take(_current(2)) == [(1, None), (3, "c")]
+    assert rows.apply(_current(2)) == [(1, None), (3, "c")]
     assert (dict(rows), len(rows), 3 in rows) == ({2: "b", 3: "c"}, 2, True)
 
 
@@ -128,16 +128,16 @@ def _current(second: int) -> Current:
 def test_views_are_of_one_moment() -> None:
     rows = Rows()
     for key in range(10):
-        rows.take(Upsert(key, key))
+        rows.apply(Upsert(key, key))
     seen = []
     for key in rows:
-        rows.take(Delete(key, None))
+        rows.apply(Delete(key, None))
         seen.append(key)
     assert (seen, len(rows)) == (list(range(10)), 0)
     for view in (rows.keys, rows.values, rows.items):
-        rows.take(Upsert(1, 1))
+        rows.apply(Upsert(1, 1))
         for _ in view():
-            rows.take(Delete(1, None))
+            rows.apply(Delete(1, None))
 
 
 def _subscriber(**more: Any) -> Subscriber:
@@ -146,14 +146,14 @@ def _subscriber(**more: Any) -> Subscriber:
 
 def test_pauses_grow_to_a_bound_and_start_over_once_a_stream_got_on() -> None:
     ratings, subscriber = make_ratings(), _subscriber()
-    waits = [subscriber.lost(ENDED).retry_after_s for _ in range(2_000)]
+    waits = [subscriber.disconnected(ENDED).retry_after_s for _ in range(2_000)]
     assert waits[:4] == [0.1, 0.2, 0.4, 0.8]
     assert waits[-1] == BACKOFF_MAX_S
     reset, caught_up = ratings.asker.stream("SubscribeRatings", most=2)
-    assert subscriber.take(reset) == [Reset(reset.progress.resume_token)]
-    assert subscriber.lost(ENDED).retry_after_s == BACKOFF_MAX_S
-    assert isinstance(subscriber.take(caught_up)[-1], Current)
-    told = subscriber.lost(Failure("UNAVAILABLE", "busy", "PARTITION_UNAVAILABLE", retry_after_s=0.5))
+    assert subscriber.receive(reset) == [Reset(reset.progress.resume_token)]
+    assert subscriber.disconnected(ENDED).retry_after_s == BACKOFF_MAX_S
+    assert isinstance(subscriber.receive(caught_up)[-1], Current)
+    told = subscriber.disconnected(Failure("UNAVAILABLE", "busy", "PARTITION_UNAVAILABLE", retry_after_s=0.5))
     assert told == Disconnected("UNAVAILABLE", "PARTITION_UNAVAILABLE", "busy", 0.6)
 
 
@@ -175,10 +175,10 @@ def test_pauses_grow_to_a_bound_and_start_over_once_a_stream_got_on() -> None:
 def test_only_what_passes_is_tried_again(code: str, reason: str, passes: bool) -> None:
     failure = Failure(code, "so it is", reason)
     if passes:
-        assert _subscriber().lost(failure).code == code
+        assert _subscriber().disconnected(failure).code == code
         return
     with pytest.raises(SubscribeError, match="so it is") as caught:
-        _subscriber().lost(failure)
+        _subscriber().disconnected(failure)
     assert (caught.value.code, caught.value.reason) == (code, reason)
 
 
@@ -187,17 +187,17 @@ REFUSED = Failure("INVALID_ARGUMENT", "the resume token is damaged", "INVALID_RE
 
 def test_a_refused_token_is_told_or_left_behind() -> None:
     with pytest.raises(ResumeTokenRefused, match="drop your copy"):
-        _subscriber(token="junk").lost(REFUSED)
+        _subscriber(token="junk").disconnected(REFUSED)
     options = {"start": SUBSCRIBE_START_LIVE}
     subscriber = Subscriber(_request(make_ratings(), subscribe_options=options), token="junk", restarts=True)
     first: Any = subscriber.request()
     assert (first.subscribe_options.resume_token, first.subscribe_options.start) == ("junk", SUBSCRIBE_START_LIVE)
-    subscriber.lost(REFUSED)
+    subscriber.disconnected(REFUSED)
     anew: Any = subscriber.request()
     assert anew.subscribe_options.resume_token == ""
     assert anew.subscribe_options.start in (0, SUBSCRIBE_START_SNAPSHOT)
     with pytest.raises(ResumeTokenRefused):
-        subscriber.lost(REFUSED)
+        subscriber.disconnected(REFUSED)
 
 
 def test_the_callers_request_is_left_as_it_is() -> None:
@@ -207,7 +207,7 @@ def test_the_callers_request_is_left_as_it_is() -> None:
     asked: Any = subscriber.request()
     assert (asked.movie_id, asked.subscribe_options.resume_token) == (3, "first")
     for response in ratings.asker.stream("SubscribeRatings", most=2):
-        subscriber.take(response)
+        subscriber.receive(response)
     asked = subscriber.request()
     assert asked.subscribe_options.resume_token == response.progress.resume_token != "first"
     assert request.subscribe_options.resume_token == "first"

@@ -291,7 +291,7 @@ def test_a_slow_reader_gets_whole_messages_and_the_end() -> None:
         body, over = b"", False
         reader = raw.makefile("rb")
         while not over:
-            first, flags, stream = frames.unpack_head(reader.read(frames.HEAD_BYTES), 0)
+            first, flags, stream = frames.unpack_frame_header(reader.read(frames.FRAME_HEADER_BYTES), 0)
             kind, data = first & 0xFF, reader.read(first >> 8)
             assert kind != frames.RST_STREAM
             if kind == frames.DATA and data:

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import Exchange
 from tablegate.gateway.http.h1 import connection as http1
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2 import receiver as http2_intake
-from tablegate.gateway.http.h2 import streams as http2_streams
-from tablegate.gateway.http.h2.hpack import TABLE_BYTES, HpackDecoder, HpackError
-from tablegate.gateway.http.h2.streams import HELD_BYTES_MAX, RESET_STREAMS_MAX
+from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
+from tablegate.gateway.http.h2.huffman import HpackError
+from tablegate.gateway.http.h2.sending import RESET_STREAMS_MAX
+from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.rest.json_codec import VALUES_MAX
 from tablegate.gateway.http.rpc import calls as door_calls
@@ -48,7 +49,7 @@ from tests.kit.http.http1 import OK, http1_server
 from tests.kit.http.listening import served as listening
 
 WIDE_CONNECTION = frames.window_update(0, 2**31 - 1 - frames.WINDOW_BYTES)
-HELD = range(1, 2 * (HELD_BYTES_MAX // 99_000 + 2) + 1, 2)
+HELD = range(1, 2 * (UNSENT_BYTES_MAX // 99_000 + 2) + 1, 2)
 """Streams whose answers of 99,000 bytes are more than may be held."""
 
 
@@ -86,11 +87,11 @@ async def test_postponed_requests_are_served_when_held_answers_are_cancelled(ser
     client.send(*[call(stream, b"/0", b"body") for stream in after])
     await client.settled()
     assert len(server.app.served) < len(HELD)
-    assert server.connection._streams.bodies.kept > 0
+    assert server.connection.h2.windows.kept > 0
     client.send(*[frames.rst_stream(stream, frames.CANCEL) for stream in HELD])
     for stream in after:
         assert (await client.answer(stream)).status == 200
-    assert server.connection._streams.bodies.kept == server.connection._outbox.held == 0
+    assert server.connection.h2.windows.kept == server.connection.send_queue.unsent_bytes == 0
 
 
 @over_a_connection
@@ -104,7 +105,7 @@ async def test_connection_ends_after_its_last_postponed_request(server: Served, 
 
 def test_postponed_requests_have_turns_bounded_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn whose time is over at once serves one of them."""
-    monkeypatch.setattr(http2_streams, "TURN_S", -1.0)
+    monkeypatch.setattr(h2_connection, "TURN_S", -1.0)
 
     @over_a_connection
     async def run(server: Served, client: RawClient) -> None:
@@ -112,19 +113,19 @@ def test_postponed_requests_have_turns_bounded_by_time(monkeypatch: pytest.Monke
         client.send(initial_window(0), *[call(stream, b"/99000") for stream in HELD])
         client.send(*[call(stream, b"/0") for stream in range(HELD.stop, HELD.stop + 40, 2)])
         await client.settled()
-        await eventually(lambda: not connection._busy)
-        for exchange in list(connection._streams.open.values()):
+        await eventually(lambda: not connection._turn_scheduled)
+        for exchange in list(connection.h2.streams.values()):
             if exchange.pending is not None:
-                connection._streams.refuse(exchange.stream, frames.CANCEL)
+                exchange.abort()
         served = len(server.app.served)
-        assert connection._streams.serve_postponed()
+        assert connection._serve_postponed()
         assert len(server.app.served) == served + 1
 
     run()
 
 
 def test_one_client_has_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http2_intake, "TURN_S", -1.0)
+    monkeypatch.setattr(h2_connection, "TURN_S", -1.0)
 
     @over_a_connection
     async def run(server: Served, client: RawClient) -> None:
@@ -158,7 +159,7 @@ async def test_memory_of_reset_streams_is_bounded(server: Served, client: RawCli
         client.send(head(stream, request(b"/early")))
         await client.answer(stream)
     await client.settled()
-    assert len(server.connection._streams._reset) == RESET_STREAMS_MAX
+    assert len(server.connection.h2._reset) == RESET_STREAMS_MAX
 
 
 def test_answer_to_a_client_that_is_gone_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -406,7 +407,7 @@ async def test_bytes_that_come_in_a_turn_are_kept(server: Served, client: RawCli
     connection = server.connection
     requests = b"".join(call(stream, b"/0") for stream in range(1, 401, 2))
     connection.data_received(requests)
-    assert connection._busy
+    assert connection._turn_scheduled
     connection.data_received(call(401, b"/0"))
     assert (await client.answer(401)).status == 200
 
@@ -433,10 +434,10 @@ async def test_end_of_a_stream_that_waits_counts_as_held(server: Served, client:
     await client.settled()
     exchange = await _after_a_cancelled_sender(server)
     exchange.end(TRAILER)
-    assert server.connection._outbox.held == 30
+    assert server.connection.send_queue.unsent_bytes == 30
     client.send(initial_window(100))
     assert (await client.answer(1)).trailer == {b"rest": b"none"}
-    assert server.connection._outbox.held == 0
+    assert server.connection.send_queue.unsent_bytes == 0
 
 
 @over_a_connection
@@ -447,7 +448,7 @@ async def test_body_that_nobody_read_is_forgotten_with_its_answer(server: Served
     await client.settled()
     server.app.served[-1].respond(HEAD, b"unread")
     await client.answer(5)
-    assert server.connection._streams.bodies.kept == 0
+    assert server.connection.h2.windows.kept == 0
 
 
 def test_longest_body_is_not_oversize() -> None:

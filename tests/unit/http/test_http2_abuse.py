@@ -2,10 +2,10 @@
 
 import pytest
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2.budget import NOISE_MAX, RESETS_MAX, SPAN_S
+from tablegate.gateway.http.h2.budget import EMPTY_FRAMES_MAX, RESETS_MAX, SPAN_S
+from tablegate.gateway.http.h2.connection import CONTINUATIONS_MAX, STREAMS_MAX
 from tablegate.gateway.http.h2.frames import ACK, END_HEADERS, ENHANCE_YOUR_CALM, PADDED, frame
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
-from tablegate.gateway.http.h2.receiver import CONTINUATIONS_MAX, STREAMS_MAX
 
 from tests.kit.http.h2 import RawClient, Served, block, call, data, head, over_a_connection, request
 
@@ -99,7 +99,7 @@ def test_flood_of_frames_that_carry_nothing(sent: bytes, text: str) -> None:
     async def run(server: Served, client: RawClient) -> None:
         client.send(call(1, b"/echo"), head(3, request(b"/echo")))
         await client.answer(1)
-        client.send(sent * (NOISE_MAX + 10))
+        client.send(sent * (EMPTY_FRAMES_MAX + 10))
         assert await _ended(server, client) == text
 
     run()
@@ -111,7 +111,7 @@ def test_flood_of_frames_of_a_reset_stream(sent: bytes) -> None:
     async def run(server: Served, client: RawClient) -> None:
         client.send(head(3, request(b"/echo")), frames.window_update(3, 0))
         assert (await client.answer(3)).reset == frames.PROTOCOL_ERROR
-        client.send(sent * (NOISE_MAX + 10))
+        client.send(sent * (EMPTY_FRAMES_MAX + 10))
         assert await _ended(server, client) == "too many frames of streams that are reset"
 
     run()
@@ -128,9 +128,9 @@ async def test_pings_without_calls_cost_more(server: Served, client: RawClient) 
 @over_a_connection
 async def test_pings_that_go_with_answers_are_no_attack(server: Served, client: RawClient) -> None:
     """As clients of gRPC do that measure how long a round takes."""
-    for stream in range(1, 2 * NOISE_MAX, 2):
+    for stream in range(1, 2 * EMPTY_FRAMES_MAX, 2):
         client.send(call(stream, b"/echo"), _PING, frames.window_update(0, 1))
-    assert (await client.answer(2 * NOISE_MAX - 1)).status == 200
+    assert (await client.answer(2 * EMPTY_FRAMES_MAX - 1)).status == 200
 
 
 @over_a_connection
@@ -187,7 +187,7 @@ async def test_bomb_of_indexes(server: Served, client: RawClient) -> None:
 
 @over_a_connection
 async def test_flood_of_refused_streams(server: Served, client: RawClient) -> None:
-    client.send(*[call(stream, b"/never") for stream in range(1, 2 * (STREAMS_MAX + NOISE_MAX) + 10, 2)])
+    client.send(*[call(stream, b"/never") for stream in range(1, 2 * (STREAMS_MAX + EMPTY_FRAMES_MAX) + 10, 2)])
     assert await _ended(server, client) == "too many streams"
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tablegate.gateway.http.h2 import frames
+from tablegate.gateway.http.h2.connection import STREAMS_MAX
 from tablegate.gateway.http.h2.frames import ACK, frame
-from tablegate.gateway.http.h2.receiver import STREAMS_MAX
-from tablegate.gateway.http.h2.streams import HELD_BYTES_MAX
+from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 
 from tests.kit.http.h2 import (
     OPENING,
@@ -137,15 +137,15 @@ def test_many_answers_that_nobody_reads_are_bounded_and_not_lost(opening: bytes)
                 seen = len(server.app.served)
                 await asyncio.sleep(0.1)
             assert seen < calls
-            assert connection._outbox.held < HELD_BYTES_MAX + 200_000
-            assert connection._transport.get_write_buffer_size() < HELD_BYTES_MAX + 200_000
+            assert connection.send_queue.unsent_bytes < UNSENT_BYTES_MAX + 200_000
+            assert connection._transport.get_write_buffer_size() < UNSENT_BYTES_MAX + 200_000
             client.go_on_reading()
             if opening is OPENING:
                 client.send(initial_window(2**31 - 1), frames.window_update(0, 2**31 - 1 - frames.WINDOW_BYTES))
             for stream in range(1, 2 * calls, 2):
                 assert len((await client.answer(stream)).body) == 100_000
             assert connection.idle
-            assert connection._outbox.held == connection._streams.bodies.kept == 0
+            assert connection.send_queue.unsent_bytes == connection.h2.windows.kept == 0
 
     asyncio.run(run())
 
@@ -164,7 +164,7 @@ def test_what_no_window_holds_back_is_bounded() -> None:
                     client.send(call(2 * streams + 1, b"/head"), frame(frames.PING, 0, 0, b"12345678"))
                     streams += 1
                 await asyncio.sleep(0)
-            assert server.connection._transport.get_write_buffer_size() < 2 * HELD_BYTES_MAX
+            assert server.connection._transport.get_write_buffer_size() < 2 * UNSENT_BYTES_MAX
             client.go_on_reading()
             await client.answer(2 * streams - 1)
             assert len(server.app.served) == streams
@@ -183,9 +183,9 @@ async def test_cancelled_streams_leave_nothing(server: Served, client: RawClient
     await client.settled()
     connection = server.connection
     assert connection.idle
-    assert not connection._outbox._queue
-    assert not connection._streams._postponed
-    assert connection._outbox.held == connection._streams.bodies.kept == 0
+    assert not connection.send_queue._queue
+    assert not connection._postponed
+    assert connection.send_queue.unsent_bytes == connection.h2.windows.kept == 0
     client.send(frames.window_update(0, 10), call(61, b"/3"))
     assert (await client.answer(61)).body == b"xxx"
 
@@ -193,13 +193,13 @@ async def test_cancelled_streams_leave_nothing(server: Served, client: RawClient
 @over_a_connection
 async def test_window_of_requests_is_given_back_when_they_are_served(server: Served, client: RawClient) -> None:
     connection = server.connection
-    window = connection._streams.bodies.window_size
+    window = connection.h2.windows.size
     body = b"x" * 16_000
     for stream in range(1, 2 * (3 * window // len(body)), 2):
         client.send(call(stream, b"/0", body))
         await client.answer(stream)
-    assert connection._streams.bodies.kept == 0
-    assert connection._streams.bodies.window > 0
+    assert connection.h2.windows.kept == 0
+    assert connection.h2.windows.window > 0
 
 
 @over_a_connection
@@ -214,7 +214,7 @@ async def test_more_than_the_window_of_a_connection(server: Served, client: RawC
 async def test_bodies_that_stop_each_other_are_given_up_newest_first(server: Served, client: RawClient) -> None:
     """Sixteen bodies begin, and take the whole window: without more, none could come to its end."""
     connection = server.connection
-    left = connection._streams.bodies.window_size
+    left = connection.h2.windows.size
     for stream in range(1, 40, 2):
         client.send(head(stream, request(b"/echo")))
         for _ in range(4):
@@ -246,7 +246,7 @@ def test_both_ways_gives_windows_back_as_it_reads() -> None:
                 client.answers[1].body = client.answers[1].body[10_000:]
             client.send(data(1, b"", ended=True))
             await client.answer(1)
-            assert server.connection._streams.bodies.kept == 0
+            assert server.connection.h2.windows.kept == 0
 
     asyncio.run(run())
 
@@ -272,7 +272,7 @@ async def test_streams_up_to_their_number(server: Served, client: RawClient) -> 
     client.send(*[call(stream, b"/later") for stream in range(1, 2 * STREAMS_MAX, 2)])
     await client.settled()
     assert len(server.app.served) == STREAMS_MAX
-    assert server.connection.streams == STREAMS_MAX
+    assert server.connection.open_streams == STREAMS_MAX
     server.app.release.set()
     for stream in range(1, 2 * STREAMS_MAX, 2):
         assert (await client.answer(stream)).status == 200
@@ -310,8 +310,8 @@ def test_every_byte_comes_whatever_the_windows_do(sizes: list[tuple[int, bool]],
                 assert len((await client.answer(2 * number + 1)).body) == size
         await client.settled()
         connection = server.connection
-        assert connection._outbox.held == 0
-        assert connection._outbox.free
+        assert connection.send_queue.unsent_bytes == 0
+        assert connection.send_queue.free
         assert connection.idle
 
     run()

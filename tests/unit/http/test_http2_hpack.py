@@ -5,8 +5,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tablegate.gateway.http.h2.hpack import TABLE_BYTES, HpackDecoder, HpackError, huffman_codes, huffman_decoded
-from tablegate.gateway.http.headers import Trailer
+from tablegate.gateway.http.exchange import Trailer
+from tablegate.gateway.http.h2 import huffman
+from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
+from tablegate.gateway.http.h2.huffman import HpackError
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -121,7 +123,7 @@ def test_entry_that_does_not_fit_empties_the_table() -> None:
 
 
 def _huffman(text: bytes) -> bytes:
-    codes = huffman_codes()
+    codes = huffman.codes()
     bits = "".join(format(codes[byte][0], f"0{codes[byte][1]}b") for byte in text)
     bits += "1" * (-len(bits) % 8)
     return int(bits, 2).to_bytes(len(bits) // 8, "big") if bits else b""
@@ -129,7 +131,7 @@ def _huffman(text: bytes) -> bytes:
 
 @given(st.binary(max_size=300))
 def test_huffman_there_and_back(text: bytes) -> None:
-    assert huffman_decoded(_huffman(text)) == text
+    assert huffman.decode(_huffman(text)) == text
 
 
 class _Encoder:

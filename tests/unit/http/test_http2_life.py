@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2.connection import LINGER_S, Http2Limits
 from tablegate.gateway.http.h2.frames import ACK, ENHANCE_YOUR_CALM, NO_ERROR, PROTOCOL_ERROR, frame
+from tablegate.gateway.http.h2_connection import LINGER_S, Http2Limits
 
 from tests.kit.http.h2 import (
     OPENING,
@@ -59,7 +59,7 @@ def test_half_of_something(sent: bytes) -> None:
     async def run(server: Served, client: RawClient) -> None:
         await client.settled()
         client.send(sent)
-        await eventually(lambda: server.connection._rest or server.connection._intake.in_block)
+        await eventually(lambda: server.connection.h2.unread or server.connection.h2.in_header_block)
         server.tick(1.0)
         server.tick(LIMITS.body_s)
         assert not server.connection._over
@@ -163,7 +163,7 @@ async def test_drain_waits_for_calls_but_takes_none(server: Served, client: RawC
     client.send(frames.window_update(5, 1), frames.rst_stream(7, 8), data(3, b"begun", ended=True))
     assert (await client.answer(3)).body == b"begun"
     await client.settled()
-    assert connection.streams == 1
+    assert connection.open_streams == 1
     server.app.release.set()
     assert (await client.answer(1)).body == b"waits"
     assert await client.all_frames() == []
@@ -181,7 +181,7 @@ async def test_slow_reader_of_a_last_answer_gets_all_of_it(server: Served, clien
     for second in range(1, 20):
         server.tick(float(second))
     server.app.release.set()
-    await eventually(lambda: connection.streams == 1)
+    await eventually(lambda: connection.open_streams == 1)
     client.go_on_reading()
     assert len((await client.answer(3)).body) == 900_000
     assert (await client.answer(1)).status == 200
@@ -203,7 +203,7 @@ async def test_close_does_not_wait_for_one_that_reads_nothing(server: Served, cl
     client.send(initial_window(2**31 - 1), frames.window_update(0, 2**30))
     client.stop_reading()
     client.send(call(1, b"/5000000"))
-    await eventually(lambda: server.connections and server.connection._outbox.held)
+    await eventually(lambda: server.connections and server.connection.send_queue.unsent_bytes)
     server.connection.close()
     await eventually(lambda: not server.connections)
 
@@ -242,7 +242,7 @@ async def test_client_that_sends_its_end(server: Served, client: RawClient) -> N
 async def test_frames_that_wait_for_their_turn_are_not_late(server: Served, client: RawClient) -> None:
     await client.settled()
     connection = server.connection
-    connection._rest = b"\0"
+    connection.h2.unread = b"\0"
     connection._full = True  # the client takes no answers: it is not the frame that takes too long
     connection.tick(1)
     connection.tick(1 + LIMITS.body_s)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, PADDED, PRIORITIZED, frame
+from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, PADDED, PRIORITY_FLAG, frame
 
 from tests.kit.http.h2 import (
     HEAD,
@@ -71,7 +71,7 @@ async def test_repeated_names_are_joined(server: Served, client: RawClient) -> N
 @over_a_connection
 async def test_body_in_frames_of_every_form(server: Served, client: RawClient) -> None:
     client.send(
-        frame(frames.HEADERS, END_HEADERS | PADDED | PRIORITIZED, 1, b"\2\0\0\0\0\7" + request(b"/echo") + b"\0\0"),
+        frame(frames.HEADERS, END_HEADERS | PADDED | PRIORITY_FLAG, 1, b"\2\0\0\0\0\7" + request(b"/echo") + b"\0\0"),
         frame(frames.DATA, PADDED, 1, b"\3one\0\0\0"),
         data(1, b""),
         data(1, b"two"),
@@ -189,7 +189,7 @@ _CONNECTION_FAULTS = {
     "stream again": (OPENING + call(5, b"/echo") + call(5, b"/echo"), frames.STREAM_CLOSED),
     "padding": (OPENING + head(1, request(b"/echo")) + frame(0, PADDED, 1, b"\1"), frames.PROTOCOL_ERROR),
     "padding without length": (OPENING + head(1, request(b"/echo")) + frame(0, PADDED, 1), frames.FRAME_SIZE_ERROR),
-    "priority cut short": (OPENING + frame(1, END_HEADERS | PRIORITIZED, 1, b"\0\0"), frames.FRAME_SIZE_ERROR),
+    "priority cut short": (OPENING + frame(1, END_HEADERS | PRIORITY_FLAG, 1, b"\0\0"), frames.FRAME_SIZE_ERROR),
     "no HPACK": (OPENING + head(1, b"\x80"), frames.COMPRESSION_ERROR),
     "HPACK cut short": (OPENING + head(1, request(b"/echo")[:-1]), frames.COMPRESSION_ERROR),
     "block of another stream": (

@@ -98,7 +98,7 @@ def test_an_answer_is_compact_and_follows_the_mapping() -> None:
         ('{"a":' * (DEPTH_MAX + 1) + "1" + "}" * (DEPTH_MAX + 1), "", "in one another"),
         ('{"\\ud800":1}', "", "surrogate"),
         ('{"readOptions":{"atLeastSource":{"topics":[{"topic":"\\udc00"}]}}}', "", "surrogate"),
-        ("[" * 9_000, "", "in one another"),
+        ("[" * 9_000 + "]" * 9_000, "", "in one another"),
         ("[" + "1," * VALUES_MAX + "1]", "", "values"),
     ],
 )

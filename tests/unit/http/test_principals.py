@@ -15,9 +15,8 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from tablegate.gateway.cluster.forwarding import FORWARDED
 from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
 from tablegate.gateway.http.cors import Cors
-from tablegate.gateway.http.h2.exchange import Http2Exchange
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
-from tablegate.gateway.http.principals import principal_of
+from tablegate.gateway.http.h2_exchange import Http2Exchange
 from tablegate.gateway.http.protocols import CrossOrigin
 from tablegate.gateway.http.rpc import calls as door_calls
 from tablegate.gateway.http.rpc.calls import Calls
@@ -25,6 +24,7 @@ from tablegate.gateway.http.rpc.envelopes import envelope
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.notifier import Notifier

@@ -18,7 +18,7 @@ def test_a_python_worker_that_is_late_is_no_fault_of_the_job(reason: str, is_lat
 
 
 def test_an_unknown_schema_is_found_in_the_text_of_a_failure() -> None:
-    found = UnknownSchema.found_in(f"RuntimeException: {UnknownSchema.mark('orders')}17 (in stage 3)")
+    found = UnknownSchema.found_in(f"RuntimeException: {UnknownSchema.message_prefix('orders')}17 (in stage 3)")
     assert found is not None
     assert (found.topic, found.schema_id) == ("orders", 17)
     assert UnknownSchema.found_in("RuntimeException: something else 17") is None

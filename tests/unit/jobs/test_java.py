@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import pytest
+from tablegate.jobs.dataflow.java_errors import thrown_reason
 from tablegate.jobs.errors import UnknownSchema
-from tablegate.jobs.running.java_errors import thrown_reason
 
 FROM_PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "/pyspark/sql/utils.py", line 163, in call

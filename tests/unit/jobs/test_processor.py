@@ -92,8 +92,8 @@ def cut_off(*arguments: Any) -> Iterator[dict[str, object]]:
         (lambda key, record, state: [7], "yields a int; yield dictionaries"),
         (lambda key, record, state: [{}], "emitted count is missing"),
         (lambda key, record, state: [{"count": 1, "total": 1}], "emitted total is not declared"),
-        (lambda key, record, state: [{"count": 1.0}], "emitted count is a float, BIGINT takes an int"),
-        (lambda key, record, state: [{"count": True}], "emitted count is a bool, BIGINT takes an int"),
+        (lambda key, record, state: [{"count": 1.0}], "emitted count is a float; BIGINT needs an int"),
+        (lambda key, record, state: [{"count": True}], "emitted count is a bool; BIGINT needs an int"),
         (lambda key, record, state: [{"count": 2**63}], "emitted count has more than the 64 bits of BIGINT"),
         (lambda key, record, state: record.amuont, "no field amuont; there are kafka, amount"),
         (lambda key, record, state: key.name, "no field name; there are customer"),
@@ -101,7 +101,7 @@ def cut_off(*arguments: Any) -> Iterator[dict[str, object]]:
         (lambda key, record, state: setattr(record, "amount", 1), "amount cannot be set: records and keys only read"),
         (
             lambda key, record, state: [{"count": getattr(record, "count", "no")}],
-            "emitted count is a str, BIGINT takes an int",
+            "emitted count is a str; BIGINT needs an int",
         ),
         (lambda key, record, state: 7, "raises TypeError"),
         (cut_off, "raises ValueError"),
@@ -118,7 +118,7 @@ def test_state_that_does_not_fit() -> None:
         Trial(Free(setter("count", "7")), customer="ann").record()
     assert str(caught.value) == (
         f'{__file__}:{line}: trial of processor "Free" (key "customer") on_record: '
-        "state.count is a str, BIGINT takes an int; correct it and start the job again"
+        "state.count is a str; BIGINT needs an int; correct it and start the job again"
     )
 
 
@@ -165,11 +165,11 @@ GOOD = {"state": "count BIGINT", "emits": "count BIGINT", "on_record": nothing}
         ({"emits": "count LONG"}, 'emits has "LONG" where a type belongs; use one of BOOLEAN, '),
         ({"emits": "__sequence BIGINT"}, 'emits has a column "__sequence", a name that Python or the job needs itself'),
         ({"state": "class BIGINT"}, 'state has a column "class", a name that Python or the job needs itself'),
-        ({"on_timer": tick}, "has on_timer and no every_s; say every how many seconds it runs"),
+        ({"on_timer": tick}, "has on_timer and no every_s; set it to the seconds between two runs"),
         ({"every_s": 1.0}, "has every_s and no on_timer; define on_timer(self, key, state, now)"),
-        ({"every_s": 0, "on_timer": tick}, "every_s 0 is no number of seconds; give 0.001 or more"),
-        ({"every_s": "1", "on_timer": tick}, "every_s '1' is no number of seconds"),
-        ({"every_s": float("nan"), "on_timer": tick}, "every_s nan is no number of seconds"),
+        ({"every_s": 0, "on_timer": tick}, "every_s 0 is not a number of seconds; give 0.001 or more"),
+        ({"every_s": "1", "on_timer": tick}, "every_s '1' is not a number of seconds"),
+        ({"every_s": float("nan"), "on_timer": tick}, "every_s nan is not a number of seconds"),
     ],
 )
 def test_wrong_declarations(change: dict[str, Any], what: str) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.common.protobuf import _create_index_array
 from google.protobuf.message_factory import GetMessageClass
 from pyspark import cloudpickle
 from pyspark.sql import functions as sql
-from tablegate.jobs.dataflow.protobuf import Decoder, decoded_message
+from tablegate.jobs.dataflow.decoding import Decoder, decoded_message
 from tablegate.jobs.messages import files_of, frame_indexes
 from tablegate.jobs.table import DeclarationError, Json, Mode, Protobuf, RowOutput, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent
@@ -290,7 +290,7 @@ def test_realtime_mode_is_refused() -> None:
         with pytest.raises(DeclarationError) as caught:
             Table(**good, source=source)
         assert (
-            f'does not take the Protobuf of source "orders" ({source.declared_at}), which Python decodes; '
+            f'does not support the Protobuf of source "orders" ({source.declared_at}), which Python decodes; '
             "use mode=Mode.MICROBATCH"
         ) in str(caught.value)
     with pytest.raises(DeclarationError, match='output "out" is in Protobuf; use Json'):
@@ -317,11 +317,11 @@ def test_events_of_the_kit() -> None:
 @pytest.mark.parametrize(
     ("form", "event", "words"),
     [
-        (ORDER, Event("orders", value="a"), "value is 'a'; its format Protobuf takes a dict or a tests.orders.Order"),
-        (ORDER, Event("orders", value=GetMessageClass(LINE.descriptor)()), "takes a dict or a tests.orders.Order"),
-        (ORDER, Event("orders", value={"none": 1}), "value is no tests.orders.Order: "),
-        (ORDER, Event("orders", value={"delta": 2**31}), "value is no tests.orders.Order: "),
-        (LEGACY, Event("orders", value={"amount": 1}), "value is no tests.orders.Legacy: "),
+        (ORDER, Event("orders", value="a"), "value is 'a'; its format Protobuf needs a dict or a tests.orders.Order"),
+        (ORDER, Event("orders", value=GetMessageClass(LINE.descriptor)()), "needs a dict or a tests.orders.Order"),
+        (ORDER, Event("orders", value={"none": 1}), "value is not a valid tests.orders.Order: "),
+        (ORDER, Event("orders", value={"delta": 2**31}), "value is not a valid tests.orders.Order: "),
+        (LEGACY, Event("orders", value={"amount": 1}), "value is not a valid tests.orders.Legacy: "),
         (ORDER, Event("orders", value={}, record_type="Order"), "value is in Protobuf, which has no record_type"),
     ],
 )

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tablegate.jobs.planning.resolution import record_names, why_unreadable
+from tablegate.jobs.planning.schemas import record_names, why_unreadable
 
 from tests.kit.job.avro_pairs import PAIRS, Pair, field, one, record
 
@@ -39,8 +39,10 @@ def test_top_level_that_is_no_record() -> None:
 
 @pytest.mark.parametrize("text", ["{", '["Unheard"]', '{"type": "unheard"}'])
 def test_what_is_no_schema(text: str) -> None:
-    assert (why_unreadable(text, json.dumps(one("int"))) or "").startswith("it is no Avro schema (")
-    assert (why_unreadable(json.dumps(one("int")), text) or "").startswith("the declared schema is no Avro schema (")
+    assert (why_unreadable(text, json.dumps(one("int"))) or "").startswith("it is not an Avro schema (")
+    assert (why_unreadable(json.dumps(one("int")), text) or "").startswith(
+        "the declared schema is not an Avro schema ("
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.jobs.dataflow.dead_letters import counts
+from tablegate.jobs.dataflow.sink_records import counts
 from tablegate.jobs.errors import JobError, UnknownSchema
-from tablegate.jobs.kafka.manifests import check_changelog, check_succession, make_manifest
 from tablegate.jobs.kafka.markers import source_offsets
 from tablegate.jobs.kafka.topics import Topic
+from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_contract
-from tablegate.jobs.running.log import log
+from tablegate.jobs.planning.plan import check_changelog, check_succession, make_manifest
 from tablegate.jobs.running.session import check_slots, local_slots
 from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
@@ -87,7 +87,7 @@ def test_counts_of_a_batch() -> None:
 
 def test_unknown_schema_is_found_in_what_spark_says() -> None:
     found = UnknownSchema.found_in(
-        f"SparkRuntimeException: [USER_RAISED_EXCEPTION] {UnknownSchema.mark('a.b')}17 SQLSTATE"
+        f"SparkRuntimeException: [USER_RAISED_EXCEPTION] {UnknownSchema.message_prefix('a.b')}17 SQLSTATE"
     )
     assert found is not None
     assert (found.topic, found.schema_id) == ("a.b", 17)

@@ -23,12 +23,11 @@ from tablegate.examples.samples import (
     steady_clock,
     stocks,
 )
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import START_MS
+from tablegate.examples.samples.events import START_MS, AvroValues
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 SYSTEMS = [ratings, balances, customers, browsers, invoices, stocks, products]
 AVRO = {
@@ -171,7 +170,7 @@ def test_some_products_are_popular_and_most_are_not() -> None:
 
 def test_registry_that_is_away() -> None:
     away = "http://127.0.0.1:1"
-    with pytest.raises(LocalError, match=rf'^schema registry "{away}" did not take the schema of topic "balance" '):
+    with pytest.raises(SetupError, match=rf'^schema registry "{away}" did not take the schema of topic "balance" '):
         next(balances.events(registry_url=away))
 
 

@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.schemas import (
-    Registered,
-    SchemaRegistry,
-    choose_value_schema,
-    sort_schemas,
-    split_credentials,
-)
+from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema, split_credentials
+from tablegate.jobs.planning.schemas import Registered, sort_schemas
 from tablegate.v1 import changelog_pb2
 
 from tests.kit.job.avro_pairs import field, record
@@ -86,7 +81,7 @@ def test_what_is_no_avro_record() -> None:
         Registered(3, Schema('{"type": "object"}', "JSON"), VALUES),
     ]
     schemas = sort_schemas("funds", FUNDS, found)
-    assert schemas.incompatible == dict.fromkeys((2, 3), "it is no Avro record")
+    assert schemas.incompatible == dict.fromkeys((2, 3), "it is not an Avro record")
 
 
 def test_references_are_refused_in_records_that_are_read() -> None:
@@ -164,7 +159,7 @@ def test_credentials_leave_the_url(url: str, clean: str, user: str | None) -> No
     ],
 )
 def test_what_is_no_url_is_not_repeated(url: str) -> None:
-    with pytest.raises(JobError, match="--schema-registry is no URL; give http://host:port") as caught:
+    with pytest.raises(JobError, match="--schema-registry is not a URL; give http://host:port") as caught:
         SchemaRegistry(url)
     assert "secret" not in str(caught.value)
 

@@ -62,8 +62,8 @@ def test_frozen() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"name": "Ratings"}, "no table name"),
-        ({"name": "r" * 64}, "no table name"),
+        ({"name": "Ratings"}, "the name is not valid"),
+        ({"name": "r" * 64}, "the name is not valid"),
         ({"key": {}}, "no key"),
         ({"columns": {}}, "no columns"),
         ({"columns": {"movie_id": "count(*)"}}, '"movie_id" is in key and in columns'),
@@ -77,18 +77,21 @@ def test_frozen() -> None:
         ({"emit_interval_s": -1, "mode": Mode.MICROBATCH}, "is negative"),
         ({"source": None}, "give either source or sides"),
         ({"sides": {"a": Latest(OTHER)}}, "give either source or sides"),
-        ({"source": None, "sides": {"Ratings": Latest(OTHER)}}, '"Ratings" is no name of a side'),
-        ({"source": None, "sides": {"kafka": Latest(OTHER)}}, '"kafka" is no name of a side'),
+        ({"source": None, "sides": {"Ratings": Latest(OTHER)}}, '"Ratings" is not a valid side name'),
+        ({"source": None, "sides": {"kafka": Latest(OTHER)}}, '"kafka" is not a valid side name'),
         ({"source": None, "sides": {"a": Latest(OTHER, key={"id": "1"})}}, "has other key columns than the table"),
         ({"source": None, "sides": {"a": GLOBAL}, "mode": Mode.MICROBATCH}, "all sides are global"),
-        ({"source": None, "sides": {"a": OTHER, "b": GLOBAL}}, 'does not take the global side "b"; use mode='),
-        ({"processor": Views()}, "Real-time Mode does not take a processor"),
+        ({"source": None, "sides": {"a": OTHER, "b": GLOBAL}}, 'does not support the global side "b"; use mode='),
+        ({"processor": Views()}, "Real-time Mode does not support a processor"),
         ({"window": Window(size_s=5)}, 'one key column must be "window.start"'),
         ({"key": {"movie_id": "movie_id", "start": "window.start"}}, "give window=Window"),
         ({**WINDOWED, "window": Window(size_s=0)}, "size_s above 0"),
         ({**WINDOWED, "window": Window(size_s=5, hop_s=6)}, "at most size_s"),
         ({**WINDOWED, "window": Window(size_s=5, late_s=-1)}, "late_s -1 is negative"),
-        ({"outputs": (RowOutput("no topic", key=Text("1"), value=Text("1")),)}, 'output topic "no topic" is no topic'),
+        (
+            {"outputs": (RowOutput("no topic", key=Text("1"), value=Text("1")),)},
+            'output topic "no topic" is not a valid topic name',
+        ),
         ({"outputs": (RecordOutput("o", key=Text("1"), value=Text("1"), side="a"),)}, "remove side="),
         (
             {
@@ -110,11 +113,11 @@ def test_wrong_declaration_is_refused(change: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize(
     ("topic", "value", "words"),
     [
-        ("no topic!", Avro(RATING_SCHEMA), "no topic name"),
-        ("ratings", Avro("{"), "no Avro record"),
-        ("ratings", Avro('"long"'), "no Avro record"),
-        ("ratings", Avro('{"type": "enum", "name": "E", "symbols": []}'), "no Avro record"),
-        ("ratings", Avro('{"type": "record", "name": "R"}'), "no Avro record"),
+        ("no topic!", Avro(RATING_SCHEMA), "not a valid topic name"),
+        ("ratings", Avro("{"), "not an Avro record"),
+        ("ratings", Avro('"long"'), "not an Avro record"),
+        ("ratings", Avro('{"type": "enum", "name": "E", "symbols": []}'), "not an Avro record"),
+        ("ratings", Avro('{"type": "record", "name": "R"}'), "not an Avro record"),
         (
             "ratings",
             Avro('{"type": "record", "name": "R", "fields": [{"name": "kafka", "type": "long"}]}'),

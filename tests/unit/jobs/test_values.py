@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from tablegate.jobs.ddl import parse_columns
-from tablegate.jobs.values import Misfit, fit_columns
+from tablegate.jobs.values import Misfit, fit_columns, parse_columns
 
 
 def type_of(ddl: str) -> Any:
@@ -77,28 +76,28 @@ def test_how_state_keeps_it(ddl: str, stored: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "value", "words"),
     [
-        ("BOOLEAN", 1, "is an int, BOOLEAN takes a bool"),
-        ("INT", True, "is a bool, INT takes an int"),
+        ("BOOLEAN", 1, "is an int; BOOLEAN needs a bool"),
+        ("INT", True, "is a bool; INT needs an int"),
         ("TINYINT", 128, "has more than the 8 bits of TINYINT"),
         ("SMALLINT", -32769, "has more than the 16 bits of SMALLINT"),
-        ("DOUBLE", 1, "is an int, DOUBLE takes a float"),
-        ("STRING", b"x", "is a bytes, STRING takes a str"),
-        ("STRING", "\ud800", "has half a surrogate pair, which is no text"),
-        ("BINARY", bytearray(b"x"), "is a bytearray, BINARY takes a bytes"),
-        ("TIMESTAMP", datetime(2026, 1, 1), "is a datetime without a time zone, TIMESTAMP takes one with"),
-        ("DATE", datetime(2026, 1, 1, tzinfo=UTC), "is a datetime, DATE takes a date"),
-        ("TIMESTAMP", date(2026, 1, 1), "is a date, TIMESTAMP takes a datetime"),
+        ("DOUBLE", 1, "is an int; DOUBLE needs a float"),
+        ("STRING", b"x", "is a bytes; STRING needs a str"),
+        ("STRING", "\ud800", "has half a surrogate pair, which is not text"),
+        ("BINARY", bytearray(b"x"), "is a bytearray; BINARY needs a bytes"),
+        ("TIMESTAMP", datetime(2026, 1, 1), "is a datetime without a time zone; TIMESTAMP needs one"),
+        ("DATE", datetime(2026, 1, 1, tzinfo=UTC), "is a datetime; DATE needs a date"),
+        ("TIMESTAMP", date(2026, 1, 1), "is a date; TIMESTAMP needs a datetime"),
         ("DECIMAL(4, 2)", Decimal("1.234"), "has more digits than DECIMAL(4, 2); quantize it"),
         ("DECIMAL(4, 2)", Decimal(100), "has more digits than DECIMAL(4, 2); quantize it"),
-        ("DECIMAL(4, 2)", Decimal("NaN"), "is no number, DECIMAL(4, 2) takes no other"),
-        ("DECIMAL(4, 2)", 1.5, "is a float, DECIMAL(4, 2) takes a Decimal"),
-        ("ARRAY<INT>", (1,), "is a tuple, ARRAY takes a list"),
-        ("ARRAY<INT>", [1, "2"], "[1] is a str, INT takes an int"),
-        ("ARRAY<STRUCT<a: INT>>", [{"a": 1.0}], "[0].a is a float, INT takes an int"),
-        ("MAP<STRING, INT>", [("a", 1)], "is a list, MAP takes a dict"),
-        ("MAP<STRING, INT>", {1: 1}, " key is an int, STRING takes a str"),
-        ("MAP<STRING, INT>", {None: 1}, "has a key None, MAP takes none"),
-        ("MAP<STRING, INT>", {"a": "1"}, " value is a str, INT takes an int"),
+        ("DECIMAL(4, 2)", Decimal("NaN"), "is not a finite number; DECIMAL(4, 2) needs one"),
+        ("DECIMAL(4, 2)", 1.5, "is a float; DECIMAL(4, 2) needs a Decimal"),
+        ("ARRAY<INT>", (1,), "is a tuple; ARRAY needs a list"),
+        ("ARRAY<INT>", [1, "2"], "[1] is a str; INT needs an int"),
+        ("ARRAY<STRUCT<a: INT>>", [{"a": 1.0}], "[0].a is a float; INT needs an int"),
+        ("MAP<STRING, INT>", [("a", 1)], "is a list; MAP needs a dict"),
+        ("MAP<STRING, INT>", {1: 1}, " key is an int; STRING needs a str"),
+        ("MAP<STRING, INT>", {None: 1}, "has the key None, which MAP does not allow"),
+        ("MAP<STRING, INT>", {"a": "1"}, " value is a str; INT needs an int"),
         ("STRUCT<a: INT>", {"b": 1}, ".a is missing"),
         ("STRUCT<a: INT>", {"a": 1, "b": 1}, ".b is not declared"),
     ],

@@ -221,7 +221,7 @@ def test_latest_is_what_the_changelog_had_when_the_call_arrived(ratings: Ratings
         await asyncio.sleep(0.05)
         assert not asking.done()
         ratings.table.put([rating(1, count=2)])
-        ratings.asker.bell.ring()
+        ratings.asker.bell.notify()
         return await asking
 
     assert asyncio.run(catch_up()).rating.rating_count == 2

@@ -344,7 +344,7 @@ def test_a_drain_of_the_gateway_that_is_asked_says_where_it_was() -> None:
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
             stream.call.draining = True
-            cluster[0].bell.toll()
+            cluster[0].bell.shutdown()
             with pytest.raises(ShuttingDown):
                 await apply_all(stream, one)
         writer.put(1)
@@ -357,7 +357,7 @@ def test_a_drain_of_the_gateway_that_is_asked_says_where_it_was() -> None:
 
 def test_who_does_not_read_makes_the_gateways_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than a message of each is taken; who reads again misses nothing but what was overtaken."""
-    monkeypatch.setattr(feed, "MEMBER_BYTES_MAX", 4_096)
+    monkeypatch.setattr(feed, "SUBSCRIBER_BYTES_MAX", 4_096)
     monkeypatch.setattr(live_table, "BURST_WAIT_S", 0.0)
 
     async def talk() -> None:

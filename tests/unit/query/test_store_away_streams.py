@@ -85,7 +85,7 @@ def test_a_subscription_goes_on_elsewhere_and_comes_back(spread: Any, at: Collec
             for _ in range(4):
                 await stream.until(one, writer.counts)
                 cluster[0].answered.breaks(at)
-                cluster[0].bell.ring()
+                cluster[0].bell.notify()
                 writer.put(*range(40))
                 writer.delete(41)
                 writer.put(41)
@@ -136,7 +136,7 @@ def test_a_subscription_that_nobody_can_give_ends(
             await stream.until(one, writer.counts)
             for number in range(2):
                 cluster[number].answered.breaks()
-                cluster[number].bell.ring()
+                cluster[number].bell.notify()
             writer.put(1)
             with pytest.raises(StoreAway):
                 await until_the_end(stream, one)
@@ -208,12 +208,12 @@ def test_stores_that_go_and_come_under_many_subscribers(seed: int, quick: None) 
             for _ in range(25):
                 for gateway in cluster.gateways.values():
                     gateway.answered.mends()
-                    gateway.bell.ring()
+                    gateway.bell.notify()
                     for partition in gateway.phases:
                         gateway.follow(partition)
                 broken = cluster[writer.choice.randrange(3)]
                 broken.answered.breaks(writer.choice.choice([GONE, UNREADABLE]))
-                broken.bell.ring()
+                broken.bell.notify()
                 writes(writer, writer.choice.randrange(6))
                 for stream, one in zip(streams, copies, strict=True):
                     if writer.choice.random() < 0.6:
@@ -235,7 +235,7 @@ def test_windows_of_a_store_that_is_away_begin_anew_elsewhere(at: Collection[At]
             await until_whole(stream, one, windows.counts)
             windows.cluster[0].answered.breaks(at)
             windows.put(9)
-            windows.cluster[0].bell.ring()
+            windows.cluster[0].bell.notify()
             await until_whole(stream, one, windows.counts)
         assert one.resets == 2
 

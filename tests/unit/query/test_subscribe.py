@@ -97,7 +97,7 @@ def test_progress_comes_though_nothing_changes_and_says_the_age(ratings: Ratings
             for as_of_ms in (5_000_000_000_000, 5_000_000_001_000):
                 for partition in range(3):
                     ratings.table.move(Partition(partition), as_of_ms=as_of_ms)
-                ratings.asker.bell.ring()
+                ratings.asker.bell.notify()
                 message = await stream.next()
                 assert not message.changes
                 assert message.progress.read_info.as_of_time.ToMilliseconds() == as_of_ms
@@ -223,7 +223,7 @@ def test_a_drain_ends_a_stream_with_its_progress(ratings: Ratings, writer: Write
         async with subscribed(ratings) as stream:
             await stream.until(copy, {})
             stream.call.draining = True
-            ratings.asker.bell.toll()
+            ratings.asker.bell.shutdown()
             message = await stream.next()
             assert message.progress.resume_token
             with pytest.raises(ShuttingDown):

@@ -9,7 +9,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
 from tablegate.gateway.query.live_table import FLUSH_S
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.server.watched_store import WatchedStore
+from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
@@ -93,7 +93,7 @@ def test_a_drain_after_changes_loses_none(ratings: Ratings, writer: Writer) -> N
             await stream.until(one, writer.counts)
             writer.put(1, 2, 3)
             stream.call.draining = True
-            ratings.asker.bell.toll()
+            ratings.asker.bell.shutdown()
             writer.put(4)
             with pytest.raises(ShuttingDown):
                 await _take_all(stream, one)
@@ -119,7 +119,7 @@ def test_a_drain_while_the_store_is_behind_the_token() -> None:
                 one.take(await stream.next())
                 assert one.phase == SUBSCRIBE_PHASE_CATCHING_UP
             stream.call.draining = True
-            behind.asker.bell.toll()
+            behind.asker.bell.shutdown()
             with pytest.raises(ShuttingDown):
                 await _take_all(stream, one)
         async with subscribed(behind, subscribe_options=options(one.token, **OFTEN)) as stream:
@@ -249,7 +249,7 @@ def test_a_damaged_row_ends_those_who_look_into_rows_and_no_others() -> None:
             row: Any = parcels.filled.table.row_class(depot="ash", number=2)
             parcels.filled._apply([(parcels.filled.key_of(row), b"\xff")])
             parcels.put("birch", 1, 9)
-            parcels.asker.bell.ring()
+            parcels.asker.bell.notify()
             with pytest.raises(CorruptRow):
                 await _take_all(looking, filtered)
             await other.until(unfiltered, {("birch", 1): 2})
@@ -271,7 +271,7 @@ def test_the_end_of_a_burst_is_told_at_once(ratings: Ratings, writer: Writer) ->
                 writer.version += 1
                 writer.counts[movie_id] = writer.version
                 ratings.table.put([rating(movie_id, count=writer.version)])
-            ratings.asker.bell.ring()
+            ratings.asker.bell.notify()
             await stream.until(one, {3: writer.counts[3]})
 
     asyncio.run(talk())
@@ -287,7 +287,7 @@ def test_a_partition_not_live_and_then_the_history_lost() -> None:
         async with subscribed(ratings, subscribe_options=options(**OFTEN)) as stream:
             await stream.until(one, writer.counts)
             ratings.table.move(Partition(0), phase=Phase.CATCHING_UP)
-            ratings.asker.bell.ring()
+            ratings.asker.bell.notify()
             one.take(await stream.next())
             assert one.counts == writer.counts
             writer.put(*range(20))
@@ -308,7 +308,7 @@ def test_a_long_burst_goes_on_by_itself(ratings: Ratings, writer: Writer) -> Non
                 writer.version += 1
                 writer.counts[number % 500] = writer.version
                 ratings.table.put([rating(number % 500, count=writer.version)])
-            ratings.asker.bell.ring()
+            ratings.asker.bell.notify()
             await stream.until(one, writer.counts)
             assert one.resets == 1
 
@@ -324,14 +324,14 @@ def test_what_was_taken_before_being_let_go_is_not_given_again() -> None:
             await stream.until(one, {})
             for number in range(10, 14):  # one message each
                 parcels.put("birch", number, 1)
-                parcels.asker.bell.ring()
+                parcels.asker.bell.notify()
                 await asyncio.sleep(FLUSH_S * 2)
             while one.given < 2:
                 one.take(await stream.next())
             for _ in range(60):
                 for number in range(500):
                     parcels.put("ash", number % 20, 1)
-                parcels.asker.bell.ring()
+                parcels.asker.bell.notify()
                 await asyncio.sleep(FLUSH_S * 1.5)
             await stream.until(one, parcels.part(lambda *_: True))
             assert one.resets == 1

@@ -118,7 +118,7 @@ def test_progress_after_offers_has_what_was_offered() -> None:
 
 def test_a_burst_makes_nobody_slow_who_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 5)
-    monkeypatch.setattr(feed, "MEMBER_BYTES_MAX", 4_000)  # a few messages
+    monkeypatch.setattr(feed, "SUBSCRIBER_BYTES_MAX", 4_000)  # a few messages
     ratings = make_ratings()
     writer = Writer(ratings)
 
@@ -150,7 +150,7 @@ def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(monkeypatch
                 broken.setattr(feed, "read_changes", _no_store)
                 writer.put(4)
                 await asyncio.sleep(2 * FLUSH_S)
-            ratings.asker.bell.ring()
+            ratings.asker.bell.notify()
             await until(call, copy, ratings, writer)
             assert (copy.given, call.taken) == (14, 3)
 

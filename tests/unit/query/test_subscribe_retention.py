@@ -43,7 +43,7 @@ class Windows:
             self.version += 1
             self.filled.put([self.row(start_s, self.version)])
             self.counts[start_s] = self.version
-        self.asker.bell.ring()
+        self.asker.bell.notify()
 
     def expire(self, *starts_s: int) -> None:
         """Remove windows, as a sweep does."""
@@ -52,7 +52,7 @@ class Windows:
             partition = self.filled.table.partition_of(key, self.filled.partition_count)
             assert self.store.expire(self.filled.store_id, partition, [key], time_ms=self.now_ms) == 1
             del self.counts[start_s]
-        self.asker.bell.ring()
+        self.asker.bell.notify()
 
     def open(self, one: Copy) -> Any:
         return opened(self.asker, METHOD, browser="firefox", subscribe_options=options(one.token, **OFTEN))

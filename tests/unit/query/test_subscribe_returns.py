@@ -50,7 +50,8 @@ def let_go(replicator: Replicator, table: str) -> None:
     following = replicator._tables[table].serving
     assert following is not None
     for replica in list(following.replicas):
-        following.let_go(replica)
+        replica.revoke()
+        following.remove(replica)
 
 
 class Windows:
@@ -143,8 +144,9 @@ def test_another_partition_that_was_away_takes_nothing_from_the_copy(store: Stor
             await stream.until(one, {0: 1})
         following = windows.setup.replicator._tables[windowed.NAME].serving
         assert following is not None
-        [other] = [each for each in following.replicas if each.source != windows.setup.source(("a", 0))]
-        following.let_go(other)
+        [other] = [each for each in following.replicas if each.topic_partition != windows.setup.source(("a", 0))]
+        other.revoke()
+        following.remove(other)
         windows.setup.seconds(1)
         windows.put(("a", 5))
         async with windows.open(one) as stream:
@@ -166,7 +168,7 @@ def test_who_listens_while_its_partition_is_away_for_a_moment_begins_anew(store:
             windows.setup.clock.passed_s += 6
             windows.come_back()
             windows.put(("a", later + 5))
-            asker.bell.ring()
+            asker.bell.notify()
             while later + 5 not in one.counts:
                 one.take(await stream.next())
         assert (one.counts, one.resets) == ({later: 2, later + 5: 3}, 2)

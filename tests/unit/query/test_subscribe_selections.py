@@ -52,7 +52,7 @@ def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int, monkeyp
                 for _ in range(40):
                     before = [parcels.part(holds) for _, holds in PARTS]
                     parcels.anything()
-                    parcels.asker.bell.ring()
+                    parcels.asker.bell.notify()
                     for number, (_, holds) in enumerate(PARTS):
                         expected[number] += parcels.part(holds) != before[number]
                 for (_, holds), one, stream in zip(PARTS, copies, streams, strict=True):
@@ -106,5 +106,5 @@ async def _flood(parcels: Parcels) -> None:
     for _ in range(60):
         for number in range(500):
             parcels.put("ash", number % 20, 1)
-        parcels.asker.bell.ring()
+        parcels.asker.bell.notify()
         await asyncio.sleep(live_table.FLUSH_S * 1.5)

@@ -12,8 +12,8 @@ from tablegate.v1.cluster_pb2 import (
     REPLICA_PHASE_CATCHING_UP,
     REPLICA_PHASE_LIVE,
     GatewayRecord,
-    HeldGeneration,
-    HeldTable,
+    GenerationAnnouncement,
+    TableAnnouncement,
 )
 from tablegate.v1.status_pb2 import GatewayStatus
 
@@ -32,13 +32,13 @@ def topic(broker: MemoryBroker, clock: FakeClock) -> GatewaysTopic:
 
 
 def record(name: str, *, start_id: int = 1, beat: int = 1, offset: int = 0, live: tuple[int, ...] = ()) -> bytes:
-    held = HeldGeneration(
+    held = GenerationAnnouncement(
         generation=2,
         partitions=[*live, 99],
         phases=[*(REPLICA_PHASE_LIVE for _ in live), REPLICA_PHASE_CATCHING_UP],
         next_offsets=[offset] * (len(live) + 1),
     )
-    table = HeldTable(table="ratings", replicas=2, serving=held)
+    table = TableAnnouncement(table="ratings", replicas=2, serving=held)
     return GatewayRecord(gateway_id=name, start_id=start_id, beat=beat, tables=[table]).SerializeToString()
 
 

@@ -82,7 +82,7 @@ def test_what_places_rows_stays_within_a_generation(job: Job, change: Change, wo
     good, wrong = job.manifest(), changed_manifest(job, change)
     succession = ManifestSequence(None)
     assert succession.breach_of(good) is None
-    succession.take(good)
+    succession.accept(good)
     told = succession.breach_of(wrong)
     assert told is not None
     assert told.startswith(f'table "ratings": manifest of generation 1 was replaced by one with another {words}')
@@ -111,7 +111,7 @@ def test_after_a_removal_anything_may_follow(job: Job, change: Change, words: st
     again = changed_manifest(job, change)
     succession.end()
     assert succession.breach_of(again) is None
-    succession.take(again)
+    succession.accept(again)
     assert succession.breach_of(job.manifest()) is not None
 
 
@@ -120,7 +120,7 @@ def test_an_older_manifest_says_nothing_of_the_newest_generation(job: Job) -> No
     succession = ManifestSequence(newest)
     older = job.manifest(changelog_topic_id="old")
     assert succession.breach_of(older) is None
-    succession.take(older)
+    succession.accept(older)
     assert succession.breach_of(newest) is None
     assert succession.breach_of(job.manifest(generation=2, changelog_topic_id="new")) is not None
 

@@ -6,8 +6,8 @@ import pytest
 from tablegate.gateway.cli.served import directory_of, served_tables
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import TopicPartition
-from tablegate.gateway.replication.stored_table import StoredTable, next_name
-from tablegate.gateway.replication.table_log import TableLog
+from tablegate.gateway.replication.progress import TableLog
+from tablegate.gateway.replication.stored import StoredTable, next_name
 from tablegate.v1.cluster_pb2 import GatewayRecord
 
 from tests.kit.replication.replicators import Member, SlowLog, World
@@ -186,8 +186,8 @@ def test_manifest_learnt_from_others_binds_no_later_manifest() -> None:
     world = rebuilding(1, lag=False)
     new = world.join()
     world.run(10.0)
-    lines = TableLog("ratings", world.clock)
-    stored = StoredTable(new.catalogue.tables["ratings"], store=new.store, clock=world.clock, lines=lines)
+    table_log = TableLog("ratings", world.clock)
+    stored = StoredTable(new.catalogue.tables["ratings"], store=new.store, clock=world.clock, table_log=table_log)
     assert stored.newest_manifest() == world.manifest
     stored.forget(next_name("ratings"))
     assert stored.newest_manifest() is None

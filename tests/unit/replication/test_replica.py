@@ -8,7 +8,9 @@ from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import make_version
 from tablegate.gateway.kafka.log import Fetched, Record, TopicPartition
-from tablegate.gateway.replication.partition import PartitionReplica, SkippedRecords
+from tablegate.gateway.replication.partitions import PartitionReplica
+from tablegate.gateway.replication.records import RecordReader, SkippedRecords
+from tablegate.gateway.replication.states import PartitionEvent, Subject, partition_machine
 from tablegate.gateway.stores.base import Phase, Position, StoreFull
 from tablegate.v1.changelog_pb2 import ProgressMarker
 
@@ -26,17 +28,18 @@ class Setup:
         self.store = MemoryStore(free_bytes=self._free_bytes)
         self.skipped = SkippedRecords("ratings")
         start = Offset(next_offset)
+        decoder = RowDecoder(ratings(), {1: json.dumps(row_schema(ratings()))})
+        machine = partition_machine(Subject("ratings", 1, ID), SOURCE.partition, lambda _: None)
+        machine.move(PartitionEvent.ASSIGN)
         self.replica = PartitionReplica(
             store=self.store,
-            store_id=ID,
-            source=SOURCE,
-            generation=1,
-            decoder=RowDecoder(ratings(), {1: json.dumps(row_schema(ratings()))}),
+            topic_partition=SOURCE,
+            reader=RecordReader(1, decoder=decoder, expiry=None, now_ms=lambda: 0),
             position=Position(start, 0, phase, start),
             barrier=Offset(barrier),
             skipped=self.skipped,
-            expiry=None,
             now_ms=lambda: 0,
+            machine=machine,
         )
 
     def _free_bytes(self) -> int:

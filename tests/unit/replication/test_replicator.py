@@ -22,9 +22,9 @@ class SlowLog(MemoryLog):
         self._fetches = 0
 
     @override
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         late: Future[TopicFacts | None] = Future()
-        self._late.append((self._fetches + 2, super().look(topic), late))
+        self._late.append((self._fetches + 2, super().describe_topic(topic), late))
         return late
 
     @override
@@ -78,7 +78,7 @@ def test_a_restart_goes_on_from_its_position(gateway: Gateway, job: Job) -> None
     assert gateway.state().store_id == before.store_id
     assert gateway.rows()[3] == 99
     assert gateway.replicator._tables["ratings"].serving is not None
-    assert gateway.replicator._tables["ratings"].serving.rows_applied == 1
+    assert gateway.replicator._tables["ratings"].serving.progress.rows_applied == 1
 
 
 def test_the_end_is_reached_although_compaction_took_the_last_records(gateway: Gateway, job: Job) -> None:
@@ -526,7 +526,7 @@ def test_restore_progress_is_in_status_and_log(gateway: Gateway, job: Job, caplo
     assert 10 < status.restore_seconds_left < 40
     gateway.steps(40, pass_s=1)
     assert gateway.table_status().restore_seconds_left == 0
-    messages = [record.message for record in caplog.records]
+    messages = [record.message for record in caplog.records if not hasattr(record, "state")]  # no moves
     assert messages[0] == 'table "ratings": restoring from its changelog'
     assert messages.count('table "ratings": restoring') >= 2
     assert messages[-1] == 'table "ratings": restored'

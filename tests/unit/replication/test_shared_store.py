@@ -81,9 +81,9 @@ class LateLog(MemoryLog):
         self._answers: list[tuple[Future[TopicFacts | None], TopicFacts | None]] = []
 
     @override
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         answer: Future[TopicFacts | None] = Future()
-        self._answers.append((answer, super().look(topic).result()))
+        self._answers.append((answer, super().describe_topic(topic).result()))
         return answer
 
     @override

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import typer
-from tablegate.gateway.cli.main import _replicas
+from tablegate.gateway.cli.operating import parse_replicas
 from tablegate.gateway.cluster.membership import REPLICAS, Membership
 from tablegate.gateway.server.child import ChildConfig
-from tablegate.gateway.server.cluster import check_cluster, membership_of
 from tablegate.gateway.server.config import ServeConfig, ServeError
+from tablegate.gateway.server.preflight import check_cluster, membership_of
 
 from tests.kit.table.filled import RATINGS, catalogue_of
 
@@ -79,7 +79,7 @@ def test_replicas_of_all_and_of_certain_tables(tmp_path: Path) -> None:
     usual = membership_of(config(tmp_path))
     assert usual is not None
     assert usual.replicas_wanted("ratings") == REPLICAS
-    of_all, of_tables = _replicas(["3", "ratings=0", "actions=1"])
+    of_all, of_tables = parse_replicas(["3", "ratings=0", "actions=1"])
     told = membership_of(config(tmp_path, replicas=of_all, replicas_of=of_tables))
     assert told is not None
     assert [told.replicas_wanted(name) for name in ("movies", "ratings", "actions")] == [3, 0, 1]
@@ -88,8 +88,8 @@ def test_replicas_of_all_and_of_certain_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "two", "ratings=", "=2", "-1", "ratings=-1", "2=x", "２"])
 def test_replicas_that_are_no_number(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        _replicas([text])
-    assert f'--replicas "{text}" is no number of replicas' in capsys.readouterr().err
+        parse_replicas([text])
+    assert f'--replicas "{text}" is not a number of replicas' in capsys.readouterr().err
 
 
 def test_the_replicator_is_told_all_of_it(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class _LoneDoor(ThreadedDoor):
         async def run() -> None:
             for each in work:
                 each()
-            self.bell.ring()
+            self.bell.notify()
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
@@ -186,7 +186,7 @@ def test_a_watch_ends_when_the_gateway_drains() -> None:
         ratings_table(lone.store)
         watch = asked.watch()
         assert len(next(watch).table.partitions) == 3
-        lone.do(lone.door.drain, lone.bell.toll)
+        lone.do(lone.door.drain, lone.bell.shutdown)
         assert refused(lambda: next(watch))[:2] == ("UNAVAILABLE", "SHUTTING_DOWN")
 
 

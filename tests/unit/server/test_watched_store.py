@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tablegate.gateway.server import watched_store
-from tablegate.gateway.server.watched_store import WatchedStore
+from tablegate.gateway.server import worker
+from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 
 from tests.kit.gateway_processes.gateway import soon
@@ -33,7 +33,7 @@ class Opened:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    monkeypatch.setattr(watched_store, "SEEK_EVERY_S", 0.01)
+    monkeypatch.setattr(worker, "SEEK_EVERY_S", 0.01)
     opened = Opened()
     yield opened
     opened.is_there = True

@@ -3,14 +3,11 @@
 Here is what works with threads; `tablegate.client.aio` has the same for asyncio.
 """
 
-from tablegate.client.channels import open_channel
-from tablegate.client.direct import open_direct_channel
+from tablegate.client.channels import open_channel, open_direct_channel
 from tablegate.client.events import CatchingUp, Current, Delete, Disconnected, Event, Key, Reset, Upsert
 from tablegate.client.failures import ResumeTokenRefused, SubscribeError
-from tablegate.client.fields import ContractMismatch
-from tablegate.client.freshness import SourceRecord, at_least_source
-from tablegate.client.live_table import LiveTable
-from tablegate.client.subscription import Subscription, subscribe
+from tablegate.client.fields import ContractMismatch, SourceRecord, at_least_source
+from tablegate.client.streams import LiveTable, Subscription, subscribe
 from tablegate.client.tokens import TokenFile, TokenMemory, TokenStore
 
 __all__ = [

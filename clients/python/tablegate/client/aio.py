@@ -1,23 +1,18 @@
 """The same for asyncio: channel, subscription, live table. All run in the event loop that they are used in."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import grpc
-from google.protobuf.message import Message
 from grpc import aio
 
-from tablegate.client.channels import DEADLINE_S, Options, channel_options, with_deadline
-from tablegate.client.direct_aio import DirectChannel
-from tablegate.client.events import Disconnected, Event
-from tablegate.client.failures import Failure, failure_of
-from tablegate.client.live_table import OnChange
-from tablegate.client.rows import Rows
-from tablegate.client.subscriber import ENDED, Subscriber, silent
-from tablegate.client.subscription import Method
-from tablegate.client.tokens import TokenMemory, TokenStore
+from tablegate.client.channels import DEADLINE_S, PEER_OPTIONS, Options, channel_options, with_deadline
+from tablegate.client.failures import failure_of
+from tablegate.client.streams_aio import LiveTable, OwnerWatch, Subscription, subscribe
+
+__all__ = ["DirectChannel", "LiveTable", "Subscription", "open_channel", "open_direct_channel", "subscribe"]
 
 
 def open_channel(
@@ -37,13 +32,17 @@ def open_direct_channel(
     credentials: grpc.ChannelCredentials | None = None,
     deadline_s: float = DEADLINE_S,
     options: Options = (),
-) -> DirectChannel:
+) -> "DirectChannel":
     """Return a channel to a cluster of gateways, as `tablegate.client.open_direct_channel` does."""
 
     def open_one(endpoint: str, more: Options = (), interceptors: Sequence[Any] = ()) -> aio.Channel:
         return _open(endpoint, credentials, (*options, *more), [_Deadlines(deadline_s), *interceptors])
 
-    return DirectChannel(target, open_one)
+    direct = _Direct()
+    direct.watch = OwnerWatch(
+        open_one(target, interceptors=[direct]), lambda endpoint: open_one(endpoint, PEER_OPTIONS)
+    )
+    return DirectChannel(direct.watch)
 
 
 def _open(
@@ -64,20 +63,13 @@ class _Deadlines(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         return await continuation(with_deadline(details, self._deadline_s), request)
 
 
-class Subscription(AsyncIterator[Event]):
-    """The events of one subscription, for one task. Cancelling the task ends it, and so does leaving `async with`.
+class DirectChannel(aio.Channel):
+    """Channels to several gateways behind one, in the event loop that they are used in."""
 
-    Raises `SubscribeError` where the gateway refuses it, and what the token store raises.
-    """
-
-    def __init__(self, method: Method, subscriber: Subscriber, tokens: TokenStore) -> None:
-        self._method = method
-        self._subscriber = subscriber
-        self._tokens = tokens
-        self._events = self._run()
-
-    async def __anext__(self) -> Event:
-        return await anext(self._events)
+    def __init__(self, watch: OwnerWatch) -> None:
+        self.owners = watch.owners
+        self._watch = watch
+        self._target = watch.target
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,108 +77,72 @@ class Subscription(AsyncIterator[Event]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """End it. For the task that takes the events, or after it."""
-        await self._events.aclose()
+    async def close(self, grace: float | None = None) -> None:
+        """End all calls, after so many seconds."""
+        await self._watch.close()
+        await asyncio.gather(*(channel.close(grace) for channel in (self._target, *self._watch.peers)))
 
-    async def _run(self) -> AsyncGenerator[Event, None]:
-        while True:
-            call = self._method(self._subscriber.request())
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Return the state of the connection to the target."""
+        return self._target.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Return when it is another one."""
+        await self._target.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Return when the target is connected."""
+        target: Any = self._target
+        await target.channel_ready()
+
+    def unary_unary(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._target.unary_unary(method, *more, **named)
+
+    def unary_stream(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._target.unary_stream(method, *more, **named)
+
+    def stream_unary(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._target.stream_unary(method, *more, **named)
+
+    def stream_stream(self, method: str, *more: Any, **named: Any) -> Any:
+        """Return a method's callable."""
+        return self._target.stream_stream(method, *more, **named)
+
+
+class _Direct(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Sends unary calls to the owners of their keys first. A deadline is set before it sees a call."""
+
+    watch: OwnerWatch
+
+    async def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        """Return the call that answered, or the last one."""
+        owners, path = self.watch.owners, _text(details.method)
+        route = owners.route(path, request)
+        if route is None:
+            return await continuation(details, request)
+        self.watch.watch(route.table)
+        end_s = time.monotonic() + details.timeout
+        for endpoint in owners.endpoints(route, request):
+            channel: Any = self.watch.peer(endpoint)
+            call = channel.unary_unary(path, type(request).SerializeToString, route.response_class.FromString)(
+                request,
+                timeout=max(0.0, end_s - time.monotonic()) / 2,
+                metadata=details.metadata,
+                credentials=details.credentials,
+                wait_for_ready=details.wait_for_ready,
+            )
             try:
-                while not isinstance(heard := await self._next(call), Failure):
-                    for event in self._subscriber.take(heard):
-                        yield event
-                    self._tokens.save(self._subscriber.token)
-            finally:
-                call.cancel()
-            lost = self._subscriber.lost(heard)
-            yield lost
-            await asyncio.sleep(lost.retry_after_s)
-
-    async def _next(self, call: Any) -> Message | Failure:
-        """Return the next message, or why there is none."""
-        try:
-            async with asyncio.timeout(self._subscriber.silence_s):
-                response: Any = await call.read()
-        except TimeoutError:
-            return silent(self._subscriber.silence_s)
-        except aio.AioRpcError as error:
-            return failure_of(error)
-        return response if isinstance(response, Message) else ENDED
+                await call
+            except aio.AioRpcError as error:
+                if not owners.asks_next(endpoint, failure_of(error)):
+                    return call
+            else:
+                return call
+        return await continuation(details._replace(timeout=max(0.0, end_s - time.monotonic())), request)
 
 
-def subscribe(
-    method: Method, request: Message, *, token_store: TokenStore | None = None, restart: bool = False
-) -> Subscription:
-    """Return the events of a Subscribe, as `tablegate.client.subscribe` does."""
-    tokens = token_store or TokenMemory()
-    return Subscription(method, Subscriber(request, token=tokens.load(), restarts=restart), tokens)
-
-
-class LiveTable(Rows):
-    """A mapping from key to row that follows a Subscribe, in a task of its own, inside of its `async with`.
-
-    `on_change` is called in that task, after the mapping has the change; what it raises ends the copy, as does a
-    `SubscribeError`: `wait_current` raises it then, `is_current` is false, and the rows stay as they were.
-    Raise `ContractMismatch` where `request` is not a Subscribe's.
-    """
-
-    def __init__(self, method: Method, request: Message, *, on_change: OnChange | None = None) -> None:
-        super().__init__()
-        self._on_change = on_change
-        self._subscription = subscribe(method, request)
-        self._task: asyncio.Task[None] | None = None
-        self._moved = asyncio.Condition()
-        self._trouble = ""
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # told by wait_current, to whoever asked
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the stream is up, and the copy was whole as of `as_of`."""
-        return super().is_current and self._task is not None and not self._task.done()
-
-    async def wait_current(self, timeout_s: float | None = None) -> None:
-        """Return when the copy is current; raise as the one for threads does."""
-        assert self._task is not None, "wait inside of `async with`"
-        waiting = asyncio.ensure_future(self._until_current())
-        try:
-            await asyncio.wait([waiting, self._task], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            with suppress(asyncio.CancelledError):
-                await waiting
-        if not waiting.cancelled():
-            return
-        if self._task.done():
-            if self._task.cancelled():
-                raise RuntimeError("the live table is closed")
-            self._task.result()
-        raise TimeoutError(f"the copy is not current after {timeout_s:g} s{self._trouble}")
-
-    async def _until_current(self) -> None:
-        async with self._moved:
-            await self._moved.wait_for(lambda: self.is_current)
-
-    async def _run(self) -> None:
-        async with self._subscription:
-            async for event in self._subscription:
-                changes = self.take(event)
-                if isinstance(event, Disconnected):
-                    self._trouble = f": {event.code}: {event.text}"
-                elif self.is_current:
-                    self._trouble = ""
-                    async with self._moved:
-                        self._moved.notify_all()
-                if self._on_change is not None:
-                    for key, row in changes:
-                        self._on_change(key, row)
+def _text(method: str | bytes) -> str:
+    return method.decode() if isinstance(method, bytes) else method

@@ -1,4 +1,4 @@
-"""What a subscription tells its consumer.
+"""The events of a subscription.
 
 A message of the gateway becomes its changes and then one of Reset, CatchingUp and Current, whose `token` says exactly
 where a copy is that has all events up to there. Whoever keeps a copy beyond the process keeps rows and token in one
@@ -40,7 +40,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """The rows so far are not a whole picture."""
+    """The rows so far are not the complete table."""
 
     token: str
 

@@ -1,4 +1,4 @@
-"""What a status says: its code, the gateway's reason, when to come again."""
+"""Why a call failed: the status code, the gateway's reason, and when to retry."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ PASSING_REASONS = frozenset({"OVERLOADED", "SLOW_SUBSCRIBER"})
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call ended. `code` is the name of its status; `reason` the gateway's, "" where something else speaks."""
+    """Why a call ended. `code` is the name of its status; `reason` the gateway's, "" where it gave none."""
 
     code: str
     text: str
@@ -49,7 +49,7 @@ class ResumeTokenRefused(SubscribeError):
 
 
 def failure_of(error: Any) -> Failure:
-    """Return what an RpcError says that is a call too, as those of ended calls are."""
+    """Return the failure of an RpcError that is a call as well, as those of ended calls are."""
     code = error.code().name
     text = error.details() or "no details"
     for name, value in error.trailing_metadata() or ():

@@ -1,6 +1,6 @@
 """Messages of gateways, with the fields that are read here.
 
-They are in pools of their own: an application may have the whole of them in the default one.
+They are in pools of their own: an application may have the full ones in the default pool.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,31 +1,33 @@
 """The owners of keys: which gateway to ask for a request. No I/O, no threads; any thread may call.
 
-A shell watches each table of `table_of` and gives what it hears to `take` and `lost`; asks each endpoint of `unproven`
-for a sign of life and tells `proven`; calls the endpoints of `endpoints`, in their order, and then any gateway; and
-tells `passes_over`. Any gateway answers for any key, so whatever is not known here costs a detour and nothing else.
+A direct channel sends a call to the gateway that owns its key. It knows the owners from WatchTable (`apply`), and the
+key from the contract's annotations on the request (`route_of`, below). Only gateways that have answered a health check
+are asked (`due_health_checks`, `health_checked`), and no more after a call of theirs has failed (`asks_next`). Any
+gateway answers for any key, so what is not known here costs a detour and nothing else.
 """
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf import message_factory
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.client.failures import Failure
-from tablegate.client.keys import NoKey, partition_of
+from tablegate.client.fields import ANNOTATION, numbered
+from tablegate.client.keys import NoKey, encode, partition_of
 from tablegate.client.messages import NUMBER, TEXT, Field, message_classes
-from tablegate.client.routes import Route, route_of
 
 WATCH_PATH = "/tablegate.v1.GatewayService/WatchTable"
-PROOF_PATH = "/grpc.health.v1.Health/Check"  # an empty request asks for all of the gateway
-PROOF_TIMEOUT_S = 2.0
-PROOF_PAUSE_S = 1.0  # before an endpoint that did not answer is tried again
+HEALTH_PATH = "/grpc.health.v1.Health/Check"  # an empty request asks for all of the gateway
+HEALTH_TIMEOUT_S = 2.0
+HEALTH_PAUSE_S = 1.0  # before an endpoint that did not answer is tried again
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 5.0  # before a table is watched again
 REFUSED_S = 60.0  # the same where it was refused: by a gateway of another contract, or of an older version
-PASSED_OVER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
-AWAY = frozenset({"", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"})  # reasons; others are of one that answers
+ASKS_NEXT_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+AWAY_REASONS = frozenset({"", "SHUTTING_DOWN", "DEADLINE_EXCEEDED"})  # reasons; others are of one that answers
 ENDPOINTS_MAX = 2  # of a call, before any gateway is asked
 
 
@@ -40,7 +42,7 @@ class _TableMap:
 
 
 class Owners:
-    """What is known of the owners. `random_s` gives a number from 0 to the one it is given."""
+    """Where tables are, and which gateways answer. `random_s` gives a number from 0 to the one it is given."""
 
     def __init__(
         self,
@@ -54,12 +56,12 @@ class Owners:
         self._tables: dict[str, _TableMap] = {}
         self._failures: dict[str, int] = {}
         self._usable: set[str] = set()  # endpoints that answered, and have not failed since
-        self._proving: set[str] = set()
-        self._prove_at_s: dict[str, float] = {}
+        self._checking: set[str] = set()
+        self._check_at_s: dict[str, float] = {}
 
     # Calls.
 
-    def route(self, path: str, request: Any) -> Route | None:
+    def route(self, path: str, request: Any) -> "Route | None":
         """Return how a method is routed; None: by no key, or the request is no message."""
         if not isinstance(request, Message):
             return None
@@ -69,8 +71,8 @@ class Owners:
             route = self._routes[path] = route_of(path, request.DESCRIPTOR)
             return route
 
-    def endpoints(self, route: Route, request: Message) -> Sequence[str]:
-        """Return whom to ask before any gateway is, the owner first; nobody where it is not known, or needs no care."""
+    def endpoints(self, route: "Route", request: Message) -> Sequence[str]:
+        """Return the endpoints to call first, the owner's before others; none where the owner is unknown."""
         table = self._tables.get(route.table)
         if table is None:
             return ()
@@ -82,22 +84,22 @@ class Owners:
         usable = self._usable
         return [endpoint for endpoint in table.endpoints[partition] if endpoint in usable][:ENDPOINTS_MAX]
 
-    def passes_over(self, endpoint: str, failure: Failure) -> bool:
-        """Take in how a call of an endpoint failed; return whether another gateway is to be asked instead.
+    def asks_next(self, endpoint: str, failure: Failure) -> bool:
+        """Record that a call of an endpoint failed; return whether the next gateway is to be asked instead.
 
-        One that is not there is not asked again before it has proven that it answers.
+        An endpoint that is away is not asked again before it has answered a health check.
         """
-        if failure.code not in PASSED_OVER:
+        if failure.code not in ASKS_NEXT_CODES:
             return False
-        if failure.reason in AWAY:
+        if failure.reason in AWAY_REASONS:
             self._usable.discard(endpoint)
-            self._prove_at_s[endpoint] = self._now_s() + PROOF_PAUSE_S
+            self._check_at_s[endpoint] = self._now_s() + HEALTH_PAUSE_S
         return True
 
     # Watching.
 
     @property
-    def named(self) -> frozenset[str]:
+    def known(self) -> frozenset[str]:
         """Return the endpoints that the tables name."""
         tables = list(self._tables.values())
         return frozenset(each for table in tables for endpoints in table.endpoints for each in endpoints)
@@ -107,8 +109,8 @@ class Owners:
         """Return the endpoints that answer."""
         return sorted(self._usable)
 
-    def take(self, name: str, data: bytes) -> None:
-        """Take in a response of WatchTable."""
+    def apply(self, name: str, data: bytes) -> None:
+        """Apply a response of WatchTable."""
         self._failures[name] = 0
         try:
             table = _RESPONSE.FromString(data).table
@@ -126,15 +128,15 @@ class Owners:
                 for number in range(table.partition_count)
             ],
         )
-        named = self.named
+        named = self.known
         self._usable &= named
-        for endpoint in set(self._prove_at_s) - named:
-            self._prove_at_s.pop(endpoint, None)
+        for endpoint in set(self._check_at_s) - named:
+            self._check_at_s.pop(endpoint, None)
 
-    def lost(self, name: str, failure: Failure) -> float:
-        """Take in that the watch of a table ended; return after how many seconds to begin another one.
+    def watch_ended(self, name: str, failure: Failure) -> float:
+        """Record that the watch of a table ended; return after how many seconds to begin another one.
 
-        What was known stays: it is mostly right, and where not it costs a detour.
+        What was known stays: it is mostly right, and where it is not, it costs a detour.
         """
         if not failure.passes:
             return REFUSED_S
@@ -142,26 +144,26 @@ class Owners:
         most_s = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 16))
         return failure.retry_after_s + self._random_s(most_s)
 
-    def watched_at(self, name: str) -> str:
+    def watch_endpoint(self, name: str) -> str:
         """Return the endpoint at which to watch a table, "" for any gateway: another one after each failure."""
         choices = ["", *self.usable]
         return choices[self._failures.get(name, 0) % len(choices)]
 
-    def unproven(self) -> Sequence[str]:
-        """Return endpoints that are to be asked for a sign of life now; each once, until `proven` is told."""
+    def due_health_checks(self) -> Sequence[str]:
+        """Return the endpoints whose health is to be checked now; each once, until `health_checked` is called."""
         now_s = self._now_s()
-        waiting = self.named - self._usable - self._proving
-        due = [endpoint for endpoint in waiting if now_s >= self._prove_at_s.get(endpoint, now_s)]
-        self._proving.update(due)
+        waiting = self.known - self._usable - self._checking
+        due = [endpoint for endpoint in waiting if now_s >= self._check_at_s.get(endpoint, now_s)]
+        self._checking.update(due)
         return due
 
-    def proven(self, endpoint: str, *, answers: bool) -> None:
-        """Take in whether an endpoint answered."""
-        self._proving.discard(endpoint)
-        if answers and endpoint in self.named:
+    def health_checked(self, endpoint: str, *, answers: bool) -> None:
+        """Record whether an endpoint answered its health check."""
+        self._checking.discard(endpoint)
+        if answers and endpoint in self.known:
             self._usable.add(endpoint)
         else:
-            self._prove_at_s[endpoint] = self._now_s() + PROOF_PAUSE_S
+            self._check_at_s[endpoint] = self._now_s() + HEALTH_PAUSE_S
 
 
 def watch_request(table: str) -> bytes:
@@ -191,3 +193,72 @@ _CLASSES = message_classes(
     },
 )
 _REQUEST, _RESPONSE = _CLASSES["WatchTableRequest"], _CLASSES["WatchTableResponse"]
+
+
+# Fields of the annotations, by their numbers.
+TABLE_NAME = 1  # TableOptions.name
+QUERY_GET, QUERY_RANGE, QUERY_TABLE = 1, 3, 16  # QueryOptions.get, .range, .table
+PARAM_COLUMN, PARAM_OP = 1, 2  # ParamOptions.column, .op
+EQUAL = frozenset({0, 1})  # Op.OP_UNSPECIFIED, Op.OP_EQ
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method that reads a table. `fields` are the request's fields that a column must be equal to, by column."""
+
+    table: str
+    fields: Mapping[str, Any]
+    response_class: Any
+
+    def key_bytes(self, columns: Sequence[tuple[str, int]], request: Message) -> bytes:
+        """Return the key bytes of columns (name and type) that a request gives; raise `NoKey` where it lacks one."""
+        parts = []
+        for name, key_type in columns:
+            field = self.fields.get(name)
+            if field is None or (field.has_presence and not request.HasField(field.name)):
+                raise NoKey(f'the request has no "{name}"')
+            parts.append(encode(key_type, getattr(request, field.name)))
+        return b"".join(parts)
+
+
+def route_of(path: str, request: Any) -> Route | None:
+    """Return how a method is routed whose request's descriptor is given; None: by no key, or it is no query.
+
+    It must be generated with the contract's annotations.
+    """
+    service, _, name = path.removeprefix("/").rpartition("/")
+    try:
+        method = request.file.pool.FindServiceByName(service).methods_by_name[name]
+    except KeyError:
+        return None
+    queries = numbered(method.GetOptions().SerializeToString(), ANNOTATION)
+    if not any(numbered(query, kind) for query in queries for kind in (QUERY_GET, QUERY_RANGE)):
+        return None
+    tables = [table for query in queries for table in numbered(query, QUERY_TABLE)] or _tables(method.output_type)
+    if len(tables) != 1:
+        return None
+    fields = {_column(field): field for field in request.fields if _is_equality(field)}
+    return Route(tables[0].decode(), fields, message_factory.GetMessageClass(method.output_type))
+
+
+def _tables(response: Any) -> list[bytes]:
+    """Return the names of the tables whose rows a response holds."""
+    rows = [field.message_type for field in response.fields if field.message_type is not None]
+    annotations = [table for row in rows for table in numbered(row.GetOptions().SerializeToString(), ANNOTATION)]
+    return [name for table in annotations for name in numbered(table, TABLE_NAME)]
+
+
+def _column(field: Any) -> str:
+    for param in _params(field):
+        for column in numbered(param, PARAM_COLUMN):
+            return str(column.decode())
+    return str(field.name)
+
+
+def _is_equality(field: Any) -> bool:
+    operators = [operator for param in _params(field) for operator in numbered(param, PARAM_OP)]
+    return not field.is_repeated and all(operator in EQUAL for operator in operators)
+
+
+def _params(field: Any) -> list[bytes]:
+    return numbered(field.GetOptions().SerializeToString(), ANNOTATION)

@@ -11,33 +11,33 @@ Change = tuple[Key, Any]
 
 
 class Rows(Mapping[Key, Any]):
-    """Key → row (the contract's message; not to be altered). One thread takes events; any may read meanwhile.
+    """Key → row (the contract's message; not to be altered). One thread applies events; any may read meanwhile.
 
-    Nobody sees half of a snapshot: the first is shown when it is whole, and one that comes later replaces what there
-    was in one moment. Views (`items()` and the like) are of one moment, too.
+    Nobody sees half of a snapshot: the first is shown when it is complete, and a later one replaces the rows at once.
+    Views (`items()` and the like) are of one moment, too.
     """
 
     def __init__(self) -> None:
         self._rows: dict[Key, Any] = {}
-        self._filling: dict[Key, Any] | None = None
+        self._snapshot: dict[Key, Any] | None = None
         self._is_current = False
         self._as_of: datetime | None = None
 
     @property
     def is_current(self) -> bool:
-        """Whether the stream is up, and the copy was whole as of `as_of`."""
+        """Whether the stream is up, and the copy was complete as of `as_of`."""
         return self._is_current
 
     @property
     def as_of(self) -> datetime | None:
-        """Nothing is missing that was in the changelog before this (UTC); None before the first whole picture."""
+        """Nothing is missing that was in the changelog before this (UTC); None before the first complete snapshot."""
         return self._as_of
 
-    def take(self, event: Event) -> Sequence[Change]:
-        """Bring the copy up to `event`; return what that changes for whoever looks."""
+    def apply(self, event: Event) -> Sequence[Change]:
+        """Apply an event; return the changes that readers see by it."""
         match event:
             case Reset():
-                self._filling, self._is_current = {}, False
+                self._snapshot, self._is_current = {}, False
             case Upsert(key, row):
                 return self._set(key, row)
             case Delete(key):
@@ -45,22 +45,22 @@ class Rows(Mapping[Key, Any]):
             case CatchingUp() | Disconnected():
                 self._is_current = False
             case Current(as_of):
-                changes = self._show() if self._filling is not None else ()
+                changes = self._publish_snapshot() if self._snapshot is not None else ()
                 self._as_of, self._is_current = as_of, True
                 return changes
         return ()
 
     def _set(self, key: Key, row: Any) -> Sequence[Change]:
-        rows = self._rows if self._filling is None else self._filling
+        rows = self._rows if self._snapshot is None else self._snapshot
         if row is not None:
             rows[key] = row
         else:
             rows.pop(key, None)
-        return [(key, row)] if self._filling is None else ()
+        return [(key, row)] if self._snapshot is None else ()
 
-    def _show(self) -> Sequence[Change]:
-        assert self._filling is not None
-        before, self._rows, self._filling = self._rows, self._filling, None
+    def _publish_snapshot(self) -> Sequence[Change]:
+        assert self._snapshot is not None
+        before, self._rows, self._snapshot = self._rows, self._snapshot, None
         gone: list[Change] = [(key, None) for key in before if key not in self._rows]
         return gone + [(key, row) for key, row in self._rows.items() if before.get(key) != row]
 

@@ -1,7 +1,7 @@
 """The subscriber: what it asks, what a response means, and what a broken stream leads to. No I/O, no clock, no threads.
 
-A shell opens a stream with `request()`, gives each response to `take()`, keeps `token` once the consumer has all the
-events of it, and gives the stream's end to `lost()`, which says how long to wait before the next stream.
+A shell opens a stream with `request()`, gives each response to `receive()`, keeps `token` once the consumer has all the
+events of it, and gives the stream's end to `disconnected()`, which says how long to wait before the next stream.
 """
 
 import random
@@ -15,8 +15,8 @@ from tablegate.client.events import CatchingUp, Current, Delete, Disconnected, E
 from tablegate.client.failures import Failure, ResumeTokenRefused, SubscribeError
 from tablegate.client.fields import SUBSCRIBE_OPTIONS, ResponseFields, field_of_type, response_fields
 
-PROGRESS_S = 5.0  # how often a gateway speaks, unless the request says otherwise
-PROGRESS_MIN_S, PROGRESS_MAX_S = 0.1, 60.0  # a gateway speaks neither more often nor less
+PROGRESS_S = 5.0  # how often a gateway sends progress, unless the request sets it
+PROGRESS_MIN_S, PROGRESS_MAX_S = 0.1, 60.0  # the bounds that a gateway has for it
 MISSED_MAX = 3  # heartbeats
 SILENCE_MIN_S = 2.0  # a busy machine may pause that long
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0  # a gateway with too many streams asks for more
@@ -62,8 +62,8 @@ class Subscriber:
         self._options.resume_token = self.token
         return _copy(self._request)
 
-    def take(self, response: Message) -> list[Event]:
-        """Return what a response tells; `token` is then for a consumer that has taken all of it."""
+    def receive(self, response: Message) -> list[Event]:
+        """Return the events of a response; `token` is then that of a consumer which has all of them."""
         if self._fields is None:
             self._fields = response_fields(response.DESCRIPTOR)
         fields = self._fields
@@ -86,8 +86,8 @@ class Subscriber:
             self._failures = 0  # the stream brought the copy forward
         return events
 
-    def lost(self, failure: Failure) -> Disconnected:
-        """Return what to tell of a stream that ended, and how long to wait; raise `SubscribeError` where it is over."""
+    def disconnected(self, failure: Failure) -> Disconnected:
+        """Return the event of a stream that ended, and when to come again; raise `SubscribeError` if none follows."""
         if failure.reason == "INVALID_RESUME_TOKEN":
             if not self._restarts or not self.token:
                 raise ResumeTokenRefused(failure)
@@ -102,7 +102,7 @@ class Subscriber:
 
 
 def silent(silence_s: float) -> Failure:
-    """Return the failure of a stream that says nothing."""
+    """Return the failure of a stream without messages."""
     return Failure("UNAVAILABLE", f"no message for {silence_s:g} s")
 
 

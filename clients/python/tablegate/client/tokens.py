@@ -36,7 +36,7 @@ class TokenMemory:
 
 
 class TokenFile:
-    """Keeps it in a file, which holds one whole token at any moment. May raise OSError.
+    """Keeps it in a file, which has one complete token at any moment. May raise OSError.
 
     It is not forced to disk: after a lost power an older token, or none, leads to changes that come once more.
     """

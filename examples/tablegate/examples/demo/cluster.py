@@ -13,22 +13,31 @@ from rich.live import Live
 from rich.progress import Progress, TaskID
 from rich.table import Table
 from tablegate.examples import CONTRACTS
-from tablegate.examples.demo.answers import ANSWERS_TIMEOUT_S, NoAnswer, command_line, job_events, progress_bars, say
-from tablegate.examples.demo.children import ChildEnded
-from tablegate.examples.demo.failover import RATINGS_PER_S, Failover
-from tablegate.examples.demo.gateways import REPLICAS, Gateways, Member, Places, names_of
-from tablegate.examples.demo.parts import DemoError, Events, Steps, free_ports, job, take_directory
-from tablegate.examples.demo.questions import RATINGS
-from tablegate.examples.demo.reads import READS_PER_S, UNNAMED
+from tablegate.examples.demo.console import command_line, print_line, progress_bars
+from tablegate.examples.demo.failover import RATINGS_PER_S, READS_PER_S, UNNAMED, Failover
+from tablegate.examples.demo.gateways import REPLICAS, ClusterMember, Gateways, PlacementView, names_of
+from tablegate.examples.demo.launch import (
+    ANSWERS_TIMEOUT_S,
+    DemoError,
+    KafkaWithSamples,
+    NoAnswer,
+    Steps,
+    free_ports,
+    job_events,
+    job_process,
+    lock_directory,
+)
+from tablegate.examples.demo.processes import ProcessEnded
 from tablegate.examples.samples import Event, ratings
 from tablegate.examples.samples.ratings import KNOWN_MOVIE
+from tablegate.examples.samples.systems import RATINGS
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.ask import AskError
+from tablegate.gateway.cli.connecting import AskError
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 PARTITIONS = 6
 MOVIE = 1  # it is read and rated; any but the known one would do
@@ -46,18 +55,18 @@ def cluster_demo(data: Path, *, gateways: int, once: bool, port: int) -> None:
     problems: list[str] = []
     try:
         with ExitStack() as stack:
-            take_directory(stack, data)
+            lock_directory(stack, data)
             ports = free_ports(port, [f"gateway g{number + 1}" for number in range(gateways)])
             running = _Cluster(stack, data, ports)
             problems = running.show()
             running.print_more()
             if not once:
                 running.stay()
-    except (NoAnswer, ChildEnded, LocalError, DescriptorError, AskError) as error:
+    except (NoAnswer, ProcessEnded, SetupError, DescriptorError, AskError) as error:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
         problems = []  # who ends it has read them
-    say(f"stopped; the next start finds its data in {data}")
+    print_line(f"stopped; the next start finds its data in {data}")
     if problems:
         raise DemoError(f"the failover was not good: {problems[0]}; the logs in {data / 'logs'} say why")
 
@@ -70,31 +79,31 @@ class _Cluster:
         self._logs = data / "logs"
         self._query = _get_query()
         with progress_bars(transient=False) as progress:
-            events = Events(stack, data, [RATINGS], Steps(progress))
-            self._producer = events.producer
-            self._gateways = Gateways(stack, data, events.bootstrap, TABLE, ports)
+            kafka = KafkaWithSamples(stack, data, [RATINGS], Steps(progress))
+            self._producer = kafka.producer
+            self._gateways = Gateways(stack, data, kafka.bootstrap, TABLE, ports)
             words = [TABLE.name, "--partitions", str(PARTITIONS)]
-            self._job = stack.enter_context(job(data, events.bootstrap, *words))
+            self._job = stack.enter_context(job_process(data, kafka.bootstrap, *words))
             self._gateways.start()
             stack.callback(self._job.terminate)
-            stack.callback(say, "stopping: it takes some seconds")
+            stack.callback(print_line, "stopping: it takes some seconds")
             self._wait(progress)
-        self._say_what_runs(time.monotonic() - started_s)
-        say(f"Kafka listens on {events.bootstrap}; logs are in {self._logs}.\n")
+        self._print_what_runs(time.monotonic() - started_s)
+        print_line(f"Kafka listens on {kafka.bootstrap}; logs are in {self._logs}.\n")
 
-    def _say_what_runs(self, seconds: float) -> None:
+    def _print_what_runs(self, seconds: float) -> None:
         members = self._gateways.members
         in_redis = [member for member in members if member.store == "Redis"]
         stores = "There is no Redis (no redis-server, or it does not start): rows are kept in LMDB."
         if in_redis:
             [own] = [member for member in members if member not in in_redis]
             stores = f"{own.label} keeps its rows in LMDB, {names_of(in_redis)} in Redis, in one copy."
-        say(f"\nA PySpark job keeps the table ratings in {PARTITIONS} partitions.")
-        say(f"{len(members)} gateways share them, each partition on {REPLICAS}.\n{stores}")
-        say(f"All is ready {seconds:.0f} s after the start.")
+        print_line(f"\nA PySpark job keeps the table ratings in {PARTITIONS} partitions.")
+        print_line(f"{len(members)} gateways share them, each partition on {REPLICAS}.\n{stores}")
+        print_line(f"All is ready {seconds:.0f} s after the start.")
 
     def _check(self, but: str = "") -> None:
-        """Raise `ChildEnded` unless all run, but perhaps the gateway of that name."""
+        """Raise `ProcessEnded` unless all run, but perhaps the gateway of that name."""
         self._job.check()
         self._gateways.check(but)
 
@@ -122,18 +131,18 @@ class _Cluster:
                 )
             time.sleep(ASK_EVERY_S)
 
-    def _state(self, member: Member) -> tuple[str, bool]:
+    def _state(self, member: ClusterMember) -> tuple[str, bool]:
         """Return what a gateway does, and whether it is ready."""
-        places = self._gateways.places(member)
-        if places is None:
+        placement = self._gateways.placement(member)
+        if placement is None:
             return "starts", False
-        known, count = len(places.alive), len(self._gateways.members)
+        known, count = len(placement.alive), len(self._gateways.members)
         if known < count:
             return f"knows {known} of {count} gateways", False
-        if not places.replicas:
+        if not placement.replicas:
             return "waits for the table", False
-        own = sum(member.name in names for names in places.replicas)
-        return f"has {own} of {PARTITIONS} partitions", self._gateways.are_settled(places)
+        own = sum(member.name in names for names in placement.replicas)
+        return f"has {own} of {PARTITIONS} partitions", self._gateways.are_settled(placement)
 
     def _job_state(self, probe_ms: int) -> tuple[str, bool]:
         """Return what the job does, and whether a rating sent at `probe_ms` is in the answer."""
@@ -146,8 +155,8 @@ class _Cluster:
             return "makes rows", False
         return "makes rows", row.update_time.ToMilliseconds() >= probe_ms
 
-    def _ask(self, member: Member, movie_id: int) -> tuple[Any, Mapping[str, str]]:
-        """Return a movie's row and what the answer says of itself; raise `grpc.RpcError`."""
+    def _ask(self, member: ClusterMember, movie_id: int) -> tuple[Any, Mapping[str, str]]:
+        """Return a movie's row and the trailers of the answer; raise `grpc.RpcError`."""
         request: Any = self._query.request_class(movie_id=movie_id)
         with grpc.insecure_channel(member.address) as channel:
             call: Any = channel.unary_unary(self._query.path, None, None)
@@ -160,14 +169,16 @@ class _Cluster:
     def show(self) -> list[str]:
         """Show who has what, who answers, and what happens when one is killed; return what went wrong, in sentences."""
         first = self._gateways.members[0]
-        places = self._places(first)
-        say("[bold]Who has which partition[/bold]: ● owner, asked first; ○ standby, asked when the owner is gone")
-        show.OUT.print(self._gateways.picture(places, with_processes=True))
-        say(f"\n[bold]Any gateway answers for any key.[/bold] Movie {KNOWN_MOVIE}, asked at each:")
+        placement = self._placement(first)
+        print_line(
+            "[bold]Who has which partition[/bold]: ● owner, asked first; ○ standby, asked when the owner is gone"
+        )
+        show.OUT.print(self._gateways.placement_table(placement, with_processes=True))
+        print_line(f"\n[bold]Any gateway answers for any key.[/bold] Movie {KNOWN_MOVIE}, asked at each:")
         show.OUT.print(self._answers())
         row, trailer = self._ask(first, MOVIE)
         partition = int(trailer["tablegate-partition"])
-        say(
+        print_line(
             f"\n[bold]A gateway dies.[/bold] Movie {MOVIE}, in partition {partition}, is rated {RATINGS_PER_S} times a "
             f"second and\nread {READS_PER_S} times, at all gateways in turn. Each read asks for at least what was "
             "seen\nbefore it (read_options.at_least)."
@@ -182,13 +193,13 @@ class _Cluster:
             check=self._check,
             logs=self._logs,
         )
-        return failover.show(places, rating_count=row.rating_count)
+        return failover.show(placement, rating_count=row.rating_count)
 
-    def _places(self, member: Member) -> Places:
-        places = self._gateways.places(member)
-        if places is None:
+    def _placement(self, member: ClusterMember) -> PlacementView:
+        placement = self._gateways.placement(member)
+        if placement is None:
             raise NoAnswer(f"gateway {member.name} does not answer: the logs in {self._logs} say why")
-        return places
+        return placement
 
     def _answers(self) -> Table:
         shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -208,27 +219,27 @@ class _Cluster:
         """Print what else to try."""
         one, two, *_ = [member.address for member in self._gateways.members]
         request, path = json.dumps({"movie_id": MOVIE}), self._query.path.lstrip("/")
-        say("\nTo try:")
+        print_line("\nTo try:")
         for words, address in (
             (["status"], one),
             (["explain", path, request], one),
             (["get", TABLE.name, f"movie_id={MOVIE}"], two),
             (["subscribe", TABLE.name, f"movie_id={MOVIE}"], two),
         ):
-            say(f"  {command_line(words, address)}", markup=False)
-        say("With grpcurl; -v shows who answered, in the trailers tablegate-gateway and tablegate-role:")
-        say(f"  grpcurl -v -plaintext -d {shlex.quote(request)} {one} {path}", markup=False)
+            print_line(f"  {command_line(words, address)}", markup=False)
+        print_line("With grpcurl; -v shows who answered, in the trailers tablegate-gateway and tablegate-role:")
+        print_line(f"  grpcurl -v -plaintext -d {shlex.quote(request)} {one} {path}", markup=False)
         data = shlex.quote(json.dumps({"table": TABLE.name}))
-        say(f"  grpcurl -plaintext -d {data} {two} tablegate.v1.GatewayService/GetTable", markup=False)
+        print_line(f"  grpcurl -plaintext -d {data} {two} tablegate.v1.GatewayService/GetTable", markup=False)
 
     # Afterwards.
 
     def stay(self) -> None:
-        """Send ratings and show who has which partition, until Ctrl-C; raise `ChildEnded` where the job ends.
+        """Send ratings and show who has which partition, until Ctrl-C; raise `ProcessEnded` where the job ends.
 
         A gateway that the user kills starts again after a while.
         """
-        say(
+        print_line(
             f"\nKill a gateway yourself with kill -9: it starts again after {START_AGAIN_S:.0f} s.\n"
             "A rating comes every half second.\nCtrl-C stops everything.\n"
         )
@@ -240,9 +251,9 @@ class _Cluster:
                 self._producer.send(next(events))
                 self._start_ended(ended_s)
                 running = (member for member in self._gateways.members if member.child.is_running)
-                places = next(filter(None, map(self._gateways.places, running)), None)
-                if places is not None:
-                    live.update(self._gateways.picture(places, with_processes=True), refresh=True)
+                placement = next(filter(None, map(self._gateways.placement, running)), None)
+                if placement is not None:
+                    live.update(self._gateways.placement_table(placement, with_processes=True), refresh=True)
                 time.sleep(TRICKLE_S)
 
     def _start_ended(self, ended_s: dict[str, float]) -> None:

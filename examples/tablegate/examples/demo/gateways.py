@@ -1,4 +1,4 @@
-"""The gateways of the cluster demo: as processes, and as a picture of who has which partition."""
+"""The gateways of the cluster demo: as processes, and as a table of who has which partition."""
 
 import os
 import secrets
@@ -17,9 +17,9 @@ from redis.retry import Retry
 from rich.console import RenderableType
 from rich.table import Table
 from tablegate.examples import CONTRACTS
-from tablegate.examples.demo.children import Child
-from tablegate.examples.demo.parts import free_ports
-from tablegate.gateway.cli.ask import AskError, Gateway
+from tablegate.examples.demo.launch import free_ports
+from tablegate.examples.demo.processes import ChildProcess
+from tablegate.gateway.cli.connecting import AskError, Gateway
 from tablegate.gateway.cli.served import directory_of, partition_count, whole_tables
 from tablegate.gateway.contract.placement import Candidate, wanted_of_all
 from tablegate.gateway.contract.types import Partition
@@ -32,14 +32,14 @@ REPLICAS = 2  # of each partition; as a gateway has it by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ClusterMember:
     """A gateway of the cluster: its name, where it stands and listens, what it keeps rows in, and its process."""
 
     name: str
     zone: str
     address: str
     store: str
-    child: Child
+    child: ChildProcess
     gateway: Gateway
     color: str
 
@@ -49,16 +49,16 @@ class Member:
         return f"[{self.color}]{self.name}[/{self.color}]"
 
 
-class Places(NamedTuple):
+class PlacementView(NamedTuple):
     """Who has which partition, as one gateway knows it.
 
-    `alive`: names of the gateways that it takes to live. `replicas`: of each partition the names of those that answer
-    from it, the owner first. `is_whole`: each is on as many of the living gateways as it should be.
+    `alive`: names of the gateways that it believes to be alive. `replicas`: of each partition the names of those that
+    answer from it, the owner first. `is_complete`: each is on as many of the living gateways as it should be.
     """
 
     alive: frozenset[str]
     replicas: Sequence[Sequence[str]]
-    is_whole: bool
+    is_complete: bool
 
 
 class Gateways:
@@ -78,17 +78,17 @@ class Gateways:
             is_in_redis = store_url is not None and number > 0
             serve += ["--store", str(store_url)] if is_in_redis else []
             members.append(
-                Member(
+                ClusterMember(
                     name=name,
                     zone=zone,
                     address=address,
                     store="Redis" if is_in_redis else "LMDB",
-                    child=Child(f"gateway {name}", data / "logs" / f"{name}.log", *serve),
+                    child=ChildProcess(f"gateway {name}", data / "logs" / f"{name}.log", *serve),
                     gateway=stack.enter_context(Gateway(address)),
                     color=COLORS[number % len(COLORS)],
                 )
             )
-        self.members: Sequence[Member] = members
+        self.members: Sequence[ClusterMember] = members
 
     def start(self) -> None:
         """Start all. They end together."""
@@ -97,7 +97,7 @@ class Gateways:
         for member in self.members:
             self._stack.callback(member.child.terminate)
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> ClusterMember:
         return next(member for member in self.members if member.name == name)
 
     def color(self, name: str) -> str:
@@ -108,24 +108,24 @@ class Gateways:
         """Return a name in the color of its gateway, as it is where it is none of ours."""
         return next((member.label for member in self.members if member.name == name), name)
 
-    def others(self, name: str) -> list[Member]:
+    def others(self, name: str) -> list[ClusterMember]:
         """Return all but one."""
         return [member for member in self.members if member.name != name]
 
     def check(self, but: str = "") -> None:
-        """Raise `ChildEnded` unless all run, but perhaps the one of that name."""
+        """Raise `ProcessEnded` unless all run, but perhaps the one of that name."""
         for member in self.members:
             if member.name != but:
                 member.child.check()
 
-    def are_settled(self, places: Places) -> bool:
+    def are_settled(self, placement: PlacementView) -> bool:
         """Return whether all gateways live, and each partition is where it is to be."""
         candidates = [Candidate(member.name, member.zone) for member in self.members]
-        wanted = wanted_of_all(self._table, len(places.replicas), candidates, REPLICAS)
+        wanted = wanted_of_all(self._table, len(placement.replicas), candidates, REPLICAS)
         names = [[candidate.gateway_id for candidate in best] for best in wanted]
-        return len(places.alive) == len(self.members) and bool(names) and places.replicas == names
+        return len(placement.alive) == len(self.members) and bool(names) and placement.replicas == names
 
-    def places(self, member: Member) -> Places | None:
+    def placement(self, member: ClusterMember) -> PlacementView | None:
         """Return who has which partition, as a gateway knows it; None while it does not answer."""
         try:
             status = member.gateway.status()
@@ -138,14 +138,14 @@ class Gateways:
             for number in range(partition_count(table))
         ]
         alive = frozenset(peer.gateway_id for peer in directory.peers)
-        return Places(alive, replicas, is_whole=self._table in whole_tables(status, directory))
+        return PlacementView(alive, replicas, is_complete=self._table in whole_tables(status, directory))
 
-    def picture(self, places: Places, *, with_processes: bool = False) -> Table:
+    def placement_table(self, placement: PlacementView, *, with_processes: bool = False) -> Table:
         """Return a line for each gateway: ● where it is the owner of a partition, ○ where a standby."""
         shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for title in ("gateway", *(("zone", "store", "address", "process") if with_processes else ()), "partition"):
             shown.add_column(title, justify="right" if title == "process" else "left")
-        for number in range(len(places.replicas)):
+        for number in range(len(placement.replicas)):
             shown.add_column(str(number), justify="center")
         shown.add_column("")
         for member in self.members:
@@ -153,8 +153,8 @@ class Gateways:
             if with_processes:
                 process = str(member.child.pid) if member.child.is_running else "[red]ended[/red]"
                 cells += [member.zone, member.store, member.address, process]
-            cells += ["", *(_mark(member.name, names) for names in places.replicas)]
-            shown.add_row(*cells, "" if member.name in places.alive else "[red]away[/red]")
+            cells += ["", *(_mark(member.name, names) for names in placement.replicas)]
+            shown.add_row(*cells, "" if member.name in placement.alive else "[red]away[/red]")
         return shown
 
 
@@ -164,8 +164,8 @@ def _mark(name: str, replicas: Sequence[str]) -> str:
     return "●" if replicas[0] == name else "○"
 
 
-def names_of(members: Sequence[Member]) -> str:
-    """Return names as one says them: g1, g2 and g3."""
+def names_of(members: Sequence[ClusterMember]) -> str:
+    """Return names in one phrase: g1, g2 and g3."""
     *first, last = [member.label for member in members]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -191,7 +191,7 @@ def start_redis(stack: ExitStack, data: Path) -> str | None:
     options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(data)]
     options += ["--maxmemory-policy", "noeviction"]  # a row that is gone would be a wrong answer
     with ExitStack() as starting:
-        child = starting.enter_context(Child("Redis", data / "logs" / "redis.log", *options, program=(program,)))
+        child = starting.enter_context(ChildProcess("Redis", data / "logs" / "redis.log", *options, program=(program,)))
         client = starting.enter_context(redis.Redis(port=port, retry=Retry(NoBackoff(), 0)))
         end_s = time.monotonic() + REDIS_START_S
         while child.is_running and time.monotonic() < end_s:

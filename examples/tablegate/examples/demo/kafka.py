@@ -2,13 +2,11 @@
 
 import base64
 import fcntl
-import os
 import random
 import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,8 +15,8 @@ from typing import IO, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from tablegate.examples.demo import tether
-from tablegate.jobs.jars import LocalError
+from tablegate.examples.demo.tether import tethered
+from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
 
@@ -109,7 +107,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start, on the data that is there or anew, and wait until it answers; raise `LocalError` if it does not."""
+        """Start, on the data that is there or anew, and wait until it answers; raise `SetupError` if it does not."""
         assert not self.running, "the broker is running"
         self._release()
         java, jars = find_java(), class_path("broker")
@@ -123,7 +121,7 @@ class Broker:
             self._wait(cluster_id)
         except OSError as error:
             self.kill()
-            raise LocalError(
+            raise SetupError(
                 f'Kafka cannot use its directory "{self.data_dir}" ({error.strerror}): choose another'
             ) from None
         except BaseException:
@@ -169,7 +167,7 @@ class Broker:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LocalError(
+                    raise SetupError(
                         f'the Kafka data in "{self.data_dir}" is in use by another broker: stop that one, '
                         "or choose another directory"
                     ) from None
@@ -196,7 +194,7 @@ class Broker:
             command += ["format", "--standalone", "--cluster-id", _new_cluster_id(), "--config", properties]
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             if done.returncode != 0:
-                raise LocalError(
+                raise SetupError(
                     f'Kafka cannot make its storage in "{self.data_dir}": {_tail(done.stdout + done.stderr)}'
                 )
             properties.unlink()
@@ -205,7 +203,7 @@ class Broker:
         if (log / "meta.properties").exists():
             match = re.search(r"^cluster\.id=(.+)$", (log / "meta.properties").read_text(), re.MULTILINE)
         if match is None:
-            raise LocalError(f'"{log}" holds no Kafka data, or damaged data: remove it, or choose another directory')
+            raise SetupError(f'"{log}" holds no Kafka data, or damaged data: remove it, or choose another directory')
         return match[1].strip()
 
     def _choose_ports(self) -> tuple[int, int]:
@@ -214,7 +212,7 @@ class Broker:
         elif _is_free(self._wanted_port):
             first = self._wanted_port
         else:
-            raise LocalError(
+            raise SetupError(
                 f"port {self._wanted_port} on {HOST} is taken, so Kafka cannot listen on it: "
                 "end the program that has it, or choose another port"
             )
@@ -236,7 +234,7 @@ class Broker:
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command],
+                tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -246,18 +244,18 @@ class Broker:
             )
 
     def _wait(self, cluster_id: str) -> None:
-        """Wait until our own broker answers; raise `LocalError` when it ends, or does not in time."""
+        """Wait until our own broker answers; raise `SetupError` when it ends, or does not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.running:
-                raise LocalError(f"Kafka ended while it started: {self._log_tail()}")
+                raise SetupError(f"Kafka ended while it started: {self._log_tail()}")
             if not _is_free(self._port) and self._answers(cluster_id):
                 return
             time.sleep(POLL_S)
-        raise LocalError(f"Kafka did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
+        raise SetupError(f"Kafka did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
 
     def _answers(self, cluster_id: str) -> bool:
-        # Only the cluster's id tells our broker from another that took the port in the meantime.
+        # Another broker may have got the port in the meantime: only the cluster's id shows that it is ours.
         try:
             with socket.create_connection((HOST, self._port), ANSWER_TIMEOUT_S):
                 pass  # asked first, because the client would log a refusal on stderr
@@ -277,7 +275,7 @@ def _tail(text: str) -> str:
     """Return the last lines of a log as one, without stack frames and times."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s+(at |\.\.\. )", line)]
     lines = [re.sub(r"^\d{4}-\S+ ", "", line) for line in lines]
-    return " | ".join(lines[-LOG_LINES_SHOWN:]) or "it said nothing"
+    return " | ".join(lines[-LOG_LINES_SHOWN:]) or "the log is empty"
 
 
 def _new_cluster_id() -> str:
@@ -301,4 +299,4 @@ def _free_port(but: int | None = None) -> int:
     for port in random.sample(PORTS, k=200):
         if port != but and _is_free(port):
             return port
-    raise LocalError(f"no free port was found on {HOST}: end some programs and try again")
+    raise SetupError(f"no free port was found on {HOST}: end some programs and try again")

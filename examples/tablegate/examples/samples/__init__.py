@@ -4,8 +4,7 @@ Each has `TOPICS` (name → partitions), `known_events`, whose answers are known
 the known ones alone. So known events are sent once, and others as often as one likes.
 """
 
-from tablegate.examples.samples.event import Event, steady_clock
-from tablegate.examples.samples.producer import EventProducer, send
-from tablegate.examples.samples.topics import create_topic, record_count
+from tablegate.examples.samples.events import Event, steady_clock
+from tablegate.examples.samples.kafka import EventProducer, create_topic, record_count, send
 
 __all__ = ["Event", "EventProducer", "create_topic", "record_count", "send", "steady_clock"]

@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator
 from decimal import Decimal
 
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import Event, numbers
+from tablegate.examples.samples.events import AvroValues, Event, numbers
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 
 TOPIC = "balance"
@@ -19,7 +18,7 @@ _AMOUNT_UNITS_MAX = 5_000_000  # 500.0000
 
 
 class Bookings:
-    """Makes events of the topic; raises `LocalError` where the schema registry does not take the schemas.
+    """Makes events of the topic; raises `SetupError` where the schema registry does not take the schemas.
 
     Without a registry, FundsAdded has schema id 1 and FundsReserved 2.
     """

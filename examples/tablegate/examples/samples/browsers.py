@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from tablegate.examples.samples.event import Clock, Event, json_bytes, numbers, steady_clock
+from tablegate.examples.samples.events import Clock, Event, json_bytes, numbers, steady_clock
 
 ACTIONS = "browser_actions"
 CAPTCHAS = "captchas"

@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import Clock, Event, numbers, steady_clock
+from tablegate.examples.samples.events import AvroValues, Clock, Event, numbers, steady_clock
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
 
 TOPIC = "pos_invoices"
@@ -34,7 +33,7 @@ class LineItem(NamedTuple):
 
 
 class Invoices:
-    """Makes events of the topic; raises `LocalError` where the schema registry does not take the schema."""
+    """Makes events of the topic; raises `SetupError` where the schema registry does not take the schema."""
 
     def __init__(self, *, topic: str = TOPIC, registry_url: str | None = None) -> None:
         self._topic = topic

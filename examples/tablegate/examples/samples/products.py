@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from tablegate.examples.samples.event import Event, json_bytes, numbers
+from tablegate.examples.samples.events import Event, json_bytes, numbers
 
 TOPIC = "product_views"
 TOPICS = {TOPIC: 2}

@@ -4,8 +4,7 @@ import random
 import struct
 from collections.abc import Iterable, Iterator
 
-from tablegate.examples.samples.avro import AvroValues
-from tablegate.examples.samples.event import Event, numbers
+from tablegate.examples.samples.events import AvroValues, Event, numbers
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 
 TOPIC = "ratings"
@@ -26,7 +25,7 @@ def events(
     """Yield `count` ratings of movies 1 … `movies` but the known one; without a count, for ever.
 
     The same arguments give the same ratings. They are halves, so sums of them are exact in any order. Raise
-    `LocalError` where the schema registry does not take the schema.
+    `SetupError` where the schema registry does not take the schema.
     """
     choice = random.Random(seed)
     pool = [movie for movie in range(1, movies + 1) if movie != KNOWN_MOVIE]

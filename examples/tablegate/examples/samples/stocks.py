@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from tablegate.examples.samples.event import Event, numbers
+from tablegate.examples.samples.events import Event, numbers
 
 TOPIC = "stock_ticks"
 TOPICS = {TOPIC: 2}

@@ -1,6 +1,6 @@
 """Actions of each browser in windows of 5 s, one each 2 s."""
 
-from tablegate.jobs.table import Json, Mode, Source, Table, Window
+from tablegate.jobs import Json, Mode, Source, Table, Window
 
 TABLE = Table(
     name="action_counts",

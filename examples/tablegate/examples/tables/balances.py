@@ -1,6 +1,6 @@
 """Balance per customer: the exact sum of what was added."""
 
-from tablegate.jobs.table import Avro, Mode, Source, Table, Text
+from tablegate.jobs import Avro, Mode, Source, Table, Text
 
 FUNDS_ADDED_SCHEMA = """{
   "type": "record",

@@ -1,6 +1,6 @@
 """Customers: prospect, account and enrichment of one id, joined."""
 
-from tablegate.jobs.table import Json, Latest, Mode, RowOutput, Source, Table, Text
+from tablegate.jobs import Json, Latest, Mode, RowOutput, Source, Table, Text
 
 TABLE = Table(
     name="customers",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from tablegate.jobs.table import Json, Mode, Processor, RowOutput, Source, Table, Text
+from tablegate.jobs import Json, Mode, Processor, RowOutput, Source, Table, Text
 
 POPULAR_VIEWS = 1_000
 

@@ -1,6 +1,6 @@
 """Average rating per movie."""
 
-from tablegate.jobs.table import Avro, Double, Long, Mode, RowOutput, Source, Table
+from tablegate.jobs import Avro, Double, Long, Mode, RowOutput, Source, Table
 
 RATING_SCHEMA = """{
   "type": "record",

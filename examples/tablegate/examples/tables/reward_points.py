@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tablegate.jobs.table import (
+from tablegate.jobs import (
     Avro,
     Bytes,
     Json,

@@ -1,6 +1,6 @@
 """Newest price of some stocks: a topic that is a table, and a view of it."""
 
-from tablegate.jobs.table import Latest, Mode, Source, Table, Text
+from tablegate.jobs import Latest, Mode, Source, Table, Text
 
 TABLE = Table(
     name="stock_ticks",

@@ -1,6 +1,6 @@
 """Browsers that act often and have not passed a captcha."""
 
-from tablegate.jobs.table import Join, Json, Latest, Mode, Source, Table, Text
+from tablegate.jobs import Join, Json, Latest, Mode, Source, Table, Text
 
 TABLE = Table(
     name="suspicious_browsers",

@@ -1,324 +1,122 @@
-"""Ask a gateway about any contract: what it serves comes by reflection, so no generated code is needed."""
+"""The commands that read tables: get, range, scan, subscribe, tables."""
 
 import json
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated
 
-import grpc
-from google.protobuf import json_format
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+import typer
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tablegate.gateway.contract.binder.binder import bind
-from tablegate.gateway.contract.catalogue import (
-    BatchGetQuery,
-    Catalogue,
-    GetQuery,
-    Query,
-    RangeQuery,
-    ScanQuery,
-    SubscribeQuery,
-)
-from tablegate.v1 import query_pb2
-from tablegate.v1 import status_pb2 as gateway_status_pb2
+from tablegate.gateway.cli import show
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, gateway_at
+from tablegate.gateway.cli.errors import fail
 
-from tablegate.client import Subscription, TokenStore, subscribe
-
-CALL_TIMEOUT_S = 10.0  # a person waits
-CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is two minutes: a person is gone by then
-STATUS_PATH = "/tablegate.v1.GatewayService/GetStatus"
-EXPLAIN_PATH = "/tablegate.v1.GatewayService/Explain"
-HTTPS = "https://"
-_TARGET = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
-_PORT_MAX = 65_535
+TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
+Fields = Annotated[
+    list[str] | None, typer.Argument(help="Fields of the request, as field=value.", metavar="FIELD=VALUE...")
+]
 
 
-class AskError(Exception):
-    """What to tell the user, in one sentence."""
-
-
-def _explain(error: grpc.RpcError, address: str) -> AskError:
-    code, text = error.code(), error.details() or ""
-    if code is grpc.StatusCode.UNAVAILABLE and _reason(error) is None:
-        why = text.rpartition("last error: ")[2]
-        return AskError(
-            f"no gateway answers at {address} ({why}): start one with `tablegate serve`, or name it with --address, "
-            f"as {HTTPS}HOST:PORT where it speaks TLS"
-        )
-    reason = _reason(error)
-    return AskError(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
-
-
-def _reason(error: grpc.RpcError) -> str | None:
-    trailers: Any = error.trailing_metadata() or ()
-    for name, value in trailers:
-        if name == "grpc-status-details-bin":
-            for detail in status_pb2.Status.FromString(value).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info):
-                    return str(info.reason)
-    return None
-
-
-@contextmanager
-def _explained(address: str) -> Iterator[None]:
+def _print_rows(rows: Iterable[Message], *, as_json: bool) -> None:
     try:
-        yield
-    except grpc.RpcError as error:
-        raise _explain(error, address) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """Whom a TLS client trusts, and how it shows who it is: paths of PEM files. Without a CA: those of gRPC itself."""
-
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Return them as a channel takes them; raise `AskError` where a file cannot be read."""
-        if (self.certificate is None) != (self.key is None):
-            raise AskError("a client's certificate needs its key: give both --cert and --key")
-        contents: list[bytes | None] = []
-        for path in (self.ca, self.key, self.certificate):
-            try:
-                contents.append(None if path is None else path.read_bytes())
-            except OSError as error:
-                raise AskError(f'"{path}" cannot be read: {error.strerror}; check the path') from None
-        return grpc.ssl_channel_credentials(*contents)
-
-
-NO_TRUST = Trust()
-
-
-class Gateway:
-    """A gateway and the catalogue it serves. Raises `AskError` with a sentence for the user.
-
-    `address`: host:port, or https://host:port where it speaks TLS.
-    """
-
-    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
-        self.address = address
-        target = address.removeprefix(HTTPS).removeprefix("http://").removesuffix("/")
-        found = _TARGET.fullmatch(target)
-        if found is None or not 0 < int(found[1]) <= _PORT_MAX:
-            raise AskError(f'"{address}" is no address: give HOST:PORT, or {HTTPS}HOST:PORT where it speaks TLS')
-        if not address.startswith(HTTPS) and trust == NO_TRUST:
-            self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
+        if as_json:
+            for row in rows:
+                print(json.dumps(show.to_dict(row)), flush=True)
         else:
-            self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
-        self._catalogue: Catalogue | None = None
+            show.rows(list(rows))
+    except AskError as error:
+        fail(error)
 
-    def __enter__(self) -> "Gateway":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
+def get(table: TableName, fields: Fields = None, address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Get the row of a key: [bold]tablegate get ratings movie_id=362[/bold]. Repeat a column to get several rows."""
+    with gateway_at(address) as gateway:
+        _print_rows(gateway.get(table, fields or []), as_json=as_json)
 
-    def status(self) -> gateway_status_pb2.GetStatusResponse:
-        """Return what the gateway says of itself."""
-        request = gateway_status_pb2.GetStatusRequest()
-        answer: gateway_status_pb2.GetStatusResponse = self._call(
-            STATUS_PATH, request, gateway_status_pb2.GetStatusResponse
-        )
-        return answer
 
-    def explain(self, method: str, request: str) -> gateway_status_pb2.ExplainResponse:
-        """Return who would answer a request, which is given as JSON."""
-        asked = gateway_status_pb2.ExplainRequest(method=method, json=request)
-        answer: gateway_status_pb2.ExplainResponse = self._call(EXPLAIN_PATH, asked, gateway_status_pb2.ExplainResponse)
-        return answer
+def range_(
+    table: TableName,
+    fields: Fields = None,
+    limit: Annotated[int | None, typer.Option(help="Print at most this many rows.", min=1)] = 50,
+    descending: Annotated[bool, typer.Option("--descending", help="Start with the highest key.")] = False,
+    address: Address = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """List rows in key order: [bold]tablegate range ratings movie_id_from=300 --limit 10[/bold]."""
+    with gateway_at(address) as gateway:
+        _print_rows(gateway.range(table, fields or [], limit=limit, descending=descending), as_json=as_json)
 
-    def catalogue(self) -> Catalogue:
-        """Return the contracts that the gateway served when first asked, bound as the gateway binds them."""
-        if self._catalogue is None:
-            with _explained(self.address):
-                self._catalogue = bind(FileDescriptorSet(file=self._files()))
-        return self._catalogue
 
-    def _files(self) -> list[FileDescriptorProto]:
-        request = reflection_pb2.ServerReflectionRequest
-        services = self._reflect([request(list_services="")])[0].list_services_response.service
-        names = [service.name for service in services if not service.name.startswith(("grpc.", "tablegate.v1."))]
-        found: dict[str, FileDescriptorProto] = {}
-        wanted = [request(file_containing_symbol=name) for name in names]
-        while wanted:
-            for answer in self._reflect(wanted):
-                for raw in answer.file_descriptor_response.file_descriptor_proto:
-                    file = FileDescriptorProto.FromString(raw)
-                    found[file.name] = file
-            missing = {name for file in found.values() for name in file.dependency} - found.keys()
-            wanted = [request(file_by_filename=name) for name in sorted(missing)]
-        return _dependencies_first(found)
+def scan(
+    table: TableName,
+    fields: Fields = None,
+    limit: Annotated[int | None, typer.Option(help="Print at most this many rows. Default: all rows.", min=1)] = None,
+    address: Address = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
+    with gateway_at(address) as gateway:
+        _print_rows(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
 
-    def _reflect(self, requests: Sequence[Any]) -> list[Any]:
-        stub = reflection_pb2_grpc.ServerReflectionStub(self._channel)
+
+def subscribe(
+    table: TableName,
+    fields: Fields = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the position of the last printed event in this file, and continue there. After a crash some "
+            "events may come twice; none is lost.",
+            metavar="FILE",
+        ),
+    ] = None,
+    changes_only: Annotated[
+        bool, typer.Option("--changes-only", help="Show only changes from now on, without the current rows.")
+    ] = False,
+    address: Address = LOCAL,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object per line. This is the default if stdout is not a terminal.",
+            envvar="TABLEGATE_JSON",
+        ),
+    ] = False,
+) -> None:
+    """Follow a table until Ctrl-C: [bold]tablegate subscribe ratings[/bold], or one row: [bold]… movie_id=362[/bold].
+
+    A terminal shows the rows and highlights the latest changes. If not all rows fit, it shows those that changed last.
+    The command keeps all rows in memory.
+
+    A pipe gets one event per line:
+    upsert        a row is new or has changed
+    delete        the row of a key is gone
+    reset         drop all rows: a snapshot begins
+    catching_up   the rows so far are incomplete
+    current       the rows are complete, as of as_of_time
+    disconnected  the stream broke; the command reconnects and resumes
+    """
+    from tablegate.gateway.cli.subscribe import follow
+
+    as_lines = as_json or not sys.stdout.isatty()
+    with gateway_at(address) as gateway:
         try:
-            return list(stub.ServerReflectionInfo(iter(requests), timeout=CALL_TIMEOUT_S))
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise AskError(
-                    f"the gateway at {self.address} does not tell its contracts: start it with --reflection"
-                ) from None
-            raise
-
-    def get(self, table: str, arguments: Sequence[str]) -> Iterator[Message]:
-        """Yield the row of the key; or of several keys, where a column is given more than once."""
-        catalogue = self.catalogue()
-        if max(Counter(argument.partition("=")[0] for argument in arguments).values(), default=0) > 1:
-            yield from self._batch_get(catalogue, table, arguments)
-            return
-        query = _query(catalogue, table, GetQuery, "Get")
-        response = self._unary(query, _message(query.request_class(), _fields(arguments)))
-        if response.HasField(query.row.name):
-            yield getattr(response, query.row.name)
-
-    def _batch_get(self, catalogue: Catalogue, table: str, arguments: Sequence[str]) -> Iterator[Message]:
-        query = _query(catalogue, table, BatchGetQuery, "BatchGet")
-        columns: dict[str, list[str]] = {}
-        for argument in arguments:
-            for name, value in _fields([argument]).items():
-                columns.setdefault(name, []).append(value)
-        if len({len(values) for values in columns.values()}) > 1:
-            raise AskError("each key column must be given the same number of times")
-        keys: list[Any] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if not query.key_fields:
-            keys = [key for column in columns.values() for key in column]
-        response = self._unary(query, _message(query.request_class(), {query.keys.name: keys}))
-        for result in getattr(response, query.results.name):
-            if result.HasField(query.found.name):
-                yield getattr(result, query.found.name)
-
-    def range(self, table: str, arguments: Sequence[str], *, limit: int | None, descending: bool) -> Iterator[Message]:
-        """Yield rows in key order, page after page, at most `limit`."""
-        query = _query(self.catalogue(), table, RangeQuery, "Range")
-        request: Any = _message(query.request_class(), _fields(arguments))
-        if descending:
-            if query.order is None:
-                raise AskError(f'the Range of table "{table}" has no order field: leave out --descending')
-            setattr(request, query.order.name, query_pb2.ORDER_DESCENDING)
-        left = limit
-        while left is None or left > 0:
-            setattr(request, query.page_size.name, left if left is not None else query.max_page_size)
-            response = self._unary(query, request)
-            rows = getattr(response, query.rows.name)
-            yield from rows
-            token = getattr(response, query.next_page_token.name)
-            if not token:
-                return
-            setattr(request, query.page_token.name, token)
-            left = None if left is None else left - len(rows)
-
-    def scan(self, table: str, arguments: Sequence[str], *, limit: int | None) -> Iterator[Message]:
-        """Yield every row that passes the filters, at most `limit`."""
-        query = _query(self.catalogue(), table, ScanQuery, "Scan")
-        request = _message(query.request_class(), _fields(arguments))
-        call = self._channel.unary_stream(
-            query.path,
-            request_serializer=query.request_class.SerializeToString,
-            response_deserializer=query.response_class.FromString,
-        )
-        given = 0
-        with _explained(self.address):
-            stream: Any = call(request)
-            for response in stream:
-                for row in getattr(response, query.rows.name):
-                    if limit is not None and given >= limit:
-                        stream.cancel()
-                        return
-                    given += 1
-                    yield row
-
-    def subscribe(
-        self, table: str, arguments: Sequence[str], *, tokens: TokenStore, changes_only: bool
-    ) -> Subscription:
-        """Return the rows and then their changes, from where `tokens` says; it raises `SubscribeError` itself.
-
-        `changes_only`: without a token there are no rows at first.
-        """
-        query = _query(self.catalogue(), table, SubscribeQuery, "Subscribe")
-        request = _message(query.request_class(), _fields(arguments))
-        if changes_only:
-            getattr(request, query.subscribe_options.name).start = query_pb2.SUBSCRIBE_START_LIVE
-        method = self._channel.unary_stream(
-            query.path,
-            request_serializer=query.request_class.SerializeToString,
-            response_deserializer=query.response_class.FromString,
-        )
-        return subscribe(method, request, token_store=tokens)
-
-    def _unary(self, query: Query, request: Message) -> Any:
-        return self._call(query.path, request, query.response_class)
-
-    def _call(self, path: str, request: Message, response_class: type[Message]) -> Any:
-        call = self._channel.unary_unary(
-            path,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response_class.FromString,
-        )
-        with _explained(self.address):
-            return call(request, timeout=CALL_TIMEOUT_S)
+            follow(gateway, table, fields or [], as_json=as_lines, resume=resume, changes_only=changes_only)
+        except AskError as error:
+            fail(error)
 
 
-def _dependencies_first(files: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
-    ordered: dict[str, FileDescriptorProto] = {}
-
-    def add(name: str) -> None:
-        if name not in ordered:
-            for dependency in files[name].dependency:
-                add(dependency)
-            ordered[name] = files[name]
-
-    for name in sorted(files):
-        add(name)
-    return list(ordered.values())
-
-
-Q = TypeVar("Q", bound=Query)
-
-
-def _query(catalogue: Catalogue, table: str, kind: type[Q], word: str) -> Q:
-    if table not in catalogue.tables:
-        known = ", ".join(sorted(catalogue.tables))
-        raise AskError(f'no table "{table}" here: there are {known}')
-    for query in catalogue.queries.values():
-        if isinstance(query, kind) and query.table.name == table:
-            return query
-    raise AskError(f'the contract of table "{table}" has no {word}: add a method with that query, or use another')
-
-
-def _fields(arguments: Iterable[str]) -> dict[str, str]:
-    fields = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or not name:
-            raise AskError(f'"{argument}" is no argument: write field=value')
-        fields[name] = value
-    return fields
-
-
-def _message(message: Message, fields: dict[str, Any]) -> Message:
-    """Fill `message` from texts, as protobuf's JSON reads them; bools and JSON values too."""
-    known = {field.name: field for field in message.DESCRIPTOR.fields}
-    for name, value in fields.items():
-        if name not in known:
-            raise AskError(f'{message.DESCRIPTOR.name} has no field "{name}": it has {", ".join(known)}')
-        field = known[name]
-        if isinstance(value, str) and (field.type == field.TYPE_BOOL or value.startswith(("{", "["))):
-            try:
-                fields[name] = json.loads(value)
-            except ValueError:
-                raise AskError(
-                    f'field "{name}": "{value}" is not a {"bool" if field.type == 8 else "JSON value"}'
-                ) from None
-    try:
-        return json_format.ParseDict(fields, message)
-    except json_format.ParseError as error:
-        raise AskError(str(error).splitlines()[0]) from None
+def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
+    """Show the tables of a gateway, their keys, and the methods that read them."""
+    with gateway_at(address) as gateway:
+        try:
+            catalogue, status = gateway.catalogue(), gateway.status()
+        except AskError as error:
+            fail(error)
+    described = show.describe_tables(catalogue, status)
+    if as_json:
+        for table in described:
+            print(json.dumps(table))
+    else:
+        show.tables(described)

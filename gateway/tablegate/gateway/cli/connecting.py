@@ -1,10 +1,41 @@
-"""How commands reach a gateway."""
+"""How commands reach a gateway, and ask it about any contract.
 
-from typing import Annotated
+`Gateway` learns by gRPC reflection which tables, queries and message types are served, binds them as the gateway itself
+does, and builds messages from them at run time. So the command line needs neither a contract nor generated code.
+"""
 
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import grpc
 import typer
-from tablegate.gateway.cli.ask import NO_TRUST, AskError, Gateway, Trust
-from tablegate.gateway.cli.failing import fail
+from google.protobuf import json_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tablegate.gateway.cli.errors import fail
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import (
+    BatchGetQuery,
+    Catalogue,
+    GetQuery,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    SubscribeQuery,
+)
+from tablegate.v1 import query_pb2
+from tablegate.v1 import status_pb2 as gateway_status_pb2
+
+if TYPE_CHECKING:  # the client need not be installed
+    from tablegate.client import Subscription, TokenStore
 
 LOCAL = "127.0.0.1:50051"
 
@@ -12,20 +43,324 @@ Address = Annotated[
     str,
     typer.Option(help="Gateway to ask; https://HOST:PORT for TLS.", envvar="TABLEGATE_ADDRESS", metavar="HOST:PORT"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object per line, for pipes.", envvar="TABLEGATE_JSON")
+]
+
+CALL_TIMEOUT_S = 10.0  # a person waits
+CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2_000),)  # gRPC's own is two minutes: a person is gone by then
+STATUS_PATH = "/tablegate.v1.GatewayService/GetStatus"
+EXPLAIN_PATH = "/tablegate.v1.GatewayService/Explain"
+HTTPS = "https://"
+_TARGET = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_PORT_MAX = 65_535
+
+
+class AskError(Exception):
+    """A question that got no answer; the message is one sentence for the user."""
+
+
+def _ask_error(error: grpc.RpcError, address: str) -> AskError:
+    code, text = error.code(), error.details() or ""
+    reason = _reason(error)
+    if code is grpc.StatusCode.UNAVAILABLE and reason is None:
+        why = text.rpartition("last error: ")[2]
+        return AskError(
+            f"no gateway answers at {address} ({why}): start one with `tablegate serve`, or name it with --address; "
+            f"use {HTTPS}HOST:PORT if it speaks TLS"
+        )
+    return AskError(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
+
+
+def _reason(error: grpc.RpcError) -> str | None:
+    """Return the reason that the gateway gave, None if the error is not the gateway's own."""
+    trailers: Any = error.trailing_metadata() or ()
+    for name, value in trailers:
+        if name == "grpc-status-details-bin":
+            for detail in status_pb2.Status.FromString(value).details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info):
+                    return str(info.reason)
+    return None
+
+
+@contextmanager
+def _ask_errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _ask_error(error, address) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Which CA a TLS client trusts, and which certificate it shows: paths of PEM files.
+
+    Without a CA, gRPC's own are trusted.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return the credentials for a channel; raise `AskError` if a file cannot be read."""
+        if (self.certificate is None) != (self.key is None):
+            raise AskError("a client certificate needs its key: give both --cert and --key")
+        contents: list[bytes | None] = []
+        for path in (self.ca, self.key, self.certificate):
+            try:
+                contents.append(None if path is None else path.read_bytes())
+            except OSError as error:
+                raise AskError(f'"{path}" cannot be read: {error.strerror}; check the path') from None
+        return grpc.ssl_channel_credentials(*contents)
+
+
+NO_TRUST = Trust()
+
 
 _trust = NO_TRUST
 
 
 def use_trust(trust: Trust) -> None:
-    """Trust those that `trust` says, from now on."""
+    """Connect with these files from now on."""
     global _trust
     _trust = trust
 
 
-def gateway_at(address: str) -> Gateway:
-    """Return the gateway at an address; end the command with a sentence where the files of TLS cannot be read."""
+def gateway_at(address: str) -> "Gateway":
+    """Return the gateway at an address; end the command with one sentence if a TLS file cannot be read."""
     try:
         return Gateway(address, _trust)
     except AskError as error:
         fail(error)
+
+
+class Gateway:
+    """A gateway and the catalogue that it serves. Its methods raise `AskError`.
+
+    `address`: host:port, or https://host:port if it speaks TLS.
+    """
+
+    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
+        self.address = address
+        target = address.removeprefix(HTTPS).removeprefix("http://").removesuffix("/")
+        found = _TARGET.fullmatch(target)
+        if found is None or not 0 < int(found[1]) <= _PORT_MAX:
+            raise AskError(f'"{address}" is not an address: give HOST:PORT, or {HTTPS}HOST:PORT for TLS')
+        if not address.startswith(HTTPS) and trust == NO_TRUST:
+            self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
+        self._catalogue: Catalogue | None = None
+
+    def __enter__(self) -> "Gateway":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def status(self) -> gateway_status_pb2.GetStatusResponse:
+        """Return the status of the gateway."""
+        request = gateway_status_pb2.GetStatusRequest()
+        answer: gateway_status_pb2.GetStatusResponse = self._call(
+            STATUS_PATH, request, gateway_status_pb2.GetStatusResponse
+        )
+        return answer
+
+    def explain(self, method: str, request: str) -> gateway_status_pb2.ExplainResponse:
+        """Return which gateway would answer a request, given as JSON."""
+        asked = gateway_status_pb2.ExplainRequest(method=method, json=request)
+        answer: gateway_status_pb2.ExplainResponse = self._call(EXPLAIN_PATH, asked, gateway_status_pb2.ExplainResponse)
+        return answer
+
+    def catalogue(self) -> Catalogue:
+        """Return the catalogue that the gateway serves. It is fetched once."""
+        if self._catalogue is None:
+            with _ask_errors(self.address):
+                self._catalogue = bind(FileDescriptorSet(file=self._files()))
+        return self._catalogue
+
+    def _files(self) -> list[FileDescriptorProto]:
+        request = reflection_pb2.ServerReflectionRequest
+        services = self._reflect([request(list_services="")])[0].list_services_response.service
+        names = [service.name for service in services if not service.name.startswith(("grpc.", "tablegate.v1."))]
+        found: dict[str, FileDescriptorProto] = {}
+        wanted = [request(file_containing_symbol=name) for name in names]
+        while wanted:
+            for answer in self._reflect(wanted):
+                for raw in answer.file_descriptor_response.file_descriptor_proto:
+                    file = FileDescriptorProto.FromString(raw)
+                    found[file.name] = file
+            missing = {name for file in found.values() for name in file.dependency} - found.keys()
+            wanted = [request(file_by_filename=name) for name in sorted(missing)]
+        return _dependencies_first(found)
+
+    def _reflect(self, requests: Sequence[Any]) -> list[Any]:
+        stub = reflection_pb2_grpc.ServerReflectionStub(self._channel)
+        try:
+            return list(stub.ServerReflectionInfo(iter(requests), timeout=CALL_TIMEOUT_S))
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise AskError(
+                    f"the gateway at {self.address} does not publish its contracts: start it with --reflection"
+                ) from None
+            raise
+
+    def get(self, table: str, arguments: Sequence[str]) -> Iterator[Message]:
+        """Yield the row of the key, or of several keys if a column is given more than once."""
+        catalogue = self.catalogue()
+        if max(Counter(argument.partition("=")[0] for argument in arguments).values(), default=0) > 1:
+            yield from self._batch_get(catalogue, table, arguments)
+            return
+        query = _query(catalogue, table, GetQuery, "Get")
+        response = self._unary(query, _message(query.request_class(), _fields(arguments)))
+        if response.HasField(query.row.name):
+            yield getattr(response, query.row.name)
+
+    def _batch_get(self, catalogue: Catalogue, table: str, arguments: Sequence[str]) -> Iterator[Message]:
+        query = _query(catalogue, table, BatchGetQuery, "BatchGet")
+        columns: dict[str, list[str]] = {}
+        for argument in arguments:
+            for name, value in _fields([argument]).items():
+                columns.setdefault(name, []).append(value)
+        if len({len(values) for values in columns.values()}) > 1:
+            raise AskError("each key column must be given the same number of times")
+        keys: list[Any] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if not query.key_fields:
+            keys = [key for column in columns.values() for key in column]
+        response = self._unary(query, _message(query.request_class(), {query.keys.name: keys}))
+        for result in getattr(response, query.results.name):
+            if result.HasField(query.found.name):
+                yield getattr(result, query.found.name)
+
+    def range(self, table: str, arguments: Sequence[str], *, limit: int | None, descending: bool) -> Iterator[Message]:
+        """Yield at most `limit` rows in key order, page by page."""
+        query = _query(self.catalogue(), table, RangeQuery, "Range")
+        request: Any = _message(query.request_class(), _fields(arguments))
+        if descending:
+            if query.order is None:
+                raise AskError(f'the Range of table "{table}" has no order field: remove --descending')
+            setattr(request, query.order.name, query_pb2.ORDER_DESCENDING)
+        remaining = limit
+        while remaining is None or remaining > 0:
+            setattr(request, query.page_size.name, remaining if remaining is not None else query.max_page_size)
+            response = self._unary(query, request)
+            rows = getattr(response, query.rows.name)
+            yield from rows
+            token = getattr(response, query.next_page_token.name)
+            if not token:
+                return
+            setattr(request, query.page_token.name, token)
+            remaining = None if remaining is None else remaining - len(rows)
+
+    def scan(self, table: str, arguments: Sequence[str], *, limit: int | None) -> Iterator[Message]:
+        """Yield at most `limit` of the rows that pass the filters."""
+        query = _query(self.catalogue(), table, ScanQuery, "Scan")
+        request = _message(query.request_class(), _fields(arguments))
+        call = self._channel.unary_stream(
+            query.path,
+            request_serializer=query.request_class.SerializeToString,
+            response_deserializer=query.response_class.FromString,
+        )
+        yielded = 0
+        with _ask_errors(self.address):
+            stream: Any = call(request)
+            for response in stream:
+                for row in getattr(response, query.rows.name):
+                    if limit is not None and yielded >= limit:
+                        stream.cancel()
+                        return
+                    yielded += 1
+                    yield row
+
+    def subscribe(
+        self, table: str, arguments: Sequence[str], *, tokens: "TokenStore", changes_only: bool
+    ) -> "Subscription":
+        """Return a subscription that resumes at the token in `tokens`. Iterating it raises `SubscribeError`.
+
+        `changes_only`: without a token, start with no snapshot.
+        """
+        from tablegate.client import subscribe
+
+        query = _query(self.catalogue(), table, SubscribeQuery, "Subscribe")
+        request = _message(query.request_class(), _fields(arguments))
+        if changes_only:
+            getattr(request, query.subscribe_options.name).start = query_pb2.SUBSCRIBE_START_LIVE
+        method = self._channel.unary_stream(
+            query.path,
+            request_serializer=query.request_class.SerializeToString,
+            response_deserializer=query.response_class.FromString,
+        )
+        return subscribe(method, request, token_store=tokens)
+
+    def _unary(self, query: Query, request: Message) -> Any:
+        return self._call(query.path, request, query.response_class)
+
+    def _call(self, path: str, request: Message, response_class: type[Message]) -> Any:
+        call = self._channel.unary_unary(
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_class.FromString,
+        )
+        with _ask_errors(self.address):
+            return call(request, timeout=CALL_TIMEOUT_S)
+
+
+def _dependencies_first(files: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
+    ordered: dict[str, FileDescriptorProto] = {}
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            for dependency in files[name].dependency:
+                add(dependency)
+            ordered[name] = files[name]
+
+    for name in sorted(files):
+        add(name)
+    return list(ordered.values())
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+def _query(catalogue: Catalogue, table: str, kind: type[Q], word: str) -> Q:
+    if table not in catalogue.tables:
+        known = ", ".join(sorted(catalogue.tables))
+        raise AskError(f'this gateway has no table "{table}": it has {known}')
+    for query in catalogue.queries.values():
+        if isinstance(query, kind) and query.table.name == table:
+            return query
+    raise AskError(
+        f'the contract of table "{table}" has no {word} query: use another query, or add one to the contract'
+    )
+
+
+def _fields(arguments: Iterable[str]) -> dict[str, str]:
+    fields = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or not name:
+            raise AskError(f'"{argument}" is not an argument: write field=value')
+        fields[name] = value
+    return fields
+
+
+def _message(message: Message, fields: dict[str, Any]) -> Message:
+    """Fill `message` from texts by protobuf's JSON mapping; booleans, objects and lists are given as JSON."""
+    known = {field.name: field for field in message.DESCRIPTOR.fields}
+    for name, value in fields.items():
+        if name not in known:
+            raise AskError(f'{message.DESCRIPTOR.name} has no field "{name}": it has {", ".join(known)}')
+        field = known[name]
+        if isinstance(value, str) and (field.type == field.TYPE_BOOL or value.startswith(("{", "["))):
+            try:
+                fields[name] = json.loads(value)
+            except ValueError:
+                raise AskError(
+                    f'field "{name}": "{value}" is not a {"bool" if field.type == 8 else "JSON value"}'
+                ) from None
+    try:
+        return json_format.ParseDict(fields, message)
+    except json_format.ParseError as error:
+        raise AskError(str(error).splitlines()[0]) from None

@@ -1,4 +1,7 @@
-"""`tablegate job …`: the commands that run the PySpark jobs of tables, and look after them."""
+"""`tablegate job …`: the commands that run the PySpark jobs of tables, and look after them.
+
+This module needs tablegate-jobs. It imports Spark only in the commands that start it: that takes seconds.
+"""
 
 import json
 import os
@@ -11,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from tablegate.gateway.cli import show_jobs
-from tablegate.gateway.cli.failing import complain, fail
+from tablegate.gateway.cli.connecting import AsJson
+from tablegate.gateway.cli.errors import complain, fail
+from tablegate.jobs import Table
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
     KEEP_OLD_S,
@@ -24,10 +29,9 @@ from tablegate.jobs.arguments import (
     RegistryUrl,
     SparkLog,
 )
-from tablegate.jobs.table import Table
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
-    from tablegate.jobs.running.options import Options, Start
+    from tablegate.jobs.planning.options import Options, Start
 
 jobs = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them.")
 
@@ -46,16 +50,16 @@ Name = Annotated[
         metavar="NAME|FILE",
     ),
 ]
-Every = Annotated[bool, typer.Option("--all", help="All example tables.")]
+Every = Annotated[bool, typer.Option("--all", help="All example tables.", envvar="TABLEGATE_JOB_ALL")]
 
 
 def _named(names: list[str] | None, *, every: bool) -> list[str]:
     from tablegate.jobs.planning.declarations import example_names
 
     if every and names:
-        fail("tables are named beside --all: give names, or --all")
+        fail("both names and --all are given: keep one of them")
     if not every and not names:
-        fail("no table is named: give a name like ratings, or a .py file that defines TABLE, or --all")
+        fail("no table is given: give a name like ratings, a .py file that defines TABLE, or --all")
     return example_names() if every else names or []
 
 
@@ -83,9 +87,9 @@ def run(
 ) -> None:
     """Keep tables, in one Spark application: [bold]tablegate job run ratings --bootstrap 127.0.0.1:9092[/bold].
 
-    It goes on from its checkpoints, ends cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
+    The job resumes from its checkpoints, stops cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
 
     options = Options(
@@ -105,11 +109,11 @@ def run(
 def check(names: Names = None, every: Every = False, spark_log: SparkLog = None) -> None:
     """Check declarations against their contracts and Spark, without Kafka: [bold]tablegate job check shop.py[/bold].
 
-    A line for each table; exit code 1 if one is wrong. What records hold, and what topics exist, only a run can tell.
+    Print one line per table. Exit with 1 if a declaration is wrong. Only a run can check records and topics.
     """
     from tablegate.jobs.errors import JobError
-    from tablegate.jobs.planning.checks import check_session, check_table
     from tablegate.jobs.planning.declarations import load_all, load_contract
+    from tablegate.jobs.running.checks import check_session, check_table
 
     wrong = 0
     tables: list[Table] = []
@@ -144,9 +148,9 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
 @jobs.command("list")
 def list_(
     bootstrap: Bootstrap,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for pipes.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the tables of a Kafka cluster and the example tables: whether a job keeps them, and how far behind it is.
+    """Show the tables of a Kafka cluster and the example tables: whether a job runs, and how far behind it is.
 
     [bold]tablegate job list --bootstrap 127.0.0.1:9092[/bold]
     """
@@ -174,17 +178,17 @@ def rebuild(
     keep_old: KeepOld = KEEP_OLD_S,
     spark_log: SparkLog = None,
 ) -> None:
-    """Build a table anew from its sources, beside the one that is served: [bold]tablegate job rebuild ratings[/bold].
+    """Build the next generation of a table from its sources: [bold]tablegate job rebuild ratings[/bold].
 
-    For when its columns, its key or the partitions of its changelog changed.
+    Use it after a change of the columns, the key or the number of changelog partitions.
 
-    Gateways serve the old generation until the new one has all that it has.
+    Gateways serve the old generation until the new one has caught up.
 
-    A job that runs goes on with the new one by itself.
+    A running job switches to the new generation by itself.
 
-    Broken off, the same command goes on from there.
+    If the command is interrupted, run it again: it resumes.
     """
-    from tablegate.jobs.running.options import Options
+    from tablegate.jobs.planning.options import Options
 
     options = Options(
         bootstrap=bootstrap,
@@ -197,7 +201,7 @@ def rebuild(
         old_changelog_kept_s=keep_old,
     )
     with _job_errors():
-        _rebuild(name, options, lambda _: None, again=f"go on from here with tablegate job rebuild {name}")
+        _rebuild(name, options, lambda _: None, retry_hint=f"resume with tablegate job rebuild {name}")
 
 
 @jobs.command()
@@ -206,12 +210,12 @@ def seek(
     bootstrap: Bootstrap,
     time: Annotated[
         str | None,
-        typer.Option(help="Records of this time and later, for example 2026-11-21T10:00:00Z.", metavar="TIME"),
+        typer.Option(help="Read records from this time on, for example 2026-11-21T10:00:00Z.", metavar="TIME"),
     ] = None,
     offset: Annotated[
         list[str] | None,
         typer.Option(
-            help="First record to read. Repeatable; other partitions are read from their first record.",
+            help="First record to read. Repeatable. Other partitions are read from their first record.",
             metavar="TOPIC:PARTITION:OFFSET",
         ),
     ] = None,
@@ -223,21 +227,21 @@ def seek(
     keep_old: KeepOld = KEEP_OLD_S,
     spark_log: SparkLog = None,
 ) -> None:
-    """Build a table anew from a part of its sources, and switch to it.
+    """Build the next generation of a table from a part of its sources, and switch to it.
 
     [bold]tablegate job seek ratings --time 2026-11-21T10:00:00Z[/bold]
 
     [bold]tablegate job seek ratings --offset ratings:0:1200 --offset ratings:1:900[/bold]
 
-    It is a rebuild: the table forgets what came before.
+    This is a rebuild: the new generation knows nothing of earlier records.
 
-    From the very first record again: --time 1970-01-01T00:00:00Z
+    To read from the first record: --time 1970-01-01T00:00:00Z
     """
+    from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.operations import start_at_offsets, start_at_time
-    from tablegate.jobs.running.options import Options
 
     if (time is None) == (not offset):
-        fail("give either --time or --offset: where the table is to begin")
+        fail("give either --time or --offset")
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -248,21 +252,21 @@ def seek(
         spark_log=spark_log,
         old_changelog_kept_s=keep_old,
     )
-    again = "begin again with the same command"
+    retry_hint = "start again with the same command"
     with _job_errors():
         if time is not None:
             start = start_at_time(_moment(time))
-            _rebuild(name, options, lambda _: start, again=again)
+            _rebuild(name, options, lambda _: start, retry_hint=retry_hint)
         else:
             offsets = _offsets(offset or [])
-            _rebuild(name, options, lambda table: start_at_offsets(table, bootstrap, offsets), again=again)
+            _rebuild(name, options, lambda table: start_at_offsets(table, bootstrap, offsets), retry_hint=retry_hint)
 
 
 def _moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        fail(f'time "{text}" is no time: write it like 2026-11-21T10:00:00Z')
+        fail(f'time "{text}" is not a time: write it like 2026-11-21T10:00:00Z')
 
 
 def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
@@ -270,17 +274,17 @@ def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
     for word in words:
         topic, partition, offset = [*word.rsplit(":", 2), "", ""][:3]
         if not (topic and partition.isdecimal() and offset.isdecimal()):
-            fail(f'offset "{word}" is none: write it like ratings:0:1200, for topic, partition and offset')
+            fail(f'"{word}" is not an offset: write TOPIC:PARTITION:OFFSET, for example ratings:0:1200')
         if int(partition) in found.setdefault(topic, {}):
-            fail(f'offset of topic "{topic}" partition {partition} is given twice: keep one')
+            fail(f'offset of topic "{topic}" partition {partition} is given twice: remove one')
         found[topic][int(partition)] = int(offset)
     return found
 
 
-def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, again: str) -> None:
+def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, retry_hint: str) -> None:
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.handover import HandoverPhase
-    from tablegate.jobs.running.runner import rebuild_job
+    from tablegate.jobs.running.rebuild import rebuild_job
 
     table = load_table(name)
     start = start_of(table)
@@ -288,13 +292,13 @@ def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start |
         phase = rebuild_job(table, options, start, on_progress=bar.show)
     err = Console(stderr=True, soft_wrap=True, highlight=False)
     if phase is HandoverPhase.IN_PLACE:
-        err.print(f"[green]in place:[/green] table {table.name} is built anew; a job that keeps it goes on with it")
+        err.print(f"[green]in place:[/green] table {table.name} has its new generation; a running job switches to it")
         return
     if phase in (HandoverPhase.BUILDING, HandoverPhase.CAUGHT_UP):
-        go_on = again
+        next_step = retry_hint
     else:
-        go_on = f"the new generation is published; the job that keeps the table does the rest: tablegate job run {name}"
-    err.print(f"[yellow]stopped:[/yellow] {go_on}")
+        next_step = f"the new generation is published; to complete the switch: tablegate job run {name}"
+    err.print(f"[yellow]stopped:[/yellow] {next_step}")
     raise typer.Exit(1)
 
 
@@ -307,25 +311,25 @@ def reset(
     checkpoints: Checkpoints = CHECKPOINTS,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete everything that is kept of a table, after asking: [bold]tablegate job reset ratings[/bold].
+    """Delete all that is stored of a table, after a question: [bold]tablegate job reset ratings[/bold].
 
-    Gateways stop serving it until a job builds its next generation, from the first record of its sources.
+    Gateways stop serving it until a job builds its next generation from the first record of its sources.
     """
     from tablegate.jobs.planning.declarations import load_table
-    from tablegate.jobs.running.operations import delete, remains_of
+    from tablegate.jobs.running.operations import delete_artifacts, find_stored_artifacts
 
     with _job_errors():
         table = load_table(name).name if ".py" in name else name  # it need not be declared any more
-        remains = remains_of(table, bootstrap, checkpoints)
-        if remains.is_empty:
+        artifacts = find_stored_artifacts(table, bootstrap, checkpoints)
+        if artifacts.is_empty:
             fail(
-                f'nothing is kept of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name, or these'
+                f'nothing is stored of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name or these'
             )
-        for line in show_jobs.remains(remains):
+        for line in show_jobs.remains(artifacts):
             typer.echo(line)
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)
-        delete(remains, bootstrap)
-    typer.echo("deleted; the next tablegate job run builds its next generation, from the first record")
-    if remains.remote is not None:
-        typer.echo(f"before that, delete {remains.remote}: what is not on this machine is left alone", err=True)
+        delete_artifacts(artifacts, bootstrap)
+    typer.echo("deleted; the next tablegate job run builds a new generation from the first record")
+    if artifacts.remote is not None:
+        typer.echo(f"before that, delete {artifacts.remote}: this command deletes only files of this machine", err=True)

@@ -3,7 +3,7 @@
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.placement import takes_part
 from tablegate.gateway.contract.types import Partition
-from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, HeldTable
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, TableAnnouncement
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 
 
@@ -54,7 +54,7 @@ def _is_whole(table: TableStatus, directory: Directory) -> bool:
     return all(len(peers) >= count for peers in live)
 
 
-def _takes_part(held: HeldTable, generation: int) -> bool:
+def _takes_part(held: TableAnnouncement, generation: int) -> bool:
     return takes_part(
         generation,
         serving=held.serving.generation,

@@ -12,7 +12,7 @@ from tablegate.jobs.table import Mode, Table
 
 if TYPE_CHECKING:  # they import Spark
     from tablegate.jobs.running.operations import StoredArtifacts, TableState
-    from tablegate.jobs.running.runner import RebuildProgress
+    from tablegate.jobs.running.rebuild import RebuildProgress
 
 LOG_EVERY_S = 5.0
 MODES = {Mode.REALTIME: "Real-time Mode", Mode.MICROBATCH: "micro-batches"}
@@ -127,7 +127,7 @@ class RebuildBar:
         )
 
     def _log(self, progress: "RebuildProgress") -> None:
-        from tablegate.jobs.running.log import log
+        from tablegate.jobs.log import log
 
         read = progress.records, progress.records_total
         now_s = time.monotonic()

@@ -14,9 +14,12 @@ from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, ReplicaP
 from tablegate.v1.status_pb2 import (
     ExplainResponse,
     GatewayStatus,
+    GenerationState,
     GetStatusResponse,
     PartitionRoute,
+    PartitionState,
     PartitionStatus,
+    TableState,
     TableStatus,
 )
 
@@ -77,7 +80,7 @@ def _phase(phase: ReplicaPhase) -> str:
 
 
 def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None:
-    state = "[green]serving[/green]" if is_served else "[yellow]not serving[/yellow]"
+    state = "[green]serving[/green]" if is_served else f"[yellow]not serving[/yellow]{_unserved_state(table)}"
     OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
     if table.manifest.generation:
         topic = table.manifest.changelog_topic  # not known of what only the others have
@@ -87,6 +90,11 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
         OUT.print(f"  {table.problem}")
     elif not table.manifest.generation:
         OUT.print("  its job has published no manifest yet, or Kafka was never reached")
+    for each in table.generations:
+        if each.state != GenerationState.GENERATION_STATE_SERVING:
+            name = _name(GenerationState.Name(each.state), "GENERATION_STATE_")
+            why = f": {each.waits_for}" if each.waits_for and each.waits_for != table.problem else ""
+            OUT.print(f"  generation {each.generation} is {name}{why}")
     if table.restore_rows_per_second:
         left_s = table.restore_seconds_left
         OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
@@ -96,8 +104,25 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
         _print(_own_partitions(table))
 
 
+def _unserved_state(table: TableStatus) -> str:
+    """Return the state of a table that is not served whole; "" of a gateway of an earlier version."""
+    if table.state in (TableState.TABLE_STATE_UNSPECIFIED, TableState.TABLE_STATE_SERVING):
+        return ""
+    return f" ({_name(TableState.Name(table.state), 'TABLE_STATE_')})"
+
+
+def _partition_state(partition: PartitionStatus) -> str:
+    if not partition.state:  # of a gateway of an earlier version
+        return _phase(partition.phase)
+    return _name(PartitionState.Name(partition.state), "PARTITION_STATE_")
+
+
+def _name(value: str, prefix: str) -> str:
+    return value.removeprefix(prefix).lower().replace("_", " ")
+
+
 def _own_partitions(table: TableStatus) -> Table:
-    shown = _columns((), ("partition",), ("phase",), ("next offset", "end offset", "lag", "staleness"))
+    shown = _columns((), ("partition",), ("state",), ("next offset", "end offset", "lag", "staleness"))
     for partition in table.partitions:
         shown.add_row(str(partition.partition), *_progress(partition))
     return shown
@@ -130,10 +155,10 @@ def _coming(table: str, directory: Directory) -> dict[int, list[str]]:
 
 
 def _progress(partition: PartitionStatus) -> Sequence[str]:
-    """Return phase, next offset, end offset, lag and staleness."""
+    """Return state, next offset, end offset, lag and staleness."""
     staleness_s = time.time() - partition.as_of_time.ToMilliseconds() / 1000
     return (
-        _phase(partition.phase),
+        _partition_state(partition),
         str(partition.next_offset),
         str(partition.end_offset),
         str(max(partition.end_offset - partition.next_offset, 0)),

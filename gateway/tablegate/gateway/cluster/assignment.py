@@ -1,4 +1,4 @@
-"""What this gateway is to have of each table: all of it where it stands alone, else its share."""
+"""Which partitions of each table this gateway is to have: all where it stands alone, else its part of the cluster's."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,10 +6,10 @@ from tablegate.gateway.contract.types import Partition
 from typing_extensions import override
 
 
-class Older(NamedTuple):
+class OlderGeneration(NamedTuple):
     """An older generation of a table that other gateways answer from, or are about to: nothing of it need be LIVE.
 
-    `is_whole`: each of its partitions is answered by one of them that is not about to go.
+    `is_whole`: each of its partitions is answered by one of them that is not draining.
     """
 
     generation: int
@@ -19,7 +19,7 @@ class Older(NamedTuple):
 
 
 class Assignment(Protocol):
-    """Says which partitions are to be here. One thread. `version` is another one when other answers are to be had."""
+    """Assigns partitions to this gateway. One thread. `version` changes whenever other answers may be had."""
 
     @property
     def version(self) -> int:
@@ -33,13 +33,13 @@ class Assignment(Protocol):
     def is_ready(self) -> bool:
         """Return whether anything may be followed yet."""
 
-    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+    def assigned(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
         """Return the partitions of a generation of a table that are to be here; None while that is not known."""
 
-    def is_elsewhere(
+    def is_live_elsewhere(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
-        """Return whether all that are to have a partition do, and live, so that it need not be here.
+        """Return whether all gateways that are to have a partition do, and are alive, so that it need not be here.
 
         They have it where it is LIVE in `generation` or a newer one; with `is_served`, where they answer from it.
         """
@@ -52,23 +52,23 @@ class Assignment(Protocol):
     def heard_beat(self) -> int:
         """Return the number of the newest announcement of ours that the others can have heard."""
 
-    def lack(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
-        """Return what the other gateways lack for `new` to take the place of generation `old`; None: nothing.
+    def unmet_requirement(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
+        """Return what the other gateways need before `new` takes the place of generation `old`; None: nothing.
 
         `has_part`: whether a partition of `old` is here, to tell when `new` is as far.
         """
 
-    def older(self, table: str, *, new: int) -> Older | None:
+    def older_generation(self, table: str, *, new: int) -> OlderGeneration | None:
         """Return the newest generation before `new` that other living gateways answer from; None: there is none.
 
-        Those that refuse `new` do not count: they never switch to it, and their contract asks for rows in another way.
+        Those that refuse `new` do not count: they never switch to it, and their contract reads rows in another way.
         """
 
-    def is_due(self, table: str, *, new: int) -> bool:
-        """Return whether another living gateway answers from generation `new` or a newer one, or is ready to."""
+    def is_switch_due(self, table: str, *, new: int) -> bool:
+        """Return whether another living gateway answers from generation `new` or a newer one."""
 
 
-class Alone(Assignment):
+class SoleGateway(Assignment):
     """Everything is here."""
 
     version = 0
@@ -77,23 +77,23 @@ class Alone(Assignment):
     next_beat = heard_beat = 0
 
     @override
-    def wanted(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
+    def assigned(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
         return frozenset(Partition(number) for number in range(partition_count))
 
     @override
-    def is_elsewhere(
+    def is_live_elsewhere(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         return False
 
     @override
-    def lack(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
+    def unmet_requirement(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
         return None
 
     @override
-    def older(self, table: str, *, new: int) -> Older | None:
+    def older_generation(self, table: str, *, new: int) -> OlderGeneration | None:
         return None
 
     @override
-    def is_due(self, table: str, *, new: int) -> bool:
+    def is_switch_due(self, table: str, *, new: int) -> bool:
         return False

@@ -1,8 +1,11 @@
-"""The topic of gateways: what each of them announced last, and whether it is taken to live.
+"""The topic of gateways: what each of them announced last, and whether it is alive.
 
-Time is that of the topic itself: the moments at which Kafka took its records, ours among them. So nothing depends on
-clocks of gateways, and while Kafka is away nobody dies. When it comes back, the gap counts as `GAP_MAX_MS`: the others
-have to be heard first. A gap that this gateway was not there for counts in full.
+Each gateway writes a record under its name twice a second, a beat. Whoever was not heard for `ALIVE_MS` is not asked
+any more; after `GONE_MS` its partitions are given to others, and after `FORGOTTEN_MS` its record is removed.
+
+Time is that of the topic itself: the moments at which Kafka appended its records, ours among them. So nothing depends
+on the clocks of gateways, and while Kafka is away nobody dies. When it comes back, the gap counts as `GAP_MAX_MS`: the
+others have to be heard first. A gap that this gateway was not there for counts in full.
 """
 
 import logging
@@ -14,7 +17,7 @@ from tablegate.gateway.contract.placement import live_partitions, takes_part
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record
-from tablegate.v1.cluster_pb2 import GatewayRecord, HeldTable
+from tablegate.v1.cluster_pb2 import GatewayRecord, TableAnnouncement
 from tablegate.v1.status_pb2 import GatewayStatus
 from typing_extensions import override
 
@@ -31,7 +34,7 @@ class NameTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class AnnouncedTable:
     """What a gateway has LIVE of a table: partitions of the generation that it answers from, and of the next one.
 
     `partition_count` and `topic_id` are of the generation that it answers from. 0 is no generation.
@@ -44,7 +47,6 @@ class Live:
     topic_id: str
     next_generation: int
     next_partitions: frozenset[Partition]
-    is_ready: bool  # to answer from the next one
     refused_generation: int
 
     def takes_part(self, generation: int) -> bool:
@@ -64,18 +66,18 @@ class Live:
 
 
 @dataclass(slots=True)
-class Known:
-    """A gateway that is known. `beat_ms`: when Kafka took its last record; `heard_ms`: the topic's time then."""
+class KnownGateway:
+    """A gateway that is known. `beat_ms`: when Kafka appended its last record; `heard_ms`: the topic's time then."""
 
     record: GatewayRecord
     beat_ms: int
     heard_ms: int
     announced: bytes
     has_left: bool = False
-    tables: Mapping[str, Live] = field(init=False)
+    tables: Mapping[str, AnnouncedTable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tables = {held.table: _live(held) for held in self.record.tables}
+        self.tables = {table.table: _announced_table(table) for table in self.record.tables}
 
 
 class GatewaysTopic(CompactedTopic):
@@ -87,7 +89,7 @@ class GatewaysTopic(CompactedTopic):
 
     def __init__(self, topic: str, *, gateway_id: str, start_id: int, log: Log, clock: Clock) -> None:
         super().__init__(topic, log=log, clock=clock)
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, KnownGateway] = {}
         self.version = 0
         self.heard_beat = 0
         self._gateway_id = gateway_id
@@ -97,13 +99,13 @@ class GatewaysTopic(CompactedTopic):
         self._newest_ms = 0  # of a record
 
     def alive(self) -> frozenset[str]:
-        """Return the names of those that are taken to live, ours included."""
+        """Return the names of the gateways that are alive, ours included."""
         since_ms = self._now_ms - ALIVE_MS
         alive = [name for name, known in self.known.items() if known.heard_ms >= since_ms and not known.has_left]
         return frozenset((*alive, self._gateway_id))
 
     def present(self) -> frozenset[str]:
-        """Return the names of those that may be about to come back, where they do not live."""
+        """Return the names of the gateways that are alive, or may come back soon."""
         since_ms = self._now_ms - GONE_MS
         return frozenset(name for name, known in self.known.items() if known.heard_ms >= since_ms)
 
@@ -116,16 +118,18 @@ class GatewaysTopic(CompactedTopic):
         return names
 
     def remember(self, gateways: Iterable[GatewayStatus]) -> None:
-        """Take those for known that lived when the process before this one last said so, until the topic is read."""
+        """Start from the gateways that were alive when the process before this one ended, until the topic is read."""
         for each in gateways:
             if each.alive and each.record.gateway_id != self._gateway_id:
                 beat_ms = each.beat_time.ToMilliseconds()
-                self.known[each.record.gateway_id] = Known(each.record, beat_ms, beat_ms, _announced(each.record))
+                self.known[each.record.gateway_id] = KnownGateway(
+                    each.record, beat_ms, beat_ms, _announced(each.record)
+                )
                 self._now_ms = self._newest_ms = max(self._newest_ms, beat_ms)
 
     @override
-    def _take_record(self, record: Record) -> None:
-        self._pass_time(record.time_ms)
+    def _receive(self, record: Record) -> None:
+        self._advance(record.time_ms)
         heard_ms = self._now_ms if self.heard_beat else record.time_ms
         name = (record.key or b"").decode("utf-8", errors="replace")
         known = self.known.get(name)
@@ -139,24 +143,24 @@ class GatewaysTopic(CompactedTopic):
         except DecodeError:
             announcement = GatewayRecord()
         if not name or announcement.gateway_id != name:
-            _logger.warning("skipped a record that is no gateway's", extra={"topic": self.source.topic})
+            _logger.warning("skipped a record that is no gateway's", extra={"topic": self.topic_partition.topic})
             return
         if name == self._gateway_id:
-            self._hear_ours(announcement)
+            self._receive_ours(announcement)
         announced = _announced(announcement)
         if known is None or known.has_left or known.announced != announced:
             self.version += 1
-            self.known[name] = Known(announcement, record.time_ms, heard_ms, announced)
+            self.known[name] = KnownGateway(announcement, record.time_ms, heard_ms, announced)
         else:
             known.record, known.beat_ms, known.heard_ms = announcement, record.time_ms, heard_ms
 
-    def _pass_time(self, time_ms: int) -> None:
+    def _advance(self, time_ms: int) -> None:
         passed_ms = max(0, time_ms - self._newest_ms)
         self._newest_ms += passed_ms
         self._now_ms += min(passed_ms, GAP_MAX_MS) if self.heard_beat else passed_ms
 
-    def _hear_ours(self, announcement: GatewayRecord) -> None:
-        """Take note of a record under our name: ours, of a start before ours, or of one after it."""
+    def _receive_ours(self, announcement: GatewayRecord) -> None:
+        """Receive a record under our name: of this start, of one before it, or of one after it."""
         if announcement.start_id == self._start_id:
             self.heard_beat = max(self.heard_beat, announcement.beat)
         elif not self.heard_beat:
@@ -180,16 +184,15 @@ def _announced(record: GatewayRecord) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-def _live(held: HeldTable) -> Live:
-    serving, building = held.serving, held.building
-    return Live(
-        replicas=held.replicas,
+def _announced_table(table: TableAnnouncement) -> AnnouncedTable:
+    serving, building = table.serving, table.building
+    return AnnouncedTable(
+        replicas=table.replicas,
         generation=serving.generation,
         partitions=live_partitions(serving),
         partition_count=serving.partition_count,
         topic_id=serving.changelog_topic_id,
         next_generation=building.generation,
         next_partitions=live_partitions(building),
-        is_ready=held.ready,
-        refused_generation=held.refused_generation,
+        refused_generation=table.refused_generation,
     )

@@ -50,10 +50,16 @@ def proto_directory() -> Path:
 
 
 def _compile(path: Path, what: str) -> bytes:
+    if find_spec("grpc_tools") is None:
+        raise DescriptorError(
+            f'{what} "{path}" needs the protobuf compiler: pip install "tablegate-gateway[compile]", or give a '
+            "descriptor set (`buf build -o contract.binpb`)"
+        )
     includes = _include_directories(path)
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         out = Path(scratch, "contract.binpb")
-        command = [sys.executable, "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={out}"]
+        # -P: no module of the working directory stands in for protoc's own.
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={out}"]
         command += ["--include_source_info", *(f"-I{directory}" for directory in includes)]
         try:
             done = subprocess.run(

@@ -13,7 +13,7 @@ from hashlib import shake_256
 from typing import NamedTuple
 
 from tablegate.gateway.contract.types import Partition
-from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, HeldGeneration
+from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GenerationAnnouncement
 
 _BLOCK_PARTITIONS = 64  # scores that one hash gives
 _BLOCKS_MAX = 65_536  # kept; 100 gateways with 10,000 partitions have a quarter of them
@@ -83,7 +83,7 @@ def takes_part(generation: int, *, serving: int, building: int, refused: int) ->
     return refused < generation and (serving > 0 or building <= generation)
 
 
-def live_partitions(held: HeldGeneration) -> frozenset[Partition]:
+def live_partitions(held: GenerationAnnouncement) -> frozenset[Partition]:
     """Return the partitions that a gateway announces as live."""
     pairs = zip(held.partitions, held.phases, strict=False)
     return frozenset(Partition(number) for number, phase in pairs if phase == REPLICA_PHASE_LIVE)

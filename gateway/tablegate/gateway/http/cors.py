@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import Head, Trailer
+from tablegate.gateway.http.exchange import Exchange, Head, Trailer
 from tablegate.gateway.query.call import Fields
 from typing_extensions import override
 

@@ -4,9 +4,8 @@ import asyncio
 import ssl
 from typing import Protocol, cast
 
-from tablegate.gateway.http.headers import TEXT, Head
-from tablegate.gateway.http.receiving import Receiver
-from tablegate.gateway.http.transport import TlsTransport
+from tablegate.gateway.http.exchange import TEXT, Head
+from tablegate.gateway.http.transport import Receiver, TlsTransport
 from typing_extensions import override
 
 _PREFACE = b"PRI * HTTP/2.0"

@@ -1,12 +1,69 @@
 """The seam between connections and protocols: one HTTP request and its answer, the same over HTTP/1.1 and HTTP/2.
 
 A connection knows nothing of RPC, a protocol nothing of frames. Everything happens on the event loop's thread.
+
+Headers and trailers of answers are encoded once, for both HTTP versions, and kept: sending them copies bytes.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Hashable, Mapping
+from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar
 
-from tablegate.gateway.http.headers import Head, Trailer
+from tablegate.gateway.http.h2.headers import encode_fields, encode_status
+from tablegate.gateway.query.call import Fields
+
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+KEPT_MAX = 4_096  # there is a trailer a partition, and this is only a bound
+
+Key = TypeVar("Key", bound=Hashable)
+Block = TypeVar("Block", bound="Trailer")
+
+
+class Trailer:
+    """Fields after a body."""
+
+    __slots__ = ("fields", "h1", "h2")
+
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
+        self.h2 = encode_fields(fields)
+        self.h1 = b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
+class Head(Trailer):
+    """Status and fields before a body, without those that belong to the connection: content-length, transfer-encoding.
+
+    `h1` is the status line and the fields, without the empty line after them.
+    """
+
+    __slots__ = ("status",)
+
+    def __init__(self, status: int, fields: Fields = ()) -> None:
+        super().__init__(fields)
+        self.status = status
+        self.h2 = encode_status(status) + self.h2
+        self.h1 = b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status)) + self.h1
+
+
+class Kept(dict[Key, Block], Generic[Key, Block]):
+    """Heads or trailers by what they are made of, made once each."""
+
+    def __init__(self, make: Callable[[Key], Block]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Key) -> Block:
+        if len(self) >= KEPT_MAX:
+            self.clear()
+        made = self[key] = self._make(key)
+        return made
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b"Unknown"
 
 
 class Exchange(Protocol):
@@ -23,7 +80,7 @@ class Exchange(Protocol):
     headers: Mapping[bytes, bytes]
     """By lower-case name, b"host" among them; values of a repeated name are joined by b", "."""
     body: bytes
-    """The whole body; b"" where `App.takes_pieces`."""
+    """The whole body; b"" where `App.streams_body`."""
     oversize: bool
     """Whether the body was longer than `App.body_bytes_max`: then `body` is its beginning, of any length."""
     http2: bool
@@ -57,7 +114,7 @@ class Exchange(Protocol):
         """Break the answer off, so that the client sees that it is not whole."""
 
     async def read(self) -> bytes:
-        """Return the next piece of the request's body, b"" at its end. Only where `App.takes_pieces`."""
+        """Return the next piece of the request's body, b"" at its end. Only where `App.streams_body`."""
 
 
 class App(Protocol):
@@ -66,7 +123,7 @@ class App(Protocol):
     body_bytes_max: int
     """Connections take no longer body: they serve it cut, as `oversize`, and throw the rest away."""
 
-    def takes_pieces(self, exchange: Exchange) -> bool:
+    def streams_body(self, exchange: Exchange) -> bool:
         """Return whether the exchange is to be served from its head on, without waiting for its body."""
 
     def serve(self, exchange: Exchange) -> None:

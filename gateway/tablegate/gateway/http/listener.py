@@ -11,7 +11,7 @@ from typing import Protocol
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
-from tablegate.gateway.http.h2.connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 
 BACKLOG = 1024

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head
 from tablegate.gateway.http.listener import Listener
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX
 from tablegate.gateway.http.rpc.calls import Calls, as_query_error
@@ -72,7 +71,7 @@ class HttpServer:
         await self._calls.finish(grace_s)
         await self._listener.stop(min(grace_s, CLOSE_S))
 
-    def takes_pieces(self, exchange: Exchange) -> bool:
+    def streams_body(self, exchange: Exchange) -> bool:
         """Return whether the exchange is a stream each way."""
         return exchange.target in self._duplex and exchange.http2 and _is_grpc(exchange)
 

@@ -1,1 +1,1 @@
-"""Kafka, as a gateway reads and writes it. Only these modules import confluent_kafka."""
+"""Kafka, as a gateway reads and writes it. Only this room imports confluent_kafka."""

@@ -1,4 +1,15 @@
-"""The log in Kafka."""
+"""The log in Kafka: one consumer, one admin client and one producer of librdkafka behind the `Log` protocol.
+
+How it is used. One thread follows topic partitions and fetches; it never joins a group and commits nothing, as
+positions lie in the store with the rows. Questions about topics wait for brokers, up to seconds, so each has a thread
+of its own and a future. Announcements are produced without waiting.
+
+The last thing that a broker says while it shuts down may be that there are no brokers. librdkafka then forgets those
+that it was started with, too, and never connects again (https://github.com/confluentinc/librdkafka/issues/5301). From
+outside that looks like Kafka being away. So each of the three clients has a `Renewal`: one that gets no answer for long
+is replaced by a new one. The consumer is idle on a quiet topic, which is no sign of trouble; it is suspected only when
+another client was answered a moment ago (`_check_consumer`).
+"""
 
 import logging
 import threading
@@ -13,6 +24,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    Producer,
     TopicCollection,
 )
 from confluent_kafka import (
@@ -27,13 +39,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.contract.versions import VERSION_HEADER
-from tablegate.gateway.kafka.appender import KafkaAppender, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
-from tablegate.gateway.kafka.renewal import Renewal
 from typing_extensions import override
 
-LOOK_TIMEOUT_S = 5.0
-QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it hears of Kafka
+REQUEST_TIMEOUT_S = 5.0
+QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers
+APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
+CLOSE_TIMEOUT_S = 2.0
+RENEW_S = 10.0  # several times what a client needs that can connect again
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask
 
 _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
@@ -79,9 +92,9 @@ class KafkaLog(Log):
             raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
         self._appender = KafkaAppender(self._client)
         self._followed: dict[TopicPartition, Offset] = {}
-        self._looks, self._reads = Renewal(), Renewal()
-        self._heard_s = 0.0  # when the consumer brought something
-        self._is_deaf = False  # it is to be made anew
+        self._descriptions, self._reads = Renewal(), Renewal()
+        self._received_s = 0.0  # when the consumer last brought something
+        self._must_renew = False  # the consumer is to be replaced
         self._closed = False
 
     def _new_consumer(self) -> Consumer:
@@ -91,55 +104,55 @@ class KafkaLog(Log):
         return AdminClient({**self._client, "reconnect.backoff.max.ms": 2_000}, logger=quiet_logger())
 
     @override
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         answer: Future[TopicFacts | None] = Future()
         # A daemon, as a process that ends waits for no broker.
-        threading.Thread(target=self._answer, args=(topic, answer), name="kafka-look", daemon=True).start()
+        threading.Thread(target=self._answer, args=(topic, answer), name="kafka-describe", daemon=True).start()
         return answer
 
     def _answer(self, topic: str, answer: "Future[TopicFacts | None]") -> None:
         try:
-            facts = self._look(topic)
-        except Exception as error:  # noqa: BLE001  it belongs to whoever takes the answer
+            facts = self._ask(topic)
+        except Exception as error:  # noqa: BLE001  it belongs to whoever asked
             answer.set_exception(error)
             return
         answer.set_result(facts)
-        self._listen(topic)
+        self._check_consumer(topic)
 
-    def _look(self, topic: str) -> TopicFacts | None:
+    def _ask(self, topic: str) -> TopicFacts | None:
         try:
             facts = self._describe(topic)
         except KafkaException as error:
-            self._note_no_answer()
+            self._record_no_answer()
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from None
         except TimeoutError:
-            self._note_no_answer()
+            self._record_no_answer()
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer") from None
-        self._looks.succeeded()
+        self._descriptions.succeeded()
         self._trouble = ""
         return facts
 
-    def _note_no_answer(self) -> None:
-        if self._looks.failed():
+    def _record_no_answer(self) -> None:
+        if self._descriptions.failed():
             self._admin = self._new_admin()
 
-    def _listen(self, topic: str) -> None:
-        """See whether the consumer is told what another client was told just now, where nothing came of it lately."""
-        if time.monotonic() < self._heard_s + QUIET_S:
+    def _check_consumer(self, topic: str) -> None:
+        """Ask a quiet consumer what another client was just answered: without an answer it has lost its brokers."""
+        if time.monotonic() < self._received_s + QUIET_S:
             self._reads.succeeded()
             return
         try:
-            self._consumer.list_topics(topic, timeout=LOOK_TIMEOUT_S)
+            self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
         except (KafkaException, RuntimeError):  # the latter of one that was closed meanwhile
-            self._is_deaf = self._is_deaf or self._reads.failed()
+            self._must_renew = self._must_renew or self._reads.failed()
         else:
             self._reads.succeeded()
 
     def _describe(self, topic: str) -> TopicFacts | None:
-        wait: Any = {"request_timeout": LOOK_TIMEOUT_S}
+        wait: Any = {"request_timeout": REQUEST_TIMEOUT_S}
         asked = self._admin.describe_topics(TopicCollection([topic]), **wait)[topic]
         try:
-            description = asked.result(LOOK_TIMEOUT_S)
+            description = asked.result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -149,47 +162,49 @@ class KafkaLog(Log):
         bounds = []
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
             answers = self._admin.list_offsets({KafkaPartition(topic, number): spec for number in partitions}, **wait)
-            found = {asked.partition: answer.result(LOOK_TIMEOUT_S).offset for asked, answer in answers.items()}
+            found = {asked.partition: answer.result(REQUEST_TIMEOUT_S).offset for asked, answer in answers.items()}
             bounds.append(tuple(Offset(found[number]) for number in partitions))
         return TopicFacts(str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic))
 
     def _delete_retention_ms(self, topic: str) -> int:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        answer = self._admin.describe_configs([resource], request_timeout=LOOK_TIMEOUT_S)[resource]
+        answer = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
         try:
-            return int(answer.result(LOOK_TIMEOUT_S)["delete.retention.ms"].value)
+            return int(answer.result(REQUEST_TIMEOUT_S)["delete.retention.ms"].value)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return DELETE_RETENTION_MS
             raise
 
     @override
-    def follow(self, source: TopicPartition, next_offset: Offset) -> None:
-        self.unfollow(source)
-        self._consumer.incremental_assign([KafkaPartition(source.topic, source.partition, next_offset)])
-        self._followed[source] = next_offset
+    def follow(self, topic_partition: TopicPartition, next_offset: Offset) -> None:
+        self.unfollow(topic_partition)
+        self._consumer.incremental_assign(
+            [KafkaPartition(topic_partition.topic, topic_partition.partition, next_offset)]
+        )
+        self._followed[topic_partition] = next_offset
 
     @override
-    def unfollow(self, source: TopicPartition) -> None:
-        if self._followed.pop(source, None) is not None:
-            self._consumer.incremental_unassign([KafkaPartition(source.topic, source.partition)])
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        if self._followed.pop(topic_partition, None) is not None:
+            self._consumer.incremental_unassign([KafkaPartition(topic_partition.topic, topic_partition.partition)])
 
     @override
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
-        # `consume` alone would wait for a full batch; so one record is awaited, and those behind it are taken.
-        if self._is_deaf:
-            self._hear_again()
+        # `consume` alone would wait for a full batch: `poll` waits for one record, `consume` adds those behind it.
+        if self._must_renew:
+            self._renew_consumer()
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         found: dict[tuple[str, int], list[Record]] = {}
         ends: dict[TopicPartition, Offset] = {}
         lost: dict[TopicPartition, Offset] = {}
         for message in (first, *self._consumer.consume(records_max - 1, 0)):
             at: Any = (message.topic(), message.partition())
             if message.error() is not None:
-                self._note_event(message, TopicPartition(*at), ends, lost)
+                self._record_event(message, TopicPartition(*at), ends, lost)
                 continue
             records = found.get(at)
             if records is None:
@@ -198,15 +213,15 @@ class KafkaLog(Log):
             records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
         return self._delivered(found, ends, lost)
 
-    def _hear_again(self) -> None:
-        """Follow what is followed with another consumer, from where this one was."""
-        _logger.warning("the Kafka client is told nothing while Kafka answers others; another one goes on")
-        deaf, self._consumer = self._consumer, self._new_consumer()
-        self._is_deaf = False
+    def _renew_consumer(self) -> None:
+        """Go on with a new consumer, at the offsets that the old one had delivered."""
+        _logger.warning("the Kafka consumer gets no answer while Kafka answers others; a new consumer replaces it")
+        old, self._consumer = self._consumer, self._new_consumer()
+        self._must_renew = False
         self._consumer.incremental_assign(
             [KafkaPartition(each.topic, each.partition, next_offset) for each, next_offset in self._followed.items()]
         )
-        threading.Thread(target=deaf.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
+        threading.Thread(target=old.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
     def _delivered(
         self,
@@ -216,33 +231,33 @@ class KafkaLog(Log):
     ) -> list[Fetched]:
         fetched = []
         for topic, partition in dict.fromkeys([*found, *ends, *lost]):
-            source = TopicPartition(topic, Partition(partition))
-            if source not in self._followed:
+            topic_partition = TopicPartition(topic, Partition(partition))
+            if topic_partition not in self._followed:
                 continue
-            if source in lost:
-                fetched.append(Fetched(source, [], lost[source], lost=True))
-                self.unfollow(source)
+            if topic_partition in lost:
+                fetched.append(Fetched(topic_partition, [], lost[topic_partition], lost=True))
+                self.unfollow(topic_partition)
                 continue
-            records = found.get(source, [])
-            next_offset = Offset(records[-1].offset + 1) if records else self._followed[source]
-            next_offset = max(next_offset, ends.get(source, next_offset))
-            self._followed[source] = next_offset
-            fetched.append(Fetched(source, records, next_offset))
+            records = found.get(topic_partition, [])
+            next_offset = Offset(records[-1].offset + 1) if records else self._followed[topic_partition]
+            next_offset = max(next_offset, ends.get(topic_partition, next_offset))
+            self._followed[topic_partition] = next_offset
+            fetched.append(Fetched(topic_partition, records, next_offset))
         return fetched
 
-    def _note_event(
+    def _record_event(
         self,
         message: Message,
-        source: TopicPartition,
+        topic_partition: TopicPartition,
         ends: dict[TopicPartition, Offset],
         lost: dict[TopicPartition, Offset],
     ) -> None:
         error = message.error()
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            ends[source] = Offset(message.offset())  # type: ignore[arg-type]
+            ends[topic_partition] = Offset(message.offset())  # type: ignore[arg-type]
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            lost[source] = self._followed.get(source, Offset(0))
+            lost[topic_partition] = self._followed.get(topic_partition, Offset(0))
         else:
             self._note(error)
 
@@ -261,12 +276,12 @@ class KafkaLog(Log):
     def _create(self, topic: str, answer: "Future[None]") -> None:
         wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(COMPACTED_TOPIC))
         try:
-            self._admin.create_topics([wanted], request_timeout=LOOK_TIMEOUT_S)[topic].result(LOOK_TIMEOUT_S)
+            self._admin.create_topics([wanted], request_timeout=REQUEST_TIMEOUT_S)[topic].result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 answer.set_exception(LogUnavailable(error.args[0].str()))
                 return
-        except Exception as error:  # noqa: BLE001  it belongs to whoever takes the answer
+        except Exception as error:  # noqa: BLE001  it belongs to whoever asked
             answer.set_exception(LogUnavailable(str(error) or "no answer in time"))
             return
         answer.set_result(None)
@@ -293,3 +308,88 @@ def _version(headers: Any) -> bytes | None:
             version: bytes | None = value
             return version
     return None
+
+
+class KafkaAppender:
+    """A producer, made when it is needed first. `options` are librdkafka's. One thread."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._producer: Producer | None = None
+        self._is_failing = False
+        self._renewal = Renewal()
+        self._must_renew = False  # the producer is to be replaced
+
+    def append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """Write a record to the first partition, behind those before; what is not accepted in time is lost."""
+        if self._must_renew:
+            self._drop_producer()
+        if self._producer is None:
+            self._producer = Producer(
+                {
+                    **self._options,
+                    "linger.ms": 0,
+                    "max.in.flight.requests.per.connection": 1,  # a retry must not land behind a later record
+                    "message.timeout.ms": round(APPEND_TIMEOUT_S * 1_000),
+                    "reconnect.backoff.max.ms": 2_000,
+                },
+                logger=quiet_logger(),
+            )
+        try:
+            self._producer.produce(topic, key=key, value=value, partition=0, on_delivery=self._note)
+        except BufferError:
+            self._fail("its queue is full")
+        self._producer.poll(0)
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self._is_failing = False
+            self._renewal.succeeded()
+        else:
+            self._fail(f"{error.str()}, topic {message.topic()}")
+            self._must_renew = self._must_renew or self._renewal.failed()
+
+    def _fail(self, why: str) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            _logger.warning("announcements of this gateway do not reach Kafka (%s); it goes on without", why)
+
+    def _drop_producer(self) -> None:
+        assert self._producer is not None
+        self._producer.purge()
+        self._producer.poll(0)
+        self._producer, self._must_renew = None, False
+
+    def close(self) -> None:
+        """Wait a moment for what was appended."""
+        if self._producer is not None:
+            self._producer.flush(CLOSE_TIMEOUT_S)
+
+
+class Renewal:
+    """Decides when one client is replaced: after `RENEW_S` without a success. Any thread."""
+
+    def __init__(self) -> None:
+        self._failing_s: float | None = None
+
+    def succeeded(self) -> None:
+        """Record that Kafka answered."""
+        self._failing_s = None
+
+    def failed(self) -> bool:
+        """Record that Kafka did not answer; return whether the client is to be replaced now."""
+        now_s = time.monotonic()
+        failing_s = self._failing_s
+        if failing_s is None:
+            self._failing_s = now_s
+        elif now_s >= failing_s + RENEW_S:
+            self._failing_s = None
+            return True
+        return False
+
+
+def quiet_logger() -> logging.Logger:
+    """Return the logger of librdkafka, which hides all but critical lines: we log what they mean."""
+    logger = logging.getLogger("tablegate.gateway.replication.librdkafka")
+    logger.setLevel(logging.CRITICAL)
+    return logger

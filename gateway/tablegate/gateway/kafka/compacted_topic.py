@@ -1,90 +1,76 @@
-"""A compacted topic of one partition, read from its start and then on."""
-
-from concurrent.futures import Future
+"""A compacted topic of one partition, read from its start and then on: manifests, gateways."""
 
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.kafka.log import Clock, Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
-
-LOOK_EVERY_S = 5.0  # how soon a topic that was made anew is noticed
-LOOK_AGAIN_S = 1.0  # while there is none, or no answer
+from tablegate.gateway.kafka.log import Clock, Fetched, Log, Record, TopicFacts, TopicPartition
+from tablegate.gateway.kafka.topic_watcher import TopicWatcher
 
 
 class CompactedTopic:
-    """Follows a topic. `is_read`: everything that was there when it opened was taken.
+    """Follows a topic, and reads it anew where it was created anew or lost records.
 
-    `exists`: whether there is the topic; `answered`: whether the last look at it was answered. None: not known yet.
+    `is_read`: everything that was there when it opened was received. `exists`: whether there is the topic; None: not
+    known yet. `next_offset`: the first that was not received.
     """
 
     def __init__(self, topic: str, *, log: Log, clock: Clock) -> None:
-        self.source = TopicPartition(topic, Partition(0))
+        self.topic_partition = TopicPartition(topic, Partition(0))
         self.is_read = False
         self.exists: bool | None = None
-        self.answered: bool | None = None
+        self.next_offset = Offset(0)
         self._log = log
-        self._clock = clock
+        self._watcher = TopicWatcher(log, clock)
         self._topic_id = ""
         self._barrier = Offset(0)
-        self._next_offset = Offset(0)
-        self._look: Future[TopicFacts | None] | None = None
-        self._look_at_s = 0.0
-        self._next_offset_at_look = Offset(0)
 
     @property
-    def is_looking(self) -> bool:
+    def is_pending(self) -> bool:
         """Return whether an answer of the brokers is awaited."""
-        return self._look is not None
+        return self._watcher.is_pending
 
-    def look_at_once(self) -> None:
+    @property
+    def answered(self) -> bool | None:
+        """Return whether the brokers answered the last question; None before the first."""
+        return self._watcher.answered
+
+    def describe_at_once(self) -> None:
         """Ask for the topic at the next tick."""
-        self._look_at_s = 0.0
+        self._watcher.ask_at_once()
 
     def tick(self) -> None:
-        """Ask for the topic when it is time, and take the answer."""
-        now_s = self._clock.monotonic_s()
-        if self._look is None and now_s >= self._look_at_s:
-            self._look = self._log.look(self.source.topic)
-            self._next_offset_at_look = self._next_offset
-        if self._look is not None and self._look.done():
-            answer, self._look = self._look, None
-            self._take(answer, now_s)
-
-    def _take(self, answer: "Future[TopicFacts | None]", now_s: float) -> None:
-        self._look_at_s = now_s + LOOK_AGAIN_S
-        try:
-            facts = answer.result()
-        except LogUnavailable:
-            self.answered = False
+        """Ask for the topic when it is time; start over where it is another one than before."""
+        described = self._watcher.poll(self.topic_partition.topic, (self,))
+        if described is None:
             return
-        self.answered = True
+        facts = described.facts
         self.exists = facts is not None
         if facts is None:
             return
-        self._look_at_s = now_s + LOOK_EVERY_S
-        if facts.topic_id != self._topic_id or self._next_offset_at_look > facts.end_offsets[0]:
+        self._watcher.rest()
+        if facts.topic_id != self._topic_id or described.was_beyond(self, facts.end_offsets[0]):
             self._read_from_start(facts)
 
     def _read_from_start(self, facts: TopicFacts) -> None:
         self._start_over()
         self._topic_id = facts.topic_id
-        self._next_offset = facts.start_offsets[0]
+        self.next_offset = facts.start_offsets[0]
         self._barrier = facts.end_offsets[0]
-        self.is_read = self._next_offset >= self._barrier
-        self._log.follow(self.source, self._next_offset)
+        self.is_read = self.next_offset >= self._barrier
+        self._log.follow(self.topic_partition, self.next_offset)
 
     def apply(self, fetched: Fetched) -> None:
-        """Take the records that were fetched."""
+        """Receive the records that were fetched."""
         if fetched.lost:
             self._topic_id = ""
-            self._look_at_s = 0.0
+            self._watcher.ask_at_once()
             return
         for record in fetched.records:
-            self._take_record(record)
-        self._next_offset = max(self._next_offset, fetched.next_offset)
-        self.is_read = self.is_read or self._next_offset >= self._barrier
+            self._receive(record)
+        self.next_offset = max(self.next_offset, fetched.next_offset)
+        self.is_read = self.is_read or self.next_offset >= self._barrier
 
     def _start_over(self) -> None:
         """Prepare for the first record of the topic."""
 
-    def _take_record(self, record: Record) -> None:
-        """Take the next record."""
+    def _receive(self, record: Record) -> None:
+        """Receive the next record."""
         raise NotImplementedError

@@ -1,18 +1,18 @@
-"""Asks Kafka how far topics are, for whoever must know it now."""
+"""The end offsets of topics, for reads that must be as fresh as the changelog is now."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from tablegate.gateway.kafka.client import Renewal
 from tablegate.gateway.kafka.log import LogUnavailable
-from tablegate.gateway.kafka.renewal import Renewal
 
 TIMEOUT_S = 5.0
 
 
 class KafkaEnds:
-    """A client of its own, made when it is asked first. One thread. `options` are librdkafka's."""
+    """A client of its own, created at the first question. One thread. `options` are librdkafka's."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
         self._options = {**options, "bootstrap.servers": bootstrap, "client.id": "tablegate-ends"}
@@ -35,14 +35,14 @@ class KafkaEnds:
             )
             ends = {asked.partition: answer.result(TIMEOUT_S).offset for asked, answer in answers.items()}
         except KafkaException as error:
-            self._note_no_answer()
+            self._record_no_answer()
             raise LogUnavailable(f"Kafka does not answer: {error.args[0].str()}") from None
         except TimeoutError:
-            self._note_no_answer()
+            self._record_no_answer()
             raise LogUnavailable("Kafka does not answer") from None
         self._renewal.succeeded()
         return ends
 
-    def _note_no_answer(self) -> None:
+    def _record_no_answer(self) -> None:
         if self._renewal.failed():
             self._admin = None

@@ -1,4 +1,8 @@
-"""What the replicator reads and announces: the records of topics, whoever keeps them."""
+"""The log that a replicator reads and announces in: the protocol, and its records.
+
+`kafka.client.KafkaLog` implements it over Kafka, `MemoryLog` of the tests in memory. Time is a protocol, too, so that
+the simulator can move it.
+"""
 
 import time
 from concurrent.futures import Future
@@ -21,7 +25,7 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record. `version` is its version header, whatever bytes those are; `time_ms` is when the log took it."""
+    """A record. `version`: its version header, whatever bytes those are; `time_ms`: when the brokers appended it."""
 
     offset: Offset
     key: bytes | None
@@ -31,12 +35,12 @@ class Record(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a fetch got of one source: records in order of offset; all that is before `next_offset` was delivered.
+    """What a fetch got of one topic partition: records in order of offset; all before `next_offset` was delivered.
 
-    `lost`: the source has no such offset any more (or none yet); it is not followed any longer.
+    `lost`: there is no such offset any more (or not yet), and the topic partition is followed no longer.
     """
 
-    source: TopicPartition
+    topic_partition: TopicPartition
     records: list[Record]
     next_offset: Offset
     lost: bool = False
@@ -58,25 +62,25 @@ class TopicFacts:
 
 
 class Log(Protocol):
-    """A client of the brokers, for one thread. It never blocks for longer than `fetch` is told."""
+    """A client of the brokers, for one thread. Nothing blocks but `fetch`, and that for `timeout_s` at most."""
 
-    def look(self, topic: str) -> "Future[TopicFacts | None]":
-        """Ask for a topic: None if there is no such topic, `LogUnavailable` if nobody answers."""
+    def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
+        """Ask the brokers to describe a topic: None if there is none; `LogUnavailable` if no broker answers."""
 
-    def follow(self, source: TopicPartition, next_offset: Offset) -> None:
-        """Fetch `source` from an offset on; a source that is followed already goes on from there."""
+    def follow(self, topic_partition: TopicPartition, next_offset: Offset) -> None:
+        """Fetch a topic partition from an offset on, also where it is followed already."""
 
-    def unfollow(self, source: TopicPartition) -> None:
-        """Fetch `source` no more. Repeats do nothing."""
+    def unfollow(self, topic_partition: TopicPartition) -> None:
+        """Fetch a topic partition no more. Repeats do nothing."""
 
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
-        """Return what is there, at most one `Fetched` a source; wait up to `timeout_s` for a first record.
+        """Return what is there, at most one `Fetched` a topic partition; wait up to `timeout_s` for a first record.
 
         Nothing delivered is delivered again. Brokers that do not answer are no error: there is nothing then.
         """
 
     def create(self, topic: str) -> "Future[None]":
-        """Ask for a compacted topic of one partition, whose records have the time at which the brokers took them.
+        """Ask for a compacted topic of one partition, whose records have the time at which the brokers appended them.
 
         One that is there stays as it is. `LogUnavailable` where there cannot be one; the message says why.
         """
@@ -84,14 +88,14 @@ class Log(Protocol):
     def append(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Write a record to the first partition of a topic, behind those before; None is a tombstone.
 
-        It does not wait: what the brokers do not take in a moment is lost, which is logged once.
+        It does not wait: what the brokers do not accept within seconds is lost, which is logged once.
         """
 
     def trouble(self) -> str:
         """Return why no broker can be reached; "" as far as is known."""
 
     def close(self) -> None:
-        """Let go of the brokers, once they took what was appended, or a moment later. Repeats do nothing."""
+        """Disconnect, after a moment for what was appended. Repeats do nothing."""
 
 
 class Clock(Protocol):

@@ -29,6 +29,7 @@ from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
 from tablegate.gateway.stores.base import Position, Snapshot
+from tablegate.gateway.stores.changes import StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings
@@ -63,7 +64,8 @@ class ConsistencyRequirement:
         """Raise `NotCaughtUp` where the partition is not fresh enough."""
         text = self.lack(life, partition, position)
         if text is not None:
-            raise NotCaughtUp(access.table.name, partition, text)
+            behind = StoredPartition(life.store_id, partition)
+            raise NotCaughtUp(access.table.name, partition, text, behind=behind)
 
     def check_keys(
         self,
@@ -133,7 +135,8 @@ async def _when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequiremen
         while True:
             try:
                 return attempt()
-            except NotCaughtUp:
+            except NotCaughtUp as error:
+                behind = None if error.behind is None else [error.behind]
                 waited_s = time.monotonic() - started
                 if left_s is not None and waited_s >= left_s:
                     raise DeadlineExceeded from None
@@ -144,9 +147,9 @@ async def _when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequiremen
             if wish.verify is not None and verifying is None:
                 if waited_s >= VERIFY_AFTER_S:
                     verifying = asyncio.ensure_future(wish.verify())
-                await wish.bell.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)))
+                await wish.bell.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)), behind)
             else:
-                await wish.bell.wait(max(0.0, min(LOOK_S, end_s - waited_s)))
+                await wish.bell.wait(max(0.0, min(LOOK_S, end_s - waited_s)), behind)
     finally:
         if verifying is not None:
             verifying.cancel()

@@ -11,6 +11,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.stores.changes import StoredPartition
 from tablegate.v1 import errors_pb2
 
 DOMAIN = "tablegate"
@@ -151,7 +152,8 @@ class NotCaughtUp(QueryError):
     reason = errors_pb2.ERROR_REASON_NOT_CAUGHT_UP
     retry_after_ms = 100
 
-    def __init__(self, table: str, partition: int, text: str) -> None:
+    def __init__(self, table: str, partition: int, text: str, *, behind: StoredPartition | None = None) -> None:
+        self.behind = behind  # the partition to wait for, where it is this gateway's
         super().__init__(
             f'table "{table}" partition {partition} is not fresh enough: {text}; try again, or raise max_wait',
             table=table,

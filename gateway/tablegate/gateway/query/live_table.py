@@ -1,96 +1,122 @@
-"""A table's feed in this process: pumped when the bell rings, for as long as anybody is subscribed."""
+"""A table's broadcaster in this process: it publishes when the notifier names partitions of the table.
+
+Notifications come as often as the replicator commits. The first change is published at once; those that follow within
+`FLUSH_S` are published together, so that a busy table costs many subscribers one message and not hundreds. A burst goes
+out in parts, between which subscribers get their turn.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import PartitionUnavailable, QueryError
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster
 from tablegate.gateway.stores.base import Snapshot, StoreUnavailable
+from tablegate.gateway.stores.changes import StoreChanges
 
-FLUSH_S = 0.01  # changes that come within it, or less, are given together; the first of them at once
-FLUSH_TIMES = 5  # as long as giving took the last time: few subscribers hear at once, many are no load for ever
-BURST_PAUSE_S = 0.005  # between two parts of a burst, for subscribers to take the first
-BURST_WAIT_S = 0.05  # where some have not: who takes less than that is slow, and does not hold up the others
+FLUSH_S = 0.01  # changes that come within it, or less, are published together; the first of them at once
+FLUSH_TIMES = 5  # as long as publishing took the last time: few subscribers hear at once, many are no load for ever
+BURST_PAUSE_S = 0.005  # between two parts of a burst, for subscribers to pop the first
+BURST_WAIT_S = 0.05  # where some have not: who pops less than that is slow, and does not hold up the others
+RETRY_S = 0.5  # where the table cannot be read: no notification may come when it can be again
 
 
-def is_same(life: ServedGeneration, other: ServedGeneration) -> bool:
+def is_same(served: ServedGeneration, other: ServedGeneration) -> bool:
     """Return whether offsets of the one mean something in the other; a store that is made anew counts lives anew."""
-    return life.store_id == other.store_id and life.state.life_id == other.state.life_id
+    return served.store_id == other.store_id and served.state.life_id == other.state.life_id
 
 
 class LiveTable:
-    """Keeps the feed of the life that is served. One event loop."""
+    """Keeps the broadcaster of the generation that is served. One event loop."""
 
     def __init__(self, access: TableAccess) -> None:
-        self.bell = access.bell
-        self.on_toll: set[Callable[[], None]] = set()  # of streams that wait for other gateways
+        self.notifier = access.bell
+        self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
-        self._feed: ChangeBroadcaster | None = None
-        self._life: ServedGeneration | None = None  # of the feed
+        self._broadcaster: ChangeBroadcaster | None = None
+        self._served: ServedGeneration | None = None  # of the broadcaster
         self._is_due = False
-        self._pumped_s = 0.0
+        self._published_s = 0.0
         self._took_s = 0.0
         self._waits_until_s = 0.0  # in the middle of a burst
-        access.bell.listen(on_ring=self._rung, on_toll=self._tolled)
+        access.bell.listen(on_change=self._note, on_shutdown=self._shut_down)
 
-    def feed(self, life: ServedGeneration) -> ChangeBroadcaster:
-        """Return the feed of a life that is served; those of the one before are let go."""
-        if self._feed is None or self._life is None or not is_same(self._life, life):
-            if self._feed is not None:
-                self._feed.break_off()
-            self._feed = ChangeBroadcaster(life.store_id)
-        self._life = life
-        return self._feed
+    def broadcaster(self, served: ServedGeneration) -> ChangeBroadcaster:
+        """Return the broadcaster of a generation that is served; subscribers of the one before are evicted."""
+        if self._broadcaster is None or self._served is None or not is_same(self._served, served):
+            if self._broadcaster is not None:
+                self._broadcaster.evict_all()
+            self._broadcaster = ChangeBroadcaster(served.store_id)
+        self._served = served
+        return self._broadcaster
 
-    def _rung(self) -> None:
-        if self._is_due or self._feed is None or not self._feed.is_followed:
+    def _note(self, changes: StoreChanges) -> None:
+        """Publish what has changed, now or soon. It costs as much as has changed."""
+        broadcaster = self._broadcaster
+        if broadcaster is None or not broadcaster.has_subscribers:
             return
-        wait_s = self._pumped_s + min(FLUSH_S, FLUSH_TIMES * self._took_s) - time.monotonic()
-        if wait_s > 0:
-            self._pump_in(wait_s)
+        if changes.everything:
+            broadcaster.add_changed()
         else:
-            self._pump()
+            broadcaster.add_changed(changes.partitions.get(broadcaster.store_id, ()))
+            if not broadcaster.has_changes:
+                return
+        if self._is_due:
+            return
+        wait_s = self._published_s + min(FLUSH_S, FLUSH_TIMES * self._took_s) - time.monotonic()
+        if wait_s > 0:
+            self._publish_in(wait_s)
+        else:
+            self._publish()
 
-    def _pump_in(self, wait_s: float) -> None:
+    def _publish_in(self, wait_s: float) -> None:
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_later(wait_s, self._pump)
+            asyncio.get_running_loop().call_later(wait_s, self._publish)
 
-    def pump(self, snapshot: Snapshot, life: ServedGeneration) -> bool:
-        """Bring the feed of a life up to a snapshot; return whether it is there. If not, it goes on by itself."""
-        feed = self.feed(life)
-        if not feed.is_followed:
+    def publish(self, snapshot: Snapshot, served: ServedGeneration, partitions: Iterable[Partition] = ()) -> bool:
+        """Publish what has changed, and all that is new of `partitions`; return whether subscribers have it all.
+
+        If not, the rest is published soon.
+        """
+        broadcaster = self.broadcaster(served)
+        if not broadcaster.has_subscribers:
             return True
+        broadcaster.add_changed(partitions)
         try:
-            is_there = feed.pump(snapshot, life.partitions)
-        except QueryError:  # a damaged row: whose it is finds out by itself
+            is_there = broadcaster.publish(snapshot)
+        except QueryError:  # a damaged row: its own reader finds out whose it is
             return True
         self._waits_until_s = 0.0
         if not is_there:
             self._waits_until_s = time.monotonic() + BURST_WAIT_S
-            self._pump_in(BURST_PAUSE_S)
+            self._publish_in(BURST_PAUSE_S)
         return is_there
 
-    def _pump(self) -> None:
+    def _publish(self) -> None:
         self._is_due = False
-        if self._feed is not None and time.monotonic() < self._waits_until_s and not self._feed.is_taken:
-            self._pump_in(BURST_PAUSE_S)
+        broadcaster = self._broadcaster
+        if broadcaster is not None and time.monotonic() < self._waits_until_s and not broadcaster.is_drained:
+            self._publish_in(BURST_PAUSE_S)
             return
         begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
-                self.pump(snapshot, self._access.life(snapshot))
+                self.publish(snapshot, self._access.life(snapshot))
         except (PartitionUnavailable, StoreUnavailable):
-            if self._feed is not None:
-                self._feed.leave_unserved(list(self._feed.marks))
+            if broadcaster is not None:
+                broadcaster.set_unserved(list(broadcaster.marks))
+                broadcaster.add_changed()
+                if broadcaster.has_subscribers:
+                    self._publish_in(RETRY_S)
             return
-        self._pumped_s = time.monotonic()
-        self._took_s = self._pumped_s - begin_s
+        self._published_s = time.monotonic()
+        self._took_s = self._published_s - begin_s
 
-    def _tolled(self) -> None:
-        if self._feed is not None:
-            self._feed.wake()
-        for wake in self.on_toll:
+    def _shut_down(self) -> None:
+        if self._broadcaster is not None:
+            self._broadcaster.wake()
+        for wake in self.on_shutdown:
             wake()

@@ -1,11 +1,69 @@
-"""Manifest against contract, and against the manifest before it: may a gateway follow it?"""
+"""Manifests: the topic that has them, and whether a gateway may follow one.
 
+A manifest is held against the contract (`problem_of`), against the manifest before it (`ManifestSequence`), and against
+the changelog topic that it names (`topic_fault`).
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema
+from tablegate.gateway.kafka.compacted_topic import CompactedTopic
+from tablegate.gateway.kafka.log import Clock, Log, Record, TopicFacts
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
+from typing_extensions import override
 
 PARTITIONS_MAX = 65_536  # two bytes of a store's keys
+
+_logger = logging.getLogger("tablegate.gateway.replication")
+
+
+class ManifestTopic(CompactedTopic):
+    """Follows the topic of manifests. `manifests`: the newest of each table that has one."""
+
+    def __init__(self, topic: str, *, log: Log, clock: Clock) -> None:
+        super().__init__(topic, log=log, clock=clock)
+        self.manifests: dict[str, Manifest] = {}
+        self._unread: defaultdict[str, list[Manifest | None]] = defaultdict(list)
+
+    @override
+    def _start_over(self) -> None:
+        self.manifests = {}
+        self._unread.clear()
+
+    @override
+    def _receive(self, record: Record) -> None:
+        name = (record.key or b"").decode("utf-8", errors="replace")
+        if record.value is None:
+            self.manifests.pop(name, None)
+            self._unread[name].append(None)
+            return
+        try:
+            manifest = Manifest.FromString(record.value)
+        except DecodeError:
+            manifest = Manifest()
+        if manifest.table != name:
+            _logger.warning(
+                "skipped a record that is no manifest", extra={"topic": self.topic_partition.topic, "table": name}
+            )
+            return
+        self.manifests[name] = manifest
+        self._unread[name].append(manifest)
+
+    def pop_unread(self, table_name: str) -> Sequence[Manifest | None]:
+        """Return the manifests of a table since the last call, the newest last; None: it was removed."""
+        return self._unread.pop(table_name, ())
+
+    def why_missing(self, table_name: str) -> str:
+        """Return why there is no manifest of a table."""
+        if not self.exists:
+            return f'table "{table_name}": topic "{self.topic_partition.topic}" does not exist; start the table\'s job'
+        return f'table "{table_name}" has no manifest in topic "{self.topic_partition.topic}"; start the table\'s job'
 
 
 def problem_of(table: Table, manifest: Manifest) -> str | None:
@@ -32,7 +90,7 @@ def schema_problem_of(table: Table, manifest: Manifest) -> str | None:
 
 
 def follows_on(old: Manifest, new: Manifest) -> bool:
-    """Return whether `new` describes the same life of the same changelog as `old`."""
+    """Return whether `new` describes the same generation of the same changelog as `old`."""
     return old.generation == new.generation and _change(old, new) is None
 
 
@@ -47,13 +105,13 @@ class ManifestSequence:
         """`known`: the newest manifest that was followed before a restart."""
         self._known = known
 
-    def take(self, manifest: Manifest) -> None:
-        """Take a manifest that can be followed: what comes is held to it, unless it is of an older generation."""
+    def accept(self, manifest: Manifest) -> None:
+        """Accept a manifest that can be followed: what comes is held to it, unless it is of an older generation."""
         if self._known is None or manifest.generation >= self._known.generation:
             self._known = manifest
 
     def end(self) -> None:
-        """Take notice that the manifest was removed."""
+        """Record that the manifest was removed: whatever comes next is the first."""
         self._known = None
 
     def breach_of(self, manifest: Manifest) -> str | None:
@@ -68,6 +126,29 @@ class ManifestSequence:
             f'table "{manifest.table}": manifest of generation {manifest.generation} was replaced by one with another '
             f"{change}; build the table's next generation with tablegate job rebuild"
         )
+
+
+class TopicFault(NamedTuple):
+    """What is wrong with a changelog's topic, and what to do."""
+
+    what: str
+    hint: str
+
+
+def topic_fault(manifest: Manifest, facts: TopicFacts | None) -> TopicFault | None:
+    """Return why the changelog is not the one that the manifest describes; None if it is."""
+    topic = f'changelog topic "{manifest.changelog_topic}"'
+    if facts is None:
+        return TopicFault(f"{topic} does not exist", "start the table's job")
+    if not same_topic_id(facts.topic_id, manifest.changelog_topic_id):
+        ids = f"id {facts.topic_id}, not {manifest.changelog_topic_id}"
+        return TopicFault(
+            f"{topic} was made anew ({ids})", "build the table's next generation with tablegate job rebuild"
+        )
+    if facts.partition_count != manifest.partition_count:
+        what = f"{topic} has {facts.partition_count} partitions, its manifest says {manifest.partition_count}"
+        return TopicFault(what, "raise the table's generation and start its job")
+    return None
 
 
 def same_topic_id(one: str, other: str) -> bool:

@@ -1,38 +1,200 @@
-"""One manifest, followed into one store id: a replica of each partition that is here, and how far they all are.
+"""The partitions of one generation that are here, and how far they are.
 
-    lacking ──(what an earlier stay left is removed)──(a look at the topic that was asked for since)──► followed
-                                                                                                           │
-    removed ◄──(and we have heard ourselves say so)── leaving ◄──(not wanted, and LIVE on all that are to have it)
+How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS`):
 
-A partition that is leaving is still answered here, but announced no more. What is wanted again stays.
+    ABSENT ─► ASSIGNED ─► RESTORING or CATCHING_UP ─► LIVE ─► REVOKING ─► ABSENT
+
+1. The assignment names it: it is ASSIGNED. What an earlier stay left is removed, and the topic is described anew.
+2. It opens at the stored position, else at the start of its changelog. Its barrier is the end offset that the brokers
+   named then. Before the barrier a row that exists may not be here yet, so nobody is answered from it. One that was
+   live not long ago is CATCHING_UP: its history goes on. All others are RESTORING, and their history begins at the end.
+3. At the barrier, or at the last marker of its generation, it is LIVE.
+4. Assigned to others, it is answered from until all of them have it live. Then it is announced no more, which is
+   REVOKING, and removed once this gateway has read its own announcement: of two gateways that rely on each other, the
+   one whose announcement comes second in the topic reads the other's first, and keeps the partition.
+
+After the last marker nothing more comes (FINAL). Where the changelog of an older generation is gone, what is stored is
+answered from as it is until the next generation is there (FROZEN).
+
+Rows, history and position are stored in one write, and the phase with them; the state moves after that.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.kafka.log import Clock, Log, TopicFacts, TopicPartition
-from tablegate.gateway.replication.partition import PartitionReplica, SkippedRecords
-from tablegate.gateway.stores.base import Phase, Position, StoreWriter
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset, Partition
+from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
+from tablegate.gateway.replication.progress import RestoreProgress
+from tablegate.gateway.replication.records import RecordReader, SkippedRecords
+from tablegate.gateway.replication.states import (
+    GenerationEvent,
+    OnMove,
+    PartitionEvent,
+    PartitionMachine,
+    PartitionState,
+    generation_machine,
+    partition_machine,
+)
+from tablegate.gateway.replication.stored import (
+    first_position,
+    is_too_old,
+    partitions_of,
+    stored_positions,
+    whole_as_of_ms,
+)
+from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreWriter
 from tablegate.v1.changelog_pb2 import Manifest
 
+HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
 CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
-OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
+
+
+class PartitionReplica:
+    """Follows one partition into the store. One thread.
+
+    `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: StoreWriter,
+        topic_partition: TopicPartition,
+        reader: RecordReader,
+        position: Position,
+        barrier: Offset,
+        skipped: SkippedRecords,
+        now_ms: Callable[[], int],
+        machine: PartitionMachine,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.barrier = barrier
+        self.end_offset = barrier
+        self.rows_applied = 0
+        self.stale_records = 0
+        self._store = store
+        self.store_id = machine.subject.store_id
+        self._reader = reader
+        self._skipped = skipped
+        self._now_ms = now_ms
+        self._machine = machine
+        # What comes has been compacted, perhaps, where that is long ago: it is no history.
+        is_young = position.as_of_ms >= now_ms() - HISTORY_RESTORED_MS
+        continues = is_young and position.phase is not Phase.RESTORING
+        self.position = position.in_phase(Phase.CATCHING_UP if continues else Phase.RESTORING)
+        arrival = self._arrival(position)
+        if arrival is not None:
+            self.position = position.in_phase(Phase.LIVE)
+        store.apply(self.store_id, topic_partition.partition, [], self.position)
+        machine.move(PartitionEvent.CATCH_UP if continues else PartitionEvent.RESTORE)
+        if arrival is not None:
+            machine.move(arrival)
+
+    @property
+    def partition(self) -> Partition:
+        """Return the partition's number."""
+        return self.topic_partition.partition
+
+    @property
+    def state(self) -> PartitionState:
+        """Return what the replica does."""
+        return self._machine.state
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether it is still a partition of a generation that is followed."""
+        return self._machine.state is not PartitionState.ABSENT
+
+    @property
+    def next_offset(self) -> Offset:
+        """Return the first offset that is not applied."""
+        return self.position.next_offset
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether the replica is answered from: LIVE, or what can follow on that."""
+        return self.position.phase is Phase.LIVE
+
+    def apply(self, fetched: Fetched) -> None:
+        """Apply what was fetched, whole or, with an exception of the store's, not at all."""
+        batch = self._reader.read(fetched.records, self.position)
+        position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
+        position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final)
+        arrival = self._arrival(position)
+        if arrival is not None:
+            self._machine.next(arrival)  # raises before anything is stored
+            position = position.in_phase(Phase.LIVE)
+        if position != self.position or batch.changes:
+            self._apply(batch.changes, position)
+        self.position = position
+        self.end_offset = max(self.end_offset, position.next_offset)
+        if arrival is not None:
+            self._machine.move(arrival)
+        for reason, offset in batch.skipped:
+            self._skipped.count(reason, self.topic_partition, offset)
+
+    def _arrival(self, position: Position) -> PartitionEvent | None:
+        """Return what happens to the replica as it comes to a position; None: nothing but that."""
+        is_first = not self.is_live
+        if position.is_final:
+            return PartitionEvent.REACH_LAST_MARKER if is_first or not self.position.is_final else None
+        return PartitionEvent.REACH_BARRIER if is_first and position.next_offset >= self.barrier else None
+
+    def _apply(self, changes: list[Change], position: Position) -> None:
+        """Store changes and position. Where this ends a restore, the history begins, with what is young enough."""
+        if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
+            old = _count_old(changes, self._now_ms())
+            at = changes[old].offset if old < len(changes) else position.next_offset
+            restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
+            self._put(changes[:old], restored.in_phase(Phase.RESTORING))
+            changes = changes[old:]
+        self._put(changes, position)
+
+    def _put(self, changes: list[Change], position: Position) -> None:
+        applied, stale = self._store.apply(self.store_id, self.partition, changes, position)
+        self.rows_applied += applied
+        self.stale_records += len(stale)
+
+    def freeze(self) -> None:
+        """Follow the changelog no more, for good."""
+        self._machine.move(PartitionEvent.FREEZE)
+
+    def revoke(self) -> None:
+        """Answer on, until it is removed or kept."""
+        self._machine.move(PartitionEvent.REVOKE)
+
+    def keep(self, *, is_frozen: bool) -> None:
+        """Have it here after all."""
+        if self.position.is_final:
+            event = PartitionEvent.KEEP_FINAL
+        elif is_frozen:
+            event = PartitionEvent.KEEP_FROZEN
+        else:
+            event = PartitionEvent.KEEP_LIVE if self.is_live else PartitionEvent.KEEP_CATCHING_UP
+        self._machine.move(event)
+
+
+def _count_old(changes: Sequence[Change], now_ms: int) -> int:
+    """Return how many of the changes, the oldest, are no good for a history.
+
+    They may have had compaction remove the rows that they replaced, which subscribers may have.
+    """
+    young_ms = now_ms - HISTORY_RESTORED_MS
+    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)
 
 
 class GenerationReplica:
-    """The replicas of a table's partitions. They are fetched from the moment this is made, until `stop`.
+    """One manifest, followed into one store id: its partitions that are here. They are fetched until `stop`.
 
-    `caught_up_ms`: when the store was last known to have the whole changelog, as far as it is here. `is_new`: the store
-    id has no rows of ours yet. `joined` were found in the store, where other gateways keep them. `lacking` are wanted
-    and not followed yet; `leaving` may be removed when the beat of that number was heard. `version` is another one when
-    something else is to be announced.
+    `machine` has the generation's state. `caught_up_ms`: when the store was last known to have the whole changelog, as
+    far as it is here. `is_new`: the store id has no rows of ours yet. `joined` were found in the store, where other
+    gateways keep them. `pending` are ASSIGNED; `revoking` may be removed when the beat of that number was heard.
     """
 
     def __init__(
@@ -40,82 +202,84 @@ class GenerationReplica:
         *,
         table: Table,
         manifest: Manifest,
-        store_id: StoreId,
-        life_id: int,
+        copy: Copy,
         facts: TopicFacts,
         store: StoreWriter,
         log: Log,
-        share: Assignment,
+        assignment: Assignment,
         skipped: SkippedRecords,
         clock: Clock,
         caught_up_ms: int,
         is_new: bool,
+        on_move: OnMove,
     ) -> None:
         self.manifest = manifest
+        self.copy = copy
+        self.store_id = copy.store_id
+        self.machine = generation_machine(table.name, manifest.generation, copy.store_id, on_move)
         self.is_frozen = False
-        self.joined: set[Partition] = set()
-        self.lacking: frozenset[Partition] = frozenset()
-        self.leaving: dict[Partition, int] = {}
-        self.version = 0
         self.is_new = is_new
-        self.store_id = store_id
-        self.life_id = life_id
         self.facts = facts
+        self.joined: set[Partition] = set()
+        self.pending: frozenset[Partition] = frozenset()
+        self.revoking: dict[Partition, int] = {}
         self.replicas: list[PartitionReplica] = []
         self._table = table
         self._store = store
         self._log = log
-        self._share = share
-        self._seen: tuple[int, frozenset[Partition]] | None = None
-        self._is_share_known = False
+        self._assignment = assignment
+        self._reconciled: tuple[int, frozenset[Partition]] | None = None  # with what; None: anew
+        self._is_assignment_known = False
         self._skipped = skipped
         self._clock = clock
-        self._decoder = RowDecoder(table, manifest.value_schemas)
+        self._on_move = on_move
+        decoder = RowDecoder(table, manifest.value_schemas)
+        self._reader = RecordReader(manifest.generation, decoder=decoder, expiry=table.expiry, now_ms=clock.now_ms)
+        self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()
-        positions = stored_positions(store, store_id, manifest)
-        found = zip(partitions(manifest), positions, strict=True)
+        positions = stored_positions(store, copy.store_id, manifest)
+        found = zip(partitions_of(manifest), positions, strict=True)
         stored = {partition: position for partition, position in found if position is not None}
         self.caught_up_ms = whole_as_of_ms(store, positions, caught_up_ms) if stored else clock.now_ms()
-        self._unclean = set() if is_new else set(partitions(manifest)).difference(stored)
-        life_id = self._drawn_life()
+        self._unclean = set() if is_new else set(partitions_of(manifest)).difference(stored)
+        incarnation_id = self._draw_incarnation()
         for partition, position in stored.items():
-            self._add(partition, position, life_id)
+            self._open(partition, position, incarnation_id)
         if is_new:
-            self._add_first(self.wanted() or ())
-        self._begin()
+            self._open_first(self.assigned() or ())
+        self.progress = self._begin()
 
-    def _drawn_life(self) -> int:
-        """Return a life for partitions of which nothing is here."""
+    def _draw_incarnation(self) -> int:
+        """Return an incarnation for partitions of which nothing is here."""
         return 0 if self._table.expiry is None else secrets.randbits(64)
 
-    def _add(self, partition: Partition, position: Position, life_id: int) -> None:
-        """Follow a partition from a position, which may be in a life already."""
+    def _open(self, partition: Partition, position: Position, incarnation_id: int) -> None:
+        """Follow a partition from a position, which may be of an incarnation already."""
         replica = PartitionReplica(
             store=self._store,
-            store_id=self.store_id,
-            source=TopicPartition(self.manifest.changelog_topic, partition),
-            generation=self.manifest.generation,
-            decoder=self._decoder,
-            position=replace(position, life_id=position.life_id or life_id),
+            topic_partition=TopicPartition(self.manifest.changelog_topic, partition),
+            reader=self._reader,
+            position=replace(position, life_id=position.life_id or incarnation_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
-            expiry=self._table.expiry,
             now_ms=self._clock.now_ms,
+            machine=self._assign(partition),
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
-            self._log.follow(replica.source, replica.position.next_offset)
+            self._log.follow(replica.topic_partition, replica.position.next_offset)
 
-    def _add_first(self, gained: Iterable[Partition]) -> None:
-        """Follow partitions of which nothing is here, not those whose end is not known.
+    def _open_first(self, gained: Iterable[Partition]) -> None:
+        """Follow partitions of which nothing is here, but for those whose end is not known.
 
         From the start; or from where other gateways are with a partition, that keep it in the same store.
         """
-        life_id = self._drawn_life()
-        held = {replica.partition for replica in self.replicas}  # a full store may have broken an earlier try off
-        for partition in sorted(set(gained) - held):
+        incarnation_id = self._draw_incarnation()
+        here = {replica.partition for replica in self.replicas}  # a full store may have broken an earlier try off
+        for partition in sorted(set(gained) - here):
             if self.facts.end_offsets[partition] >= 0:
-                self._add(partition, self._joined(partition) or first_position(self.facts, partition), life_id)
+                position = self._joined(partition) or first_position(self.facts, partition)
+                self._open(partition, position, incarnation_id)
         self.replicas.sort(key=attrgetter("partition"))
 
     def _joined(self, partition: Partition) -> Position | None:
@@ -131,53 +295,50 @@ class GenerationReplica:
         self._store.expel(self.store_id, partition)
         return None
 
-    def _begin(self) -> None:
+    def _begin(self) -> RestoreProgress:
         """Count from here how far restoring is."""
-        self.started_s = self._clock.monotonic_s()
-        self.restored_s: float | None = None
-        self._rows_at_start = {replica: replica.rows_applied for replica in self.replicas}
-        self._offsets_at_start = {replica: replica.position.next_offset for replica in self.replicas}
+        return RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
 
     # Which partitions are here.
 
-    def share_out(self, *, is_served: bool, answered: frozenset[Partition] = frozenset()) -> None:
-        """Take notice of which partitions are to be here; let go of those that all who are to have them have.
+    def reconcile(self, *, is_served: bool, answered: frozenset[Partition] = frozenset()) -> None:
+        """Make what is here what is assigned: assign what is not here; revoke what all who are to have it have.
 
-        `is_served`: this is the generation that is answered, and those must answer from it. `answered` are here in any
-        case.
+        `is_served`: this is the generation that is answered from, and the others must answer from it, too. `answered`
+        are here in any case.
         """
-        seen = self._share.version, answered
-        if seen == self._seen:
+        known = self._assignment.version, answered
+        if known == self._reconciled:
             return
-        self._seen = seen
-        wanted = self.wanted()
-        self._is_share_known = wanted is not None
-        if wanted is None:
+        self._reconciled = known
+        assigned = self.assigned()
+        self._is_assignment_known = assigned is not None
+        if assigned is None:
             return
-        wanted |= answered
+        assigned |= answered
         for replica in list(self.replicas):
             partition = replica.partition
-            if partition in wanted:
-                self._stay(partition)
-            elif replica.position.phase is Phase.RESTORING:
-                self.let_go(replica)
-            elif not self._is_elsewhere(partition, is_served=is_served):
-                self._stay(partition)
-            elif partition not in self.leaving:
-                self.leaving[partition] = self._share.next_beat
-                self.version += 1
-            elif self._share.heard_beat >= self.leaving[partition]:
-                self.let_go(replica)
-        held = [replica.partition for replica in self.replicas]
-        self.lacking = frozenset() if self.is_frozen else wanted.difference(held)
+            if partition in assigned:
+                self._keep(replica)
+            elif replica.state is PartitionState.RESTORING:
+                self.remove(replica)
+            elif not self._is_live_elsewhere(partition, is_served=is_served):
+                self._keep(replica)
+            elif partition not in self.revoking:
+                self.revoking[partition] = self._assignment.next_beat
+                replica.revoke()
+            elif self._assignment.heard_beat >= self.revoking[partition]:
+                self.remove(replica)
+        here = [replica.partition for replica in self.replicas]
+        self._set_pending(frozenset() if self.is_frozen else assigned.difference(here))
 
-    def wanted(self) -> frozenset[Partition] | None:
+    def assigned(self) -> frozenset[Partition] | None:
         """Return the partitions that are to be here; None while that is not known."""
         manifest = self.manifest
-        return self._share.wanted(self._table.name, manifest.partition_count, generation=manifest.generation)
+        return self._assignment.assigned(self._table.name, manifest.partition_count, generation=manifest.generation)
 
-    def _is_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
-        return self._share.is_elsewhere(
+    def _is_live_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
+        return self._assignment.is_live_elsewhere(
             self._table.name,
             partition,
             partition_count=self.manifest.partition_count,
@@ -185,18 +346,35 @@ class GenerationReplica:
             is_served=is_served,
         )
 
-    def _stay(self, partition: Partition) -> None:
-        if self.leaving.pop(partition, None) is not None:
-            self.version += 1
+    def _assign(self, partition: Partition) -> PartitionMachine:
+        """Return the machine of a partition that is to be here."""
+        machine = self._machines.get(partition)
+        if machine is None:
+            machine = partition_machine(self.machine.subject, partition, self._on_move)
+            machine.move(PartitionEvent.ASSIGN)
+            self._machines[partition] = machine
+        return machine
 
-    def let_go(self, replica: PartitionReplica) -> None:
+    def _set_pending(self, pending: frozenset[Partition]) -> None:
+        for partition in pending - self.pending:
+            self._assign(partition)
+        for partition in self.pending - pending:
+            if self._machines[partition].state is PartitionState.ASSIGNED:
+                self._machines.pop(partition).move(PartitionEvent.UNASSIGN)
+        self.pending = pending
+
+    def _keep(self, replica: PartitionReplica) -> None:
+        if self.revoking.pop(replica.partition, None) is not None:
+            replica.keep(is_frozen=self.is_frozen)
+
+    def remove(self, replica: PartitionReplica) -> None:
         """Follow a partition no more, and remove it: its position at once, so that nobody reads the rest."""
-        self._log.unfollow(replica.source)
+        self._log.unfollow(replica.topic_partition)
         self.replicas.remove(replica)
         self.joined.discard(replica.partition)
-        self.leaving.pop(replica.partition, None)
-        self.version += 1
-        self._seen = None  # it may be wanted again
+        self.revoking.pop(replica.partition, None)
+        self._machines.pop(replica.partition).move(PartitionEvent.REMOVE)
+        self._reconciled = None  # it may be assigned again
         self._unclean.add(replica.partition)
         self._clean(replica.partition)
 
@@ -208,7 +386,7 @@ class GenerationReplica:
     def clean(self) -> None:
         """Remove some of what is left of partitions that are not here."""
         for _ in range(CLEAN_PARTITIONS_MAX):
-            if not self._unclean or not self._clean(next(iter(self._unclean & self.lacking or self._unclean))):
+            if not self._unclean or not self._clean(next(iter(self._unclean & self.pending or self._unclean))):
                 return
 
     def _clean(self, partition: Partition) -> bool:
@@ -218,68 +396,75 @@ class GenerationReplica:
         return is_clean
 
     def asks(self) -> bool:
-        """Return whether the topic is to be looked at anew, for partitions that may be followed then."""
-        if self.lacking <= self._asked:
+        """Return whether the topic is to be described anew, for partitions that may be followed then."""
+        if self.pending <= self._asked:
             return False
-        asked = self.lacking - self._unclean
+        asked = self.pending - self._unclean
         is_new = not asked <= self._asked
         self._asked = asked
         return is_new
 
-    def gain(self, facts: TopicFacts) -> list[Partition]:
-        """Follow what was asked for, by a look that was made since; return those partitions."""
-        gained = sorted(self._asked & self.lacking)
+    def open_pending(self, facts: TopicFacts) -> list[Partition]:
+        """Follow what was asked for, by a description of the topic since; return those partitions."""
+        gained = sorted(self._asked & self.pending)
         self._asked = frozenset()
         if gained:
             self.facts = facts
-            self._add_first(gained)
-            self.lacking = self.lacking.difference(gained)
-            self.version += 1
-            self._begin()
+            self._open_first(gained)
+            self._set_pending(self.pending.difference(gained))
+            self.progress = self._begin()
         return gained
 
-    def replica_of(self, partition: Partition) -> PartitionReplica | None:
-        """Return the replica of a partition that is here."""
-        return next((replica for replica in self.replicas if replica.partition == partition), None)
-
     def stop(self) -> None:
-        """Fetch no more."""
-        for replica in self.replicas:
-            self._log.unfollow(replica.source)
+        """Fetch no more: the generation is retired."""
+        self._unfollow()
+        self.pending = frozenset()
+        while self._machines:
+            self._machines.popitem()[1].move(PartitionEvent.STOP)
+        self.machine.move(GenerationEvent.RETIRE)
 
-    def stop_final(self) -> None:
+    def _unfollow(self) -> None:
+        for replica in self.replicas:
+            self._log.unfollow(replica.topic_partition)
+
+    def unfollow_final(self) -> None:
         """Fetch no more of the partitions whose last marker was applied: their topic may go."""
         for replica in self.replicas:
             if replica.position.is_final:
-                self._log.unfollow(replica.source)
+                self._log.unfollow(replica.topic_partition)
 
     def freeze(self) -> None:
         """Fetch no more, for good: the changelog cannot be followed on, and what is stored stays as it is."""
-        self.stop()
+        self._unfollow()
         self.is_frozen = True
-        self.lacking = frozenset()
+        self._set_pending(frozenset())
+        for replica in self.replicas:
+            replica.freeze()
 
     def update(self, manifest: Manifest) -> None:
-        """Take a manifest of the same changelog, with more schemas perhaps."""
+        """Accept a manifest of the same changelog, with more schemas perhaps."""
         self.manifest = manifest
-        self._decoder = RowDecoder(self._table, manifest.value_schemas)
-        for replica in self.replicas:
-            replica.decoder = self._decoder
+        self._reader.decoder = RowDecoder(self._table, manifest.value_schemas)
 
-    def note_facts(self, facts: TopicFacts) -> None:
-        """Take what a later look saw."""
+    def record_facts(self, facts: TopicFacts) -> None:
+        """Record what the topic is by a later description."""
         self.facts = facts
         for replica in self.replicas:
             replica.end_offset = max(facts.end_offsets[replica.partition], replica.position.next_offset)
 
     @property
+    def states(self) -> Mapping[Partition, PartitionState]:
+        """Return the states of all partitions that are not ABSENT."""
+        return {partition: machine.state for partition, machine in self._machines.items()}
+
+    @property
     def is_live(self) -> bool:
-        """Return whether every partition that is to be here may be served."""
-        return self._is_share_known and not self.lacking and self.has_only_live
+        """Return whether every partition that is to be here is answered from, or may be."""
+        return self._is_assignment_known and not self.pending and self.has_only_live
 
     @property
     def has_only_live(self) -> bool:
-        """Return whether every partition that is here may be served."""
+        """Return whether every partition that is here is answered from, or may be."""
         return all(replica.is_live for replica in self.replicas)
 
     @property
@@ -290,100 +475,5 @@ class GenerationReplica:
     @property
     def was_answered(self) -> bool:
         """Return whether clients may have had rows of it: here, before a restart, or of another gateway."""
-        is_alone = self._share.is_alone
+        is_alone = self._assignment.is_alone
         return not is_alone or not self.is_new or any(replica.is_live for replica in self.replicas)
-
-    @property
-    def rows_applied(self) -> int:
-        """Return how many changes were applied since the start."""
-        return sum(replica.rows_applied - self._rows_at_start.get(replica, 0) for replica in self.replicas)
-
-    @property
-    def stale_records(self) -> int:
-        """Return how many records were older than what was stored."""
-        return sum(replica.stale_records for replica in self.replicas)
-
-    @property
-    def offsets_left(self) -> int:
-        """Return how many offsets are left to the barriers."""
-        return sum(max(0, replica.barrier - replica.position.next_offset) for replica in self.replicas)
-
-    def rows_per_second(self, now_s: float) -> float:
-        """Return the mean rate of applied rows since the start."""
-        return self.rows_applied / max(now_s - self.started_s, 1e-3)
-
-    def seconds_left(self, now_s: float) -> float:
-        """Return how long the restore takes at the mean rate of offsets; 0 when nothing is known."""
-        done = sum(each.position.next_offset - self._offsets_at_start.get(each, 0) for each in self.replicas)
-        rate = done / max(now_s - self.started_s, 1e-3)
-        return self.offsets_left / rate if rate > 0 else 0.0
-
-
-def partitions(manifest: Manifest) -> Sequence[Partition]:
-    """Return all partitions of a manifest."""
-    return [Partition(number) for number in range(manifest.partition_count)]
-
-
-def stored_positions(store: StoreWriter, store_id: StoreId, manifest: Manifest) -> list[Position | None]:
-    """Return the positions that the store has, one of each partition."""
-    with store.snapshot() as snapshot:
-        return [snapshot.position(store_id, partition) for partition in partitions(manifest)]
-
-
-def whole_as_of_ms(store: StoreWriter, positions: Sequence[Position | None], caught_up_ms: int) -> int:
-    """Return when positions, one of them at least, were last known to have all: others may have gone on with them."""
-    as_of_ms = min(position.as_of_ms for position in positions if position is not None)
-    return max(caught_up_ms, as_of_ms) if store.is_shared else caught_up_ms
-
-
-def is_too_old(caught_up_ms: int, facts: TopicFacts, *, now_ms: int) -> bool:
-    """Return whether a store may have missed deletes."""
-    return now_ms - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART
-
-
-def first_position(facts: TopicFacts, partition: Partition) -> Position:
-    """Return where a restore from nothing starts."""
-    start: Offset = facts.start_offsets[partition]
-    return Position(start, 0, Phase.RESTORING, start)
-
-
-def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> TopicFacts | None:
-    """Return the topic of a generation that is stored up to its last markers; None for one that is not.
-
-    All that is here of it is whole, so it needs its topic no more, whatever became of that. Where the topic starts is
-    not known: whoever would restore from these facts stays short of the end until it has read the topic itself. The end
-    of a partition that is not here is -1.
-    """
-    stored = [position for position in positions if position is not None]
-    if not stored or not all(position.is_final for position in stored):
-        return None
-    ends = tuple(Offset(-1) if position is None else position.next_offset for position in positions)
-    return TopicFacts(manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0)
-
-
-def lack_of(new: GenerationReplica, old: GenerationReplica) -> str | None:
-    """Return what `new` lacks to take the place of `old` without going back in time; None when it may.
-
-    The last markers of `old` say which source records its rows were made from. Topics that the job of `new` does not
-    read do not count.
-    """
-    if not new.is_live:
-        return "it is being restored"
-    if old.is_frozen and not old.is_closed:
-        return None
-    for replica in old.replicas:
-        if not replica.position.is_final:
-            return f"partition {replica.partition} of generation {old.manifest.generation} has no last marker yet"
-    wanted: dict[tuple[str, int], int] = {}
-    for replica in old.replicas:
-        for at, next_offset in replica.position.source_offsets.items():
-            wanted[at] = max(next_offset, wanted.get(at, 0))
-    read = {source.topic for source in new.manifest.sources}
-    for (topic, source_partition), next_offset in wanted.items():
-        for replica in new.replicas if topic in read else ():
-            if replica.position.source_offsets.get((topic, source_partition), 0) < next_offset:
-                return (
-                    f"its partition {replica.partition} has no marker yet for offset {next_offset} of partition "
-                    f'{source_partition} of source topic "{topic}"'
-                )
-    return None

@@ -1,4 +1,8 @@
-"""The replicator as a process: opens the store, follows Kafka, ends cleanly on SIGTERM."""
+"""The replicator as a process: opens the store, follows Kafka, ends cleanly on SIGTERM.
+
+A store is disposable, as the changelogs are the truth. One that is damaged is wiped and restored in the same process;
+one that lost its last writes is opened again and followed on from what it has.
+"""
 
 import gc
 import logging
@@ -19,6 +23,7 @@ from tablegate.gateway.kafka.client import KafkaLog
 from tablegate.gateway.kafka.log import SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreWentBack, StoreWriter
+from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tablegate.gateway.stores.opening import open_for_writing, wipe
 
 if TYPE_CHECKING:
@@ -52,14 +57,14 @@ def run_replicator(
     stop: threading.Event | None = None,
     drain: threading.Event | None = None,
     on_open: Callable[[], None] = lambda: None,
-    ring: Callable[[], None] = lambda: None,
+    notify: Callable[[StoreChanges], None] = lambda _: None,
 ) -> None:
     """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
 
     With SIGUSR1, or `drain`, all partitions are given to the other gateways of the cluster.
     Without `stop` the main thread must call this, as it takes the signals. `on_open` is called when the store can
-    be opened for reading and nothing of before is served any more, `ring` when it has changed. A store that is corrupt
-    is wiped and restored; one that went back is followed on from what it has.
+    be opened for reading and nothing of before is served any more, `notify` with what has changed. A store that is
+    corrupt is wiped and restored; one that went back is followed on from what it has.
     Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
     """
     drain = drain or threading.Event()
@@ -76,7 +81,7 @@ def run_replicator(
         if store is None:
             return
         try:
-            _follow(config, catalogue, store, stop, drain, on_open, ring)
+            _follow(config, catalogue, store, stop, drain, on_open, notify)
             store.close()
         except StoreCorrupt as error:
             _logger.error("%s; it is wiped and restored", error)
@@ -114,19 +119,20 @@ def _follow(
     stop: threading.Event,
     drain: threading.Event,
     on_open: Callable[[], None],
-    ring: Callable[[], None],
+    notify: Callable[[StoreChanges], None],
 ) -> None:
+    notifying = NotifyingStore(store, notify)
     log = KafkaLog(config.bootstrap, config.kafka_options)
     try:
         replicator = Replicator(
             catalogue,
             log=log,
-            store=store,
+            store=notifying,
             clock=SystemClock(),
             tables_topic=config.tables_topic,
             membership=config.membership,
             start_id=secrets.randbits(64),
-            ring=ring,
+            ring=notifying.publish,
         )
         on_open()
         is_draining = False

@@ -1,31 +1,40 @@
-"""The replicator: follows the changelogs of all tables into the store, and says how far it is.
+"""The replicator: follows the changelogs of all tables into the store, and publishes how far it is.
 
-One thread does it all; only looks at topics wait elsewhere. It is the store's only writer.
+One thread does it all, one step after the other; only questions about topics wait for brokers elsewhere. It is the
+store's only writer. A step:
+
+1. Fetch records, and wait for a first one a moment (`_fetch`). While a full disk refuses records, they are kept and
+   nothing more is fetched.
+2. Apply them (`_apply_fetched`): to the topic of manifests, to that of gateways, or to the partition they are of.
+3. Call `on_commit` with the partitions of which something was stored.
+4. Do what is due (`_keep_house`): manifests, topics, assignment, switches, announcements, removal of what is old. All
+   of it is in small steps, as a live record may wait for it.
+5. Store the status twice a second, and at once where a state has changed.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
-from tablegate.gateway.cluster.assignment import Alone
+from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.types import StoreId
-from tablegate.gateway.kafka.log import Clock, Fetched, Log
-from tablegate.gateway.replication.announcement import held_table
+from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
-from tablegate.gateway.replication.manifest_topic import ManifestTopic
-from tablegate.gateway.replication.partition import PartitionReplica
-from tablegate.gateway.replication.partitions import partitions
-from tablegate.gateway.replication.status import gateway_status
-from tablegate.gateway.replication.stored_table import next_name
+from tablegate.gateway.replication.manifests import ManifestTopic
+from tablegate.gateway.replication.partitions import PartitionReplica
+from tablegate.gateway.replication.states import Move, OnMove, PartitionState
+from tablegate.gateway.replication.status import announcement, gateway_status
+from tablegate.gateway.replication.stored import next_name, partitions_of
 from tablegate.gateway.replication.sweep import Sweep
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import Phase, StoreFull, StoreWriter
 from tablegate.v1.status_pb2 import GetStatusResponse
 
-POLL_S = 0.1  # longest wait for a record: SIGTERM and answers to looks wait no longer
+POLL_S = 0.1  # longest wait for a record: SIGTERM and answers of brokers wait no longer
 BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
-LOOKING_POLL_S = 0.01  # while an answer is awaited
+ANSWER_POLL_S = 0.01  # while an answer of the brokers is awaited
 STATUS_EVERY_S = 0.5
 FULL_RETRY_S = 1.0
 DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
@@ -36,10 +45,20 @@ TOMBSTONE_AGE_MIN_MS = 86_400_000  # a stale record comes later than that at the
 _logger = logging.getLogger("tablegate.gateway.replication")
 
 
+class _Followed(NamedTuple):
+    """A partition that is followed, and its table."""
+
+    replica: PartitionReplica
+    table: TableReplicator
+
+
 class Replicator:
     """Follows every table of the catalogue, or this gateway's part of it where it is a member of a cluster.
 
-    `step` over and over; then `close`. It calls `ring` after changes. `start_id`: drawn at random at each start.
+    `step` over and over; then `close`. It calls `on_commit` after each step that stored something of a partition, with
+    those partitions by store id: rows, position or phase have changed, or it is not here any more. It calls `ring`
+    where anything readers see has changed, the status too. `on_move` is called with each change of a state. `start_id`:
+    drawn at random at each start.
     """
 
     def __init__(
@@ -53,6 +72,8 @@ class Replicator:
         membership: Membership | None = None,
         start_id: int = 0,
         ring: Callable[[], None] = lambda: None,
+        on_commit: Callable[[Mapping[StoreId, Collection[Partition]]], None] = lambda _: None,
+        on_move: OnMove = lambda _: None,
     ) -> None:
         self._log = log
         self._store = store
@@ -61,30 +82,34 @@ class Replicator:
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
         self._membership = membership
         self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
-        self._shapes: list[object] = []
+        self._on_commit = on_commit
+        self._on_move = on_move
+        self._changed: dict[StoreId, set[Partition]] = {}  # since the last `on_commit`
         self._is_drained = False
         self._has_news = False  # that the other gateways, and our workers, should know at once
-        share = self._cluster or Alone()
+        self._followed: dict[TopicPartition, _Followed] | None = None  # None: to be collected anew
+        assignment = self._cluster or SoleGateway()
         caught_up_ms = self._demote(catalogue)
         self._garbage = self._unnamed_store_ids(catalogue)
-        given_up = set(self._garbage)
+        abandoned = set(self._garbage)
         self._tables = {
             name: TableReplicator(
                 table,
                 store=store,
                 log=log,
                 clock=clock,
-                share=share,
+                assignment=assignment,
                 caught_up_ms=caught_up_ms.get(name, 0),
-                given_up=given_up,
+                abandoned=abandoned,
+                on_move=self._record_move,
             )
             for name, table in sorted(catalogue.tables.items())
         }
-        self._held: list[tuple[PartitionReplica | None, TableReplicator | None, Fetched]] = []
+        self._fetched: list[tuple[_Followed | None, Fetched]] = []  # and not applied yet
         self._is_full = False
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
-        self._sweep = Sweep(store, clock)
+        self._sweep = Sweep(store, clock, on_change=self._record_change)
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
@@ -95,7 +120,7 @@ class Replicator:
         if self._cluster is not None:
             self._cluster.remember(status.gateways)
         for state in states.values():
-            for partition in partitions(state.manifest) if state is not None else ():
+            for partition in partitions_of(state.manifest) if state is not None else ():
                 assert state is not None
                 with self._store.snapshot() as snapshot:
                     position = snapshot.position(StoreId(state.store_id), partition)
@@ -119,70 +144,99 @@ class Replicator:
 
         Raise `NameTaken` where another gateway of the cluster has our name.
         """
-        if self._held:
+        if self._fetched:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
         else:
-            fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
-            by_source = self._replicas() if fetched else {}
-            self._held = [(*by_source.get(each.source, (None, None)), each) for each in fetched]
-        has_news = bool(self._held)
+            self._fetch(poll_s)
+        has_records = bool(self._fetched)
         try:
-            self._apply_held()
-            if has_news:
+            self._apply_fetched()
+            if has_records:
+                self._commit()
                 self._ring()
             self._keep_house()
         except StoreFull as error:
-            self._note_full(str(error))
+            self._log_full(str(error))
         else:
-            self._note_room()
+            self._log_room()
+        self._commit()
         self._put_status()
+
+    def _fetch(self, poll_s: float) -> None:
+        fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
+        if fetched:
+            followed = self._followed_partitions()
+            self._fetched = [(followed.get(each.topic_partition), each) for each in fetched]
 
     def _timeout_s(self, poll_s: float) -> float:
         is_unclean = any(table.is_unclean for table in self._tables.values())
         if self._garbage or is_unclean or self._sweep.is_under_way:
             return min(BUSY_POLL_S, poll_s)
-        looks = (self._manifest_topic.is_looking, *(table.is_looking for table in self._tables.values()))
-        is_looking = any(looks) or (self._cluster is not None and self._cluster.is_looking)
-        return min(LOOKING_POLL_S, poll_s) if is_looking else poll_s
+        is_pending = self._manifest_topic.is_pending or any(table.is_pending for table in self._tables.values())
+        is_pending = is_pending or (self._cluster is not None and self._cluster.is_pending)
+        return min(ANSWER_POLL_S, poll_s) if is_pending else poll_s
 
-    def _replicas(self) -> dict[object, tuple[PartitionReplica, TableReplicator]]:
-        return {
-            replica.source: (replica, table)
-            for table in self._tables.values()
-            for following in (table.building, table.serving)
-            if following is not None
-            for replica in following.replicas
-        }
+    def _followed_partitions(self) -> Mapping[TopicPartition, _Followed]:
+        if self._followed is None:
+            self._followed = {
+                replica.topic_partition: _Followed(replica, table)
+                for table in self._tables.values()
+                for generation in (table.building, table.serving)
+                if generation is not None
+                for replica in generation.replicas
+            }
+        return self._followed
 
-    def _apply_held(self) -> None:
-        """Apply what was fetched; what a full disk refuses stays held."""
-        while self._held:
-            replica, table, fetched = self._held[0]
-            if fetched.source == self._manifest_topic.source:
+    def _apply_fetched(self) -> None:
+        """Apply what was fetched; what a full disk refuses is kept."""
+        while self._fetched:
+            followed, fetched = self._fetched[0]
+            if fetched.topic_partition == self._manifest_topic.topic_partition:
                 self._manifest_topic.apply(fetched)
-            elif self._cluster is not None and fetched.source == self._cluster.source:
+            elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
                 self._cluster.apply(fetched)
-            elif replica is not None and table is not None and table.follows(replica):
+            elif followed is not None and followed.replica.is_followed:
                 if fetched.lost:
-                    table.lost(replica)
+                    followed.table.lost(followed.replica)
                 else:
-                    phase = replica.position.phase
-                    replica.apply(fetched)
-                    self._has_news |= replica.position.phase is not phase
-            self._held.pop(0)
+                    followed.replica.apply(fetched)
+                    self._record_change(followed.replica.store_id, followed.replica.partition)
+            self._fetched.pop(0)
+
+    # What has changed.
+
+    def _record_change(self, store_id: StoreId, partition: Partition) -> None:
+        """Have the next `on_commit` name a partition."""
+        self._changed.setdefault(store_id, set()).add(partition)
+
+    def _commit(self) -> None:
+        """Call `on_commit` with what was stored since the last call."""
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            self._on_commit(changed)
+
+    def _record_move(self, move: Move) -> None:
+        """Act on a change of a state: readers and the other gateways are to know at once."""
+        subject = move.subject
+        if subject.partition is not None:
+            self._followed = None
+            self._record_change(subject.store_id, subject.partition)
+        # That a partition is assigned is nobody else's concern until it is followed.
+        self._has_news |= move.after is not PartitionState.ASSIGNED
+        self._on_move(move)
 
     def _keep_house(self) -> None:
         self._manifest_topic.tick()
         if self._cluster is not None:
             self._has_news |= self._cluster.tick()
         if self._cluster is None or self._cluster.is_ready:
-            self._offer_manifests()
+            self._accept_manifests()
         for table in self._tables.values():
             table.tick()
             self._garbage += table.generations.garbage
             table.generations.garbage.clear()
         self._announce()
-        self._note_reachable()
+        self._log_reachable()
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
         self._sweep.step(self._tables.values())
@@ -192,40 +246,37 @@ class Replicator:
             self._drop_tombstones()
 
     def _announce(self) -> None:
-        """Tell the other gateways what is here."""
+        """Announce to the other gateways what is here."""
         cluster, membership = self._cluster, self._membership
         if cluster is None or membership is None:
             return
-        shapes: list[object] = [table.shape for table in self._tables.values()]
-        self._has_news |= shapes != self._shapes
-        self._shapes = shapes
         cluster.announce(
             lambda: [
-                held_table(table, replicas=membership.replicas_wanted(name)) for name, table in self._tables.items()
+                announcement(table, replicas=membership.replicas_wanted(name)) for name, table in self._tables.items()
             ],
             at_once=self._has_news,
         )
-        if cluster.is_draining and not self._is_drained and not self._replicas():
+        if cluster.is_draining and not self._is_drained and not self._followed_partitions():
             self._is_drained = True
             _logger.info("all partitions are with other gateways: this one may be stopped")
 
     def drain(self) -> None:
-        """Give all partitions to the other gateways of the cluster; what they do not have yet is answered on."""
+        """Give all partitions to the other gateways of the cluster, and answer from them until those have them."""
         if self._cluster is None:
             _logger.warning("this gateway stands alone: there is nobody to give its partitions to")
         elif not self._cluster.is_draining:
             _logger.info("giving all partitions to the other gateways")
             self._cluster.drain()
 
-    def _offer_manifests(self) -> None:
-        """Tell each table what its topic says of it, where that is news or there is no manifest."""
+    def _accept_manifests(self) -> None:
+        """Give each table its new manifests, or why it has none."""
         topic = self._manifest_topic
         if not topic.is_read and topic.exists is not False:
             return
         for name, table in self._tables.items():
-            news = topic.take_news(name)
-            if news or name not in topic.manifests:
-                table.offer(news, missing=topic.why_missing(name))
+            unread = topic.pop_unread(name)
+            if unread or name not in topic.manifests:
+                table.accept(unread, missing=topic.why_missing(name))
 
     def _drop_tombstones(self) -> None:
         for table in self._tables.values():
@@ -241,8 +292,8 @@ class Replicator:
                     limit=TOMBSTONES_MAX,
                 )
 
-    def _note_reachable(self) -> None:
-        """Take notice of Kafka going and coming."""
+    def _log_reachable(self) -> None:
+        """Log that Kafka answers no more, or answers again."""
         answered, trouble = self._manifest_topic.answered, self._log.trouble()
         if answered is None and not trouble:
             return
@@ -255,12 +306,12 @@ class Replicator:
             _logger.info("Kafka answers again")
         self._is_reachable = reachable
 
-    def _note_full(self, why: str) -> None:
+    def _log_full(self, why: str) -> None:
         if not self._is_full:
             self._is_full = True
             _logger.error("%s; applying goes on when there is room", why)
 
-    def _note_room(self) -> None:
+    def _log_room(self) -> None:
         if self._is_full:
             self._is_full = False
             _logger.info("there is room again: applying goes on")
@@ -283,10 +334,10 @@ class Replicator:
             self._store.set_status(status.SerializeToString())
             self._ring()  # for what else has changed: this comes often enough
         except StoreFull as error:
-            self._note_full(str(error))
+            self._log_full(str(error))
 
     def close(self) -> None:
-        """Note how far it is, and leave the cluster. The log and the store are the caller's to close."""
+        """Store how far it is, and leave the cluster. The log and the store are the caller's to close."""
         if self._cluster is not None:
             self._cluster.leave()
         self._put_status(at_once=True)

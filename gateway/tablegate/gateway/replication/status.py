@@ -1,11 +1,57 @@
-"""The gateway's status, as the replicator knows it."""
+"""What is said of the tables: to readers of this gateway (`gateway_status`), to other gateways (`announcement`).
 
-from collections.abc import Iterable, Sequence
+Both name the phase of a replica, which says whether it is answered from. The status names the states, too.
+"""
 
-from tablegate.gateway.replication.announcement import PHASES
-from tablegate.gateway.replication.partition import PartitionReplica
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
+from tablegate.gateway.replication.states import GenerationState, PartitionState, TableState
 from tablegate.gateway.replication.table import TableReplicator
-from tablegate.v1.status_pb2 import GatewayStatus, GetStatusResponse, PartitionStatus, TableStatus
+from tablegate.gateway.stores.base import Phase
+from tablegate.v1 import cluster_pb2, status_pb2
+from tablegate.v1.cluster_pb2 import GenerationAnnouncement, TableAnnouncement
+from tablegate.v1.status_pb2 import GatewayStatus, GenerationStatus, GetStatusResponse, PartitionStatus, TableStatus
+
+PHASES = {
+    Phase.RESTORING: cluster_pb2.REPLICA_PHASE_RESTORING,
+    Phase.LIVE: cluster_pb2.REPLICA_PHASE_LIVE,
+    Phase.CATCHING_UP: cluster_pb2.REPLICA_PHASE_CATCHING_UP,
+}
+TABLE_STATES: Mapping[TableState, Any] = {
+    state: status_pb2.TableState.Value(f"TABLE_STATE_{state.name}") for state in TableState
+}
+GENERATION_STATES: Mapping[GenerationState, Any] = {
+    state: status_pb2.GenerationState.Value(f"GENERATION_STATE_{state.name}") for state in GenerationState
+}
+PARTITION_STATES: Mapping[PartitionState, Any] = {
+    state: status_pb2.PartitionState.Value(f"PARTITION_STATE_{state.name}") for state in PartitionState
+}
+
+
+def announcement(table: TableReplicator, *, replicas: int) -> TableAnnouncement:
+    """Return what is here of a table, but for partitions that are being revoked; `replicas` are wanted of each."""
+    announced = TableAnnouncement(
+        table=table.table.name, replicas=replicas, refused_generation=table.refused_generation
+    )
+    if table.serving is not None:
+        announced.serving.CopyFrom(_announced(table.serving))
+    if table.building is not None:
+        announced.building.CopyFrom(_announced(table.building))
+    return announced
+
+
+def _announced(generation: GenerationReplica) -> GenerationAnnouncement:
+    replicas = [replica for replica in generation.replicas if replica.state is not PartitionState.REVOKING]
+    return GenerationAnnouncement(
+        generation=generation.manifest.generation,
+        partitions=[replica.partition for replica in replicas],
+        phases=[PHASES[replica.position.phase] for replica in replicas],
+        next_offsets=[replica.position.next_offset for replica in replicas],
+        partition_count=generation.manifest.partition_count,
+        changelog_topic_id=generation.manifest.changelog_topic_id,
+    )
 
 
 def gateway_status(
@@ -25,20 +71,39 @@ def gateway_status(
 
 
 def _table_status(table: TableReplicator, now_s: float) -> TableStatus:
-    status = TableStatus(table=table.table.name, problem=table.problem, poison_records=table.skipped.total)
+    status = TableStatus(
+        table=table.table.name,
+        problem=table.problem,
+        poison_records=table.skipped.total,
+        state=TABLE_STATES[table.state],
+        generations=_generation_statuses(table),
+    )
     if table.caught_up_ms:
         status.caught_up_time.FromMilliseconds(table.caught_up_ms)
     if table.generations.manifest is not None:
         status.manifest.CopyFrom(table.generations.manifest)
-    following = table.serving
-    if following is not None:
-        status.serving = following.is_live
-        status.partitions.extend(_partition_status(replica) for replica in following.replicas)
+    serving = table.serving
+    if serving is not None:
+        status.serving = serving.is_live
+        status.partitions.extend(_partition_status(replica) for replica in serving.replicas)
     restoring = table.building or table.serving
     if restoring is not None and not restoring.is_live:
-        status.restore_rows_per_second = restoring.rows_per_second(now_s)
-        status.restore_seconds_left = restoring.seconds_left(now_s)
+        status.restore_rows_per_second = restoring.progress.rows_per_second(now_s)
+        status.restore_seconds_left = restoring.progress.seconds_left(now_s)
     return status
+
+
+def _generation_statuses(table: TableReplicator) -> list[GenerationStatus]:
+    assigned = {each.manifest.generation: sorted(each.pending) for each in table.generations.followed()}
+    return [
+        GenerationStatus(
+            generation=known.generation,
+            state=GENERATION_STATES[known.state],
+            waits_for=known.unmet,
+            assigned=assigned.get(known.generation, ()),
+        )
+        for known in table.known_generations()
+    ]
 
 
 def _partition_status(replica: PartitionReplica) -> PartitionStatus:
@@ -47,6 +112,7 @@ def _partition_status(replica: PartitionReplica) -> PartitionStatus:
         phase=PHASES[replica.position.phase],
         next_offset=replica.position.next_offset,
         end_offset=replica.end_offset,
+        state=PARTITION_STATES[replica.state],
     )
     status.as_of_time.FromMilliseconds(replica.position.as_of_ms)
     return status

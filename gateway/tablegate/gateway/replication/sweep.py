@@ -1,32 +1,37 @@
 """Removes expired rows from the store, a few at a time. Queries hide them already, so it is in no hurry.
 
-A sweep looks at the first row of each run of windows, and so takes as long as there are runs, however many windows
-they have.
+A sweep reads the first row of each run of windows, so it takes as long as there are runs, however many windows they
+have. It works in small steps between two fetches, as a live record may wait for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tablegate.gateway.contract.keys import InvalidKey, after_prefix
-from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Clock
-from tablegate.gateway.replication.partition import PartitionReplica
-from tablegate.gateway.replication.partitions import GenerationReplica
+from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import HISTORY_CHANGES_MAX, Snapshot, StoreWriter
 
-SWEEP_MAX = 500  # runs looked at and rows removed at once: milliseconds, as a live record may wait for it
+SWEEP_MAX = 500  # runs read and rows removed at once: milliseconds, as a live record may wait for it
 SWEEP_EVERY_S = 10.0  # from the end of a sweep to the beginning of the next
 SWEEP_PART = 0.02  # of the time is spent on sweeps at most, so that a table of many runs is swept less often
 SWEPT_AT_OFFSET_MAX = HISTORY_CHANGES_MAX // 2  # of a partition before its next record: its history must hold them all
 
 
 class Sweep:
-    """Sweeps the tables with retention, one partition after the other. `step` over and over."""
+    """Sweeps the tables with retention, one partition after the other. `step` over and over.
 
-    def __init__(self, store: StoreWriter, clock: Clock) -> None:
+    `on_change` is called with each partition of which rows were removed.
+    """
+
+    def __init__(
+        self, store: StoreWriter, clock: Clock, *, on_change: Callable[[StoreId, Partition], None] = lambda *_: None
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._on_change = on_change
         self._at_s = 0.0
         self._spent_s = 0.0
         self._waiting: list[tuple[TableReplicator, GenerationReplica, PartitionReplica]] = []
@@ -39,18 +44,18 @@ class Sweep:
         return bool(self._waiting)
 
     def step(self, tables: Iterable[TableReplicator]) -> None:
-        """Begin a sweep when it is time, or go on with it by `SWEEP_MAX` looks and rows."""
+        """Begin a sweep when it is time, or go on with it by `SWEEP_MAX` runs and rows."""
         started_s = self._clock.monotonic_s()
         if not self._waiting and started_s >= self._at_s:
             self._begin(tables)
         left = SWEEP_MAX
         while self._waiting and left > 0:
-            table, following, replica = self._waiting[0]
+            table, generation, replica = self._waiting[0]
             expiry = table.table.expiry
-            if expiry is None or not table.follows(replica):
+            if expiry is None or not replica.is_followed:
                 self._cursor = None
             else:
-                left -= self._remove(expiry, following.store_id, replica, left)
+                left -= self._remove(expiry, generation.store_id, replica, left)
             if self._cursor is None:
                 self._waiting.pop(0)
                 self._cursor = b""
@@ -61,17 +66,17 @@ class Sweep:
 
     def _begin(self, tables: Iterable[TableReplicator]) -> None:
         self._waiting = [
-            (table, following, replica)
+            (table, generation, replica)
             for table in tables
-            for following in table.generations.followings()
-            if table.table.expiry is not None and following is not None
-            for replica in following.replicas
+            for generation in table.generations.followed()
+            if table.table.expiry is not None
+            for replica in generation.replicas
         ]
         self._swept = {replica: self._swept[replica] for _, _, replica in self._waiting if replica in self._swept}
         self._spent_s = 0.0
 
     def _remove(self, expiry: Expiry, store_id: StoreId, replica: PartitionReplica, limit: int) -> int:
-        """Remove rows of a partition from the cursor on; return how many looks and rows that took: `limit` or so."""
+        """Remove rows of a partition from the cursor on; return how many runs and rows that took: about `limit`."""
         offset = replica.position.next_offset
         if replica not in self._swept:  # a process before this one may have swept
             self._swept[replica] = (offset, self._count_swept(store_id, replica, offset))
@@ -84,11 +89,12 @@ class Sweep:
             return 1
         now_ms = self._clock.now_ms()
         with self._store.snapshot() as snapshot:
-            gone, taken = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=now_ms * 1_000)
-        if gone:
-            removed = self._store.expire(store_id, replica.partition, gone, time_ms=now_ms)
+            expired, read = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=now_ms * 1_000)
+        if expired:
+            removed = self._store.expire(store_id, replica.partition, expired, time_ms=now_ms)
             self._swept[replica] = (offset, swept + removed)
-        return taken
+            self._on_change(store_id, replica.partition)
+        return read
 
     def _count_swept(self, store_id: StoreId, replica: PartitionReplica, offset: Offset) -> int:
         with self._store.snapshot() as snapshot:
@@ -104,11 +110,11 @@ class Sweep:
         limit: int,
         now_us: int,
     ) -> tuple[list[bytes], int]:
-        """Return the next keys whose rows are expired, and how many looks and rows that took; move the cursor on."""
-        gone: list[bytes] = []
-        taken = 0
-        while self._cursor is not None and taken < limit:
-            taken += 1
+        """Return the next keys whose rows are expired, and how many runs and rows were read; move the cursor on."""
+        expired: list[bytes] = []
+        read = 0
+        while self._cursor is not None and read < limit:
+            read += 1
             first = snapshot.range(store_id, replica.partition, start=self._cursor, end=None, limit=1)
             if not first:
                 self._cursor = None
@@ -121,7 +127,7 @@ class Sweep:
                 continue
             kept_from = expiry.kept_from(run, now_us)
             rows = snapshot.range(store_id, replica.partition, start=key, end=kept_from, limit=limit)
-            gone += [key for key, _ in rows]
-            taken += len(rows)
+            expired += [key for key, _ in rows]
+            read += len(rows)
             self._cursor = after_prefix(run) if len(rows) < limit else rows[-1][0] + b"\x00"
-        return gone, taken
+        return expired, read

@@ -19,24 +19,26 @@ from tablegate.gateway.server.child import (
     STORE_OPENED,
     WORKER,
     ChildConfig,
+    child_command,
     paths_of,
 )
-from tablegate.gateway.server.cluster import check_cluster, membership_of
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.logs import set_up_logging
 from tablegate.gateway.server.preflight import (
     Reserved,
+    check_cluster,
     check_origins,
     check_store_url,
     check_tls,
     check_topics,
     load_contracts,
     lock_data,
+    membership_of,
     reserve_address,
     token_keys,
 )
 from tablegate.gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
-from tablegate.gateway.server.worker_pipe import WorkerPipe, close_line, make_line
+from tablegate.gateway.server.worker_pipe import WorkerPipe, close_pipe, open_pipe
 
 START_DEATHS_MAX = 5  # of the replicator before it ever opened its store: about 3 s
 
@@ -57,16 +59,16 @@ def serve(config: ServeConfig) -> int:
     check_cluster(config, catalogue)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
-    lines: list[WorkerPipe] = []
+    pipes: list[WorkerPipe] = []
     try:
         lock = lock_data(config.data, _address(config, reserved))
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")
         announcer = _Announcer(config, catalogue, reserved)
-        lines += [make_line() for _ in range(config.workers)]
+        pipes += [open_pipe() for _ in range(config.workers)]
         membership = membership_of(config)
-        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, lines, membership), announcer.on_event)
+        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, pipes, membership), announcer.on_event)
         announcer.on_failure = supervisor.stop
         supervisor.run()
         _logger.info("stopped")
@@ -74,8 +76,8 @@ def serve(config: ServeConfig) -> int:
             raise ServeError(announcer.failure)
     finally:
         reserved.holder.close()
-        for line in lines:
-            close_line(line)
+        for pipe in pipes:
+            close_pipe(pipe)
         if lock is not None:
             os.close(lock)
     return 0
@@ -99,10 +101,10 @@ def _specs(
     keys: tuple[bytes, ...],
     reserved: Reserved,
     lock: int,
-    lines: Sequence[WorkerPipe],
+    pipes: Sequence[WorkerPipe],
     membership: Membership | None,
 ) -> list[ChildSpec]:
-    def settings(name: str, line_fds: Sequence[int]) -> str:
+    def settings(name: str, pipe_fds: Sequence[int]) -> str:
         return ChildConfig(
             name=name,
             parent=os.getpid(),
@@ -119,7 +121,7 @@ def _specs(
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),
-            line_fds=tuple(line_fds),
+            pipe_fds=tuple(pipe_fds),
             kafka_options=config.kafka_options,
         ).to_json()
 
@@ -128,10 +130,10 @@ def _specs(
             _logger.warning("the replicator died in the store, which is wiped and restored")
             shutil.rmtree(config.store, ignore_errors=True)
 
-    to_replicator = [line.replicator_fd for line in lines]
+    to_replicator = [pipe.replicator_fd for pipe in pipes]
     replicator = ChildSpec(
         name="replicator",
-        command=_command(REPLICATOR),
+        command=child_command(REPLICATOR),
         settings=settings("replicator", to_replicator),
         stop_s=REPLICATOR_STOP_S,
         # It holds the lock too: no other gateway starts on the store before its writer is dead.
@@ -143,21 +145,17 @@ def _specs(
     workers = [
         ChildSpec(
             name=f"worker-{number}",
-            command=_command(WORKER),
-            settings=settings(f"worker-{number}", (line.worker_fd,)),
+            command=child_command(WORKER),
+            settings=settings(f"worker-{number}", (pipe.worker_fd,)),
             stop_s=config.drain_s,
             first_to_stop=True,
             # Before, the store says of an earlier run that it is live, which nobody has checked since.
             start_after=STORE_OPENED,
-            pass_fds=(line.worker_fd,),
+            pass_fds=(pipe.worker_fd,),
         )
-        for number, line in enumerate(lines)
+        for number, pipe in enumerate(pipes)
     ]
     return [replicator, *workers]
-
-
-def _command(role: str) -> tuple[str, ...]:
-    return sys.executable, "-m", "tablegate.gateway.server.child", role
 
 
 class _Announcer:

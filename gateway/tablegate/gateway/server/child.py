@@ -55,7 +55,7 @@ class ChildConfig:
     log_file: str | None
     store_url: str | None = None
     membership: Membership | None = None  # None: the gateway stands alone
-    line_fds: tuple[int, ...] = ()  # a worker's end of its line; the replicator's of all
+    pipe_fds: tuple[int, ...] = ()  # a worker's end of its pipe; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -72,7 +72,7 @@ class ChildConfig:
                 **values,
                 "token_keys": tuple(values["token_keys"]),
                 "cors_origins": tuple(values["cors_origins"]),
-                "line_fds": tuple(values["line_fds"]),
+                "pipe_fds": tuple(values["pipe_fds"]),
                 "tls": None if tls is None else tuple(tls),
                 "membership": None if membership is None else Membership(**membership),
             }
@@ -97,6 +97,15 @@ class ChildConfig:
     def log_path(self) -> Path | None:
         """Return the log file, None for stderr."""
         return None if self.log_file is None else Path(self.log_file)
+
+
+def child_command(role: str) -> tuple[str, ...]:
+    """Return the command that starts a child.
+
+    A gateway is started in a directory of its user's. With -P nothing that lies there, as a `json.py` or a package
+    `google`, takes the place of what a child imports.
+    """
+    return sys.executable, "-P", "-m", "tablegate.gateway.server.child", role
 
 
 def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:

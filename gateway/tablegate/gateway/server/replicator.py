@@ -26,10 +26,10 @@ def replicator_main(config: ChildConfig) -> None:
         kafka_options=config.kafka_options,
         membership=config.membership,
     )
-    workers = ReplicatorEnd(config.line_fds)
+    workers = ReplicatorEnd(config.pipe_fds)
     workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
     try:
-        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), ring=workers.ring)
+        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), notify=workers.publish)
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         tell_parent(FAILED, reason=str(error))

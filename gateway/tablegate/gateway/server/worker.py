@@ -5,8 +5,10 @@ import gc
 import logging
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tablegate.gateway.cluster.credentials import Credentials
@@ -26,16 +28,18 @@ from tablegate.gateway.query.plans import query_methods, wall_clock_ms
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
 from tablegate.gateway.server.services.health import Health, live_tables
-from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.gateway.server.services.metrics import Metrics
 from tablegate.gateway.server.services.reflection import reflection_methods
-from tablegate.gateway.server.services.status import status_methods
-from tablegate.gateway.server.watched_store import WatchedStore
 from tablegate.gateway.server.worker_pipe import WorkerEnd
-from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
+from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.opening import open_for_reading
+from typing_extensions import override
 
-LOOK_S = 0.2  # how often a worker looks whether its tables are live and its store is the same
+CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
+HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
+SEEK_EVERY_S = 0.2  # a store that is away is tried so often
 COUNTS_EVERY_S = 1.0
 COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
@@ -66,21 +70,21 @@ class _Worker:
         own = own_id(config.membership)
         self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url, own))
         self._health = Health(catalogue)
-        self._bell = Notifier()
-        lines = [WorkerEnd(fd, self._bell) for fd in config.line_fds]  # none where no replicator is
-        self._line = lines[0] if lines else None
+        self._notifier = Notifier()
+        pipes = [WorkerEnd(fd, self._notifier) for fd in config.pipe_fds]  # none where no replicator is
+        self._pipe = pipes[0] if pipes else None
         signer = TokenSigner([bytes.fromhex(key) for key in config.token_keys])
         self._directory = Directory()  # empty where it stands alone
         self._router: Router | None = None
         if config.membership is not None:
             forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, _credentials(config))
             self._router = Router(self._directory, forwarder)
-            self._bell.listen(on_ring=self._look_at_others, on_toll=lambda: None)
+            self._notifier.listen(on_change=self._note, on_shutdown=lambda: None)
         methods = {
-            **query_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
+            **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **self._health.methods(),
             **status_methods(self._store),
-            **metadata_methods(catalogue, self._store, signer, self._bell, ends=self._line, router=self._router),
+            **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
@@ -90,7 +94,7 @@ class _Worker:
             self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
             return *web(methods, calls), self._metrics
 
-        self._door = HttpServer(
+        self._server = HttpServer(
             methods,
             config.address,
             web=protocols,
@@ -98,38 +102,47 @@ class _Worker:
             shared_port=True,
         )
         self._is_store_away = False
-        self._publish_at_s = 0.0
+        self._publish_at_s = self._health_at_s = 0.0
         self._drain_s = config.drain_s
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
-        if self._line is not None:
-            self._line.listen()
+        if self._pipe is not None:
+            self._pipe.listen()
         self._store.refresh()
-        await self._door.start()
+        await self._server.start()
         gc.collect()
         gc.freeze()  # what is here stays: no collection looks at it again
         tell_parent(LISTENING)
         while not self._stopping.is_set():
-            self._look()
+            self._check()
             try:
-                await asyncio.wait_for(self._stopping.wait(), LOOK_S)
+                await asyncio.wait_for(self._stopping.wait(), CHECK_S)
             except TimeoutError:
                 continue
         await self._drain()
 
-    def _look(self) -> None:
-        was_serving = self._health.serving
-        self._store.refresh()
-        if time.monotonic() >= self._publish_at_s:
-            self._publish_at_s = time.monotonic() + COUNTS_EVERY_S
+    def _check(self) -> None:
+        """Do what is due: on a timer, so that it costs the same however often the replicator commits."""
+        now_s = time.monotonic()
+        if self._store.refresh():
+            self._notifier.notify()  # of what the replicator said before, this store may have nothing
+        if now_s >= self._publish_at_s:
+            self._publish_at_s = now_s + COUNTS_EVERY_S
             self._metrics.publish()
         was_away = self._is_store_away
-        self._look_at_others(self._health.tables)
+        self._update_router(self._health.tables)
         if self._is_store_away and not was_away:
-            self._bell.ring()  # no replicator does: who waits here for what comes is to ask the others
+            self._notifier.notify()  # no replicator does: who waits here for what comes is to ask the others
+        if now_s >= self._health_at_s or self._is_store_away != was_away:
+            begin_s = time.monotonic()
+            self._check_health()
+            self._health_at_s = time.monotonic() + HEALTH_TIMES * (time.monotonic() - begin_s)
+
+    def _check_health(self) -> None:
+        was_serving = self._health.serving
         live = live_tables(self._store, self._health.tables, self._directory)
         self._health.update(live)
         if self._health.serving != was_serving:
@@ -138,8 +151,13 @@ class _Worker:
                 _logger.warning("not all tables are served", extra={"missing": missing})
             tell_parent(SERVING if self._health.serving else NOT_SERVING, missing=missing)
 
-    def _look_at_others(self, tables: Iterable[str] = ()) -> None:
-        """Take in what the replicator says of the other gateways, and of these tables."""
+    def _note(self, changes: StoreChanges) -> None:
+        """Hear of other gateways at once, where the status may say something new of them."""
+        if changes.status or changes.everything:
+            self._update_router()
+
+    def _update_router(self, tables: Iterable[str] = ()) -> None:
+        """Pass on what the replicator says of the other gateways, and the states of these tables."""
         if self._router is None:
             return
         try:
@@ -153,9 +171,108 @@ class _Worker:
         """Take no more work in, finish the unary calls, end the streams."""
         _logger.info("draining")
         self._health.drain()
-        self._door.drain()
-        self._bell.toll()  # streams that wait for a change end now
-        await self._door.stop(self._drain_s)
+        self._server.drain()
+        self._notifier.shutdown()  # streams that wait for a change end now
+        await self._server.stop(self._drain_s)
         if self._router is not None:
             await self._router.forwarder.close()
         self._store.close()
+
+
+class WatchedStore(StoreReader):
+    """A store reader that `refresh` opens, and opens again. One thread, but for the one that waits for the store."""
+
+    def __init__(self, open_reader: Callable[[], StoreReader]) -> None:
+        self._open_reader = open_reader
+        self._reader: StoreReader | None = None
+        self._reason = "the store is not open yet"
+        self._seeking: _Seeking | None = None
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        if self._reader is None:
+            raise StoreUnavailable(self._reason)
+        return self._reader.snapshot()
+
+    @override
+    def is_current(self) -> bool:
+        return self._reader is not None and self._reader.is_current()
+
+    def refresh(self) -> bool:
+        """Open the store where it is new, or another than before; return whether it was opened.
+
+        No snapshot may be open meanwhile.
+
+        Where it is away, another thread waits for it: one that hangs would keep this one waiting again and again.
+        """
+        is_opened = False
+        if self._seeking is not None:
+            if self._seeking.is_alive():
+                return False
+            self._reader, self._seeking = self._seeking.found, None
+            if self._reader is not None:
+                is_opened = True
+                _logger.info("opened the store")
+        if self.is_current():
+            reason = self._trouble()
+        else:
+            self._let_go()
+            reason = self._opened()
+            is_opened = not reason
+        if reason:
+            self._let_go()
+            self._seeking = _Seeking(self._open_reader)
+            if reason != self._reason:
+                self._reason = reason
+                _logger.info("waiting for the store", extra={"reason": reason})
+        return is_opened and not reason
+
+    def _opened(self) -> str:
+        """Open the store; return why it cannot be, "" where it is."""
+        try:
+            self._reader = self._open_reader()
+        except StoreUnavailable as error:
+            return str(error)
+        _logger.info("opened the store")
+        return ""
+
+    def _trouble(self) -> str:
+        """Return why the store cannot be read; "" where it can."""
+        try:
+            with self.snapshot() as snapshot:
+                snapshot.status()
+        except StoreUnavailable as error:
+            return str(error)
+        return ""
+
+    def _let_go(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    @override
+    def close(self) -> None:
+        self._let_go()
+        if self._seeking is not None:
+            self._seeking.ends.set()
+            self._seeking = None
+
+
+class _Seeking(threading.Thread):
+    """Opens a store once it can be, and ends: then it is `found`. Set `ends`, and it gives up."""
+
+    def __init__(self, open_reader: Callable[[], StoreReader]) -> None:
+        super().__init__(name="store", daemon=True)
+        self.found: StoreReader | None = None
+        self.ends = threading.Event()
+        self._open_reader = open_reader
+        self.start()
+
+    @override
+    def run(self) -> None:
+        while not self.ends.wait(SEEK_EVERY_S):
+            try:
+                self.found = self._open_reader()
+            except StoreUnavailable:
+                continue
+            return

@@ -1,7 +1,11 @@
-"""What the replicator's process and a worker's tell each other: a pair of sockets, kept by the parent through restarts.
+"""What the replicator's process and a worker's send each other: a pair of sockets, kept by the parent through restarts.
 
-The replicator rings the worker's bell after each commit; the worker may ask how far a topic of Kafka's is now. A line
-that is full has rung: nothing waits for a worker.
+The replicator sends each worker what its commits have changed; a worker may ask how far a topic of Kafka's is now. The
+sockets carry datagrams: a message comes whole, or not at all. Three rules let no change be missed, and nobody wait:
+  * A pipe that is full refuses: what it refused is kept, joined with what comes after it, and sent at the next
+    `publish`, which comes twice a second at least. It stays small: past a bound it says that everything has changed.
+  * A replicator that starts says that everything may have changed: the one before may have died with news unsent.
+  * A worker that starts reads the store as it is. What it finds in its pipe is of before, and does no harm.
 """
 
 import asyncio
@@ -18,13 +22,14 @@ from typing import NamedTuple
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
+from tablegate.gateway.stores.changes import StoreChanges
 from typing_extensions import override
 
 ANSWER_TIMEOUT_S = 6.0  # a little longer than Kafka is waited for
-MESSAGE_BYTES_MAX = 64 * 1024  # some two thousand partitions
-RETRY_S = 0.002  # of an answer, while the worker has not taken what it was told
+MESSAGE_BYTES_MAX = 64 * 1024  # the end offsets of some two thousand partitions; notifications are shorter
+RETRY_S = 0.002  # of an answer, while the worker's pipe is full
 
-_RING = b"!"
+_CHANGES = b"C"  # begins a notification; whatever else comes is JSON
 
 EndOffsets = Callable[[str], Mapping[int, int]]
 """From a topic to the end offset of each partition; raises `LogUnavailable`."""
@@ -37,53 +42,72 @@ class WorkerPipe(NamedTuple):
     replicator_fd: int
 
 
-def make_line() -> WorkerPipe:
-    """Return a new line; children get its ends by `pass_fds`."""
+def open_pipe() -> WorkerPipe:
+    """Return a new pipe; children get its ends by `pass_fds`."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in ends:
         end.setblocking(False)
     return WorkerPipe(ends[0].detach(), ends[1].detach())
 
 
-def close_line(line: WorkerPipe) -> None:
+def close_pipe(pipe: WorkerPipe) -> None:
     """Close this process's ends."""
-    for end in line:
+    for end in pipe:
         os.close(end)
 
 
 class ReplicatorEnd:
-    """The replicator's ends of the lines to all workers."""
+    """The replicator's ends of the pipes to all workers."""
 
     def __init__(self, fds: Sequence[int]) -> None:
         self._workers = [socket.socket(fileno=fd) for fd in fds]
+        self._unsent = [StoreChanges() for _ in fds]  # what each worker's pipe has refused
 
-    def ring(self) -> None:
-        """Ring all bells."""
+    def publish(self, changes: StoreChanges) -> None:
+        """Send all workers what has changed, with what their pipes have refused before. It never waits."""
+        data = changes.encode()
+        for worker, unsent in zip(self._workers, self._unsent, strict=True):
+            if unsent:
+                unsent.update(changes)
+                if _send(worker, unsent.encode()):
+                    unsent.clear()
+            elif changes and not _send(worker, data):
+                unsent.update(changes)
+
+    def close(self) -> None:
+        """Close the ends, where nobody is answered."""
         for worker in self._workers:
-            try:
-                worker.send(_RING)
-            except BlockingIOError:
-                continue
+            worker.close()
 
     def answer(self, end_offsets: EndOffsets) -> None:
         """Answer what workers ask, in a thread of its own, for as long as the process lives."""
-        threading.Thread(target=self._serve, args=(end_offsets,), name="lines", daemon=True).start()
+        threading.Thread(target=self._answer_all, args=(end_offsets,), name="pipes", daemon=True).start()
 
-    def _serve(self, end_offsets: EndOffsets) -> None:
+    def _answer_all(self, end_offsets: EndOffsets) -> None:
         while True:
             for worker in select.select(self._workers, [], [])[0]:
                 try:
-                    asked = json.loads(worker.recv(MESSAGE_BYTES_MAX))
+                    request = json.loads(worker.recv(MESSAGE_BYTES_MAX))
                 except BlockingIOError:
                     continue
                 try:
-                    answer = {"id": asked["id"], "ends": end_offsets(asked["topic"])}
+                    answer = {"id": request["id"], "ends": end_offsets(request["topic"])}
                 except LogUnavailable as error:
-                    answer = {"id": asked["id"], "problem": str(error)}
-                _tell(worker, json.dumps(answer).encode())
+                    answer = {"id": request["id"], "problem": str(error)}
+                _send_answer(worker, json.dumps(answer).encode())
 
 
-def _tell(worker: socket.socket, data: bytes) -> None:
+def _send(worker: socket.socket, changes: bytes) -> bool:
+    """Send a notification; return False where the pipe is full."""
+    try:
+        worker.send(_CHANGES + changes)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _send_answer(worker: socket.socket, data: bytes) -> None:
+    """Send an answer, for as long as the worker waits for it."""
     until_s = time.monotonic() + ANSWER_TIMEOUT_S
     while time.monotonic() < until_s:
         try:
@@ -95,18 +119,23 @@ def _tell(worker: socket.socket, data: bytes) -> None:
 
 
 class WorkerEnd(TopicEnds):
-    """A worker's end of its line, on the event loop that runs."""
+    """A worker's end of its pipe, on the event loop that runs."""
 
-    def __init__(self, fd: int, bell: Notifier) -> None:
+    def __init__(self, fd: int, notifier: Notifier) -> None:
         self._socket = socket.socket(fileno=fd)
-        self._bell = bell
-        # Another life of this worker may have asked: its answers are not ours.
+        self._notifier = notifier
+        # The process before this one may have asked: its answers are not ours.
         self._numbers = count(time.monotonic_ns())
         self._asked: dict[int, asyncio.Future[Mapping[int, int]]] = {}
 
     def listen(self) -> None:
-        """Take what the replicator tells, from now on."""
-        asyncio.get_running_loop().add_reader(self._socket, self._take)
+        """Receive what the replicator sends, from now on."""
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
+
+    def close(self) -> None:
+        """Receive nothing more."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
 
     @override
     async def ends(self, topic: str) -> Mapping[int, int]:
@@ -120,21 +149,22 @@ class WorkerEnd(TopicEnds):
         finally:
             del self._asked[number]
 
-    def _take(self) -> None:
-        rings = False
+    def _receive(self) -> None:
+        """Receive all messages that are there; pass on at once what all notifications among them say."""
+        changes = StoreChanges()
         while True:
             try:
                 data = self._socket.recv(MESSAGE_BYTES_MAX)
             except BlockingIOError:
                 break
-            if data == _RING:
-                rings = True
+            if data.startswith(_CHANGES):
+                changes.update(StoreChanges.decode(data[len(_CHANGES) :]))
             else:
-                self._answered(json.loads(data))
-        if rings:
-            self._bell.ring()
+                self._receive_answer(json.loads(data))
+        if changes:
+            self._notifier.notify(changes)
 
-    def _answered(self, message: Mapping[str, object]) -> None:
+    def _receive_answer(self, message: Mapping[str, object]) -> None:
         number = message["id"]
         answer = self._asked.get(number) if isinstance(number, int) else None
         if answer is None or answer.done():

@@ -1,1 +1,1 @@
-"""From a plan to Spark DataFrames."""
+"""From a plan to streaming frames: everything that becomes a Spark expression. Starts nothing."""

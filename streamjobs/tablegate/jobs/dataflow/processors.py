@@ -1,23 +1,44 @@
-"""Declared processors as Spark operators."""
+"""Declared processors as Spark operators (`transformWithState`).
+
+Two halves run in two places. `apply_processor` and what it calls run in the driver: they check the types, and turn
+Spark's types into ours. `SparkProcessor` runs in Python workers on the executors: there it restores a key's state, runs
+the user's functions by `processor.Steps`, and stores the state.
+
+Executors need nothing of this project. cloudpickle sends the code by value: all of `tablegate.jobs` that is reached
+from `SparkProcessor`, and the user's own modules. So nothing that runs in a worker may reach code that imports more
+than the standard library and PySpark.
+
+Two detours around PySpark: rows instead of pandas (`_transform`), as a batch of a key has few rows; and timestamps as
+microseconds, as Python has no year 0 or 10000 and must be able to say so instead of failing inside PySpark.
+"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+    ValueState,
+)
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasUdfUtils
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
 from tablegate import jobs
-from tablegate.jobs.dataflow.stateful import SEQUENCE_COLUMN, TIMER_COLUMN, SparkProcessor
+from tablegate.jobs.dataflow.columns import SEQUENCE_COLUMN
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.processor import Fields, Processor, Steps
-from tablegate.jobs.table import KAFKA_COLUMN
-from tablegate.jobs.values import SCALARS, Array, Column, Map, Moment, Scalar, Struct, Type, decimal_type
+from tablegate.jobs.processor import Fields, Processor, ProcessorError, State, Steps
+from tablegate.jobs.table import KAFKA_COLUMN, Source
+from tablegate.jobs.values import SCALARS, Array, Column, Map, Misfit, Moment, Scalar, Struct, Type, decimal_type
 
 RECORD_COLUMN = "record"
 """Struct of a record's fields and of `KAFKA_COLUMN`."""
@@ -25,6 +46,18 @@ RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 
 
 _KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp")
 _KEY_TYPES = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINARY", "TIMESTAMP")
+
+
+def emitted_rows(
+    records: DataFrame, processor: Processor, key: Mapping[str, str], source: Source, *, owner: str
+) -> DataFrame:
+    """Return what a processor emits over well-formed records; `key` has the expressions of its key by name."""
+    fields = ", ".join(f"`{name}`" for name in (*source.field_names, KAFKA_COLUMN))
+    keyed = records.select(
+        *(sql.expr(expression).alias(name) for name, expression in key.items()),
+        sql.expr(f"struct({fields})").alias(RECORD_COLUMN),
+    )
+    return apply_processor(keyed, processor, list(key), owner=owner)
 
 
 def apply_processor(records: DataFrame, processor: Processor, key_columns: Sequence[str], *, owner: str) -> DataFrame:
@@ -58,9 +91,12 @@ def apply_processor(records: DataFrame, processor: Processor, key_columns: Seque
 
 
 def _transform(
-    sent: DataFrame, key: Sequence[Column], processor: SparkProcessor, schema: spark_types.StructType
+    sent: DataFrame, key: Sequence[Column], processor: "SparkProcessor", schema: spark_types.StructType
 ) -> DataFrame:
-    """Return `GroupedData.transformWithState` of rows, which asks for pandas and then never uses it."""
+    """Return `GroupedData.transformWithState` over rows.
+
+    PySpark's own method requires pandas to be installed, and never uses it; so its parts are called directly.
+    """
     time_mode = "None" if processor.every_ms is None else "ProcessingTime"
     udf = TransformWithStateInPandasUdfUtils(processor, time_mode)
     with _pickled_by_value(type(processor.steps.processor)):
@@ -77,7 +113,7 @@ def _transform(
 
 @contextmanager
 def _pickled_by_value(processor: type) -> Iterator[None]:
-    """Have the code of a processor and what runs it travel with it: workers on other machines can import neither."""
+    """Pickle the processor's code and ours by value in the block: workers on other machines can import neither."""
     modules = [sys.modules[one.__module__] for one in processor.__mro__ if issubclass(one, Processor)]
     wanted = {jobs.__name__: jobs, **{module.__name__: module for module in modules}}
     for module in wanted.values():
@@ -117,7 +153,7 @@ def _record_type(schema: spark_types.StructType, where: str) -> Struct:
         if found is None:
             raise JobError(
                 f'{where} gets a field "{field.name}" of type {field.dataType.simpleString()}, '
-                "which no processor takes; leave it out of the schema"
+                "which processors do not support; leave it out of the schema"
             )
         columns.append(Column(field.name, found))
     return Struct(tuple(columns), Fields)
@@ -143,7 +179,7 @@ def _type(of: spark_types.DataType) -> Type | None:
 
 
 def _required(found: Type | None) -> Type:
-    assert found is not None, "it was looked at before"
+    assert found is not None, "its type was checked before"
     return found
 
 
@@ -177,3 +213,112 @@ def _emitted_schema(records: DataFrame, key: Sequence[Column], steps: Steps) -> 
     for field in spark_types.StructType.fromDDL(steps.processor.emits).fields:
         schema.add(field)
     return schema.add(SEQUENCE_COLUMN, spark_types.LongType())
+
+
+TIMER_COLUMN = "__timer_ms"
+"""When the timer of a key that has one will run."""
+
+Key = tuple[Any, ...]
+
+
+class SparkProcessor(StatefulProcessor):  # type: ignore[misc] # mypy skips PySpark
+    """Runs a processor's steps over Spark's groups, in a Python worker.
+
+    The state of a key is one value: the processor's columns, `SEQUENCE_COLUMN` and `TIMER_COLUMN`. Reading and writing
+    it are round trips to the JVM, so a batch does each once a key, whatever the number of records.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        *,
+        key_columns: Sequence[Column],
+        record_type: Struct,
+        state_ddl: str,
+        every_ms: int | None,
+    ) -> None:
+        self.steps = steps
+        self._key_columns = key_columns
+        self._record_type = record_type
+        self._state_ddl = state_ddl
+        self.every_ms = every_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See `StatefulProcessor`."""
+        self._handle = handle
+        self._stored: ValueState = handle.getValueState("state", self._state_ddl)
+
+    def handleInputRows(self, key: Key, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
+        """Run `on_record` for each row of a key. They are sorted in memory, as the shuffle has lost their order."""
+        records = sorted((row["record"] for row in rows), key=_position)
+        named = self._key(key)
+
+        def emit(state: State) -> Iterator[dict[str, Any]]:
+            for record in records:
+                yield from self.steps.on_record(named, self._record(record), state)
+
+        timer_ms = None
+        if self.every_ms is not None:
+            timer_ms = next_timer_ms(timerValues.getCurrentProcessingTimeInMs(), self.every_ms)
+        return self._run(key, emit, timer_ms=timer_ms)
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Key,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803
+    ) -> Iterator[Row]:
+        """Run `on_timer` for a key whose timer has expired."""
+        named = self._key(key)
+        now = datetime.fromtimestamp(timerValues.getCurrentProcessingTimeInMs() / 1000, UTC)
+        return self._run(key, lambda state: self.steps.on_timer(named, state, now), timer_ms=None)
+
+    def close(self) -> None:
+        """See `StatefulProcessor`."""
+
+    def _run(
+        self, key: Key, emit: Callable[[State], Iterable[dict[str, Any]]], *, timer_ms: int | None
+    ) -> Iterator[Row]:
+        """Yield what is emitted, then store the state. `timer_ms`: when the timer is to run, unless one is set."""
+        found = self._stored.get()
+        *columns, sequence, set_ms = found if found is not None else (None, 0, None)
+        state = self.steps.state(columns if found is not None else None)
+        key_values = {column.name: value for column, value in zip(self._key_columns, key, strict=True)}
+        try:
+            for emitted in emit(state):
+                sequence += 1
+                yield Row(**key_values, **emitted, **{SEQUENCE_COLUMN: sequence})
+            stored = self.steps.stored(state)
+        except ProcessorError as error:
+            # Without its cause: that text may hold values, which must not get into a log.
+            raise ProcessorError(str(error)) from None
+        if timer_ms is not None and set_ms is None:
+            self._handle.registerTimer(timer_ms)
+            set_ms = timer_ms
+        elif timer_ms is None:
+            set_ms = None
+        self._stored.update((*stored, sequence, set_ms))
+
+    def _key(self, key: Key) -> Fields:
+        values = zip(self._key_columns, key, strict=True)
+        return Fields({column.name: column.type.load(value) for column, value in values})
+
+    def _record(self, record: dict[str, Any]) -> Fields:
+        try:
+            loaded: Fields = self._record_type.load(record)
+        except Misfit as misfit:
+            raise self.steps.unloadable(Fields(record["kafka"]), misfit) from None
+        return loaded
+
+
+def next_timer_ms(now_ms: int, every_ms: int) -> int:
+    """Return the time whose timer runs in the first batch at or after the next whole multiple of `every_ms`.
+
+    Batches start at whole multiples of their trigger. Spark runs timers from before a batch's time, not at it.
+    """
+    return now_ms // every_ms * every_ms + every_ms - 1
+
+
+def _position(record: Mapping[str, Any]) -> tuple[str, int, int]:
+    kafka = record["kafka"]
+    return kafka["topic"], kafka["partition"], kafka["offset"]

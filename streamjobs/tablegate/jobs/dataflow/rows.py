@@ -11,18 +11,17 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
-from tablegate.jobs.dataflow.processors import RECORD_COLUMN, apply_processor
+from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
+from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.dataflow.processors import emitted_rows
 from tablegate.jobs.dataflow.sources import KEY_COLUMN, TIME_COLUMN, order_sql, row_sql, well_formed
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
-from tablegate.jobs.running.java_errors import first_line
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
     WINDOW_COLUMN,
     Global,
     Join,
     Latest,
-    Processor,
     Source,
     Table,
     is_window_start,
@@ -47,14 +46,14 @@ def group_records(keyed: Mapping[str, DataFrame], globals_: Mapping[str, DataFra
     for name, frame in keyed.items():
         records = well_formed(frame)
         for global_name, newest in globals_.items():
-            records = look_up(records, newest, global_name, table)
+            records = join_global(records, newest, global_name, table)
         frames[name] = records
     if table.source is not None:
         return Grouped(frames[""], {})
     return _union(frames, globals_, table)
 
 
-def look_up(records: DataFrame, newest: DataFrame, name: str, table: Table) -> DataFrame:
+def join_global(records: DataFrame, newest: DataFrame, name: str, table: Table) -> DataFrame:
     """Return the records with the row of a global side as the struct `name`."""
     side = table.sides[name]
     assert isinstance(side, Global)
@@ -161,7 +160,7 @@ def _seconds(seconds: float) -> str:
 
 def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
     """Return the job's own aggregates by name; columns may use the names of the sides."""
-    keyed = has_keyed_versions(table)
+    keyed = table.has_keyed_versions
     found = {SEQUENCE_COLUMN: f"max({KAFKA_COLUMN}.offset)" if keyed else "count(*)"}
     if keyed:
         found[_PARTITIONS] = f"struct(min({KAFKA_COLUMN}.partition) AS first, max({KAFKA_COLUMN}.partition) AS last)"
@@ -170,13 +169,6 @@ def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
         listed = ", ".join(f"'{name}'" for name in plain)
         found["__plain"] = f"count_if({_SIDE} IN ({listed}))"
     return {**found, **grouped.latest}
-
-
-def has_keyed_versions(table: Table) -> bool:
-    """Return whether a row's version is the offset of its newest input: then all inputs lie in one partition."""
-    sides = [side for side in table.all_sides.values() if not isinstance(side, Global)]
-    sources = [side if isinstance(side, Source) else side.source for side in sides]
-    return table.processor is None and len(sources) == 1 and sources[0].keyed
 
 
 def _exists(table: Table) -> str:
@@ -197,7 +189,7 @@ def _checked_versions(rows: DataFrame, table: Table) -> DataFrame:
 
     The largest offset would order nothing then, and changes would be lost without a word.
     """
-    if not has_keyed_versions(table):
+    if not table.has_keyed_versions:
         return rows
     topic = next(iter(table.all_sides.values()))
     source = topic if isinstance(topic, Source) else table.source_of(next(iter(table.sides)))
@@ -224,15 +216,3 @@ def _processed(records: DataFrame, table: Table) -> DataFrame:
         columns.append(sql.expr(expression).alias(name))
     others = [name for name in emitted.columns if name not in {*table.key, *table.columns, SEQUENCE_COLUMN}]
     return emitted.select(*table.key, SEQUENCE_COLUMN, *columns, *others)
-
-
-def emitted_rows(
-    records: DataFrame, processor: Processor, key: Mapping[str, str], source: Source, *, owner: str
-) -> DataFrame:
-    """Return what a processor emits over well-formed records; `key` has the expressions of its key by name."""
-    fields = ", ".join(f"`{name}`" for name in (*source.field_names, KAFKA_COLUMN))
-    keyed = records.select(
-        *(sql.expr(expression).alias(name) for name, expression in key.items()),
-        sql.expr(f"struct({fields})").alias(RECORD_COLUMN),
-    )
-    return apply_processor(keyed, processor, list(key), owner=owner)

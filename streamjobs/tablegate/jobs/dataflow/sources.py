@@ -10,10 +10,10 @@ from pyspark.sql import functions as sql
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
+from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, without_ansi
 from tablegate.jobs.errors import JobError, UnknownSchema
-from tablegate.jobs.planning.schemas import WriterSchemas
-from tablegate.jobs.running.java_errors import first_line
+from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
 from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, is_window_start
 
 KEY_COLUMN = "__key"
@@ -35,25 +35,13 @@ KAFKA_SCHEMA = (
 """What Spark's Kafka source gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSchemas:
-    """Writers' schemas of one side. `decoded` None takes the declared schema as every writer's.
-
-    `can_learn`: a record whose schema id is none of these ends the query with `UnknownSchema`, as the registry may know
-    more by now; else it is malformed.
-    """
-
-    writers: WriterSchemas | None = None
-    can_learn: bool = False
-
-
 class Reader(Protocol):
     """Gives the records of topics as Spark's Kafka source does: frames of `KAFKA_SCHEMA`."""
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records as they come. `batched`: for micro-batches. `starting_offsets`: JSON as Spark has it."""
 
-    def whole(self, topic: str) -> DataFrame:
+    def read_all(self, topic: str) -> DataFrame:
         """Return all records that are there when a batch begins."""
 
 
@@ -78,7 +66,7 @@ class KafkaReader:
             reader = reader.option("maxOffsetsPerTrigger", RECORDS_PER_BATCH_MAX)
         return reader.load()
 
-    def whole(self, topic: str) -> DataFrame:
+    def read_all(self, topic: str) -> DataFrame:
         """Return all records that are there when a batch begins."""
         return (
             self._spark.read.format("kafka")
@@ -129,7 +117,7 @@ def _fail_on_unknown(topic: str, writers: WriterSchemas) -> str:
     known = ", ".join(str(number) for number in [-1, *writers.decoded, *writers.ignored, *writers.incompatible])
     value = f"{KAFKA_COLUMN}.value"
     schema_id = schema_id_sql(value)
-    message = f"concat('{UnknownSchema.mark(topic)}', {schema_id})"
+    message = f"concat('{UnknownSchema.message_prefix(topic)}', {schema_id})"
     return f"IF({is_framed_sql(value)} AND {schema_id} NOT IN ({known}), raise_error({message}), true)"
 
 

@@ -1,5 +1,8 @@
-"""What one machine needs to try everything: Java, pinned jars, a real Kafka, sample events."""
+"""Java and the pinned jars that Spark and the embedded broker run with."""
 
 
-class LocalError(Exception):
-    """Something that the user can put right; the message is one sentence: what, where, what to do."""
+class SetupError(Exception):
+    """Something on this machine is missing or wrong, and the user can put it right.
+
+    The message is one sentence: what, where, and what to do.
+    """

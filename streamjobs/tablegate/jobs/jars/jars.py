@@ -10,17 +10,145 @@ returned; it may lie there all the same, for a checkout with another lock that s
 import argparse
 import fcntl
 import hashlib
+import importlib.util
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
+from xml.sax.saxutils import quoteattr
 
-from tablegate.jobs.jars import LocalError, ivy
-from tablegate.jobs.jars.ivy import Artifact, Progress
+from tablegate.jobs.jars import SetupError
+from tablegate.jobs.jars.java import find_java
+
+CONNECT_TIMEOUT_MS = 20_000  # without these a network that swallows packets would hang Ivy for good
+READ_TIMEOUT_MS = 60_000
+
+Progress = Callable[[int, int], None]
+"""Takes how many are done, and how many there are."""
+
+
+class Artifact(NamedTuple):
+    """A jar of Maven Central."""
+
+    group: str
+    name: str
+    revision: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Artifact":
+        """Return the artifact of `group:name:revision`; raise `ValueError` for anything else."""
+        group, name, revision = text.split(":")
+        return cls(group, name, revision)
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.name}-{self.revision}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.name}:{self.revision}"
+
+
+def fetch(artifacts: Iterable[Artifact], work: Path, progress: Progress) -> dict[Artifact, Path]:
+    """Fetch exactly `artifacts` into the directory `work`; return the file of each that arrived.
+
+    Nothing is resolved and nothing is checked: the caller knows the checksums. That takes one request a jar, where
+    following the POMs takes ten.
+    """
+    wanted = list(artifacts)
+    return _run(wanted, work, progress=lambda jars: progress(min(jars, len(wanted)), len(wanted)), resolve=False)
+
+
+def resolve(artifacts: Iterable[Artifact], work: Path) -> dict[Artifact, Path]:
+    """Fetch `artifacts` and all that they depend on into the directory `work`; return the file of each."""
+    return _run(artifacts, work, progress=lambda _jars: None, resolve=True)
+
+
+def _run(
+    artifacts: Iterable[Artifact], work: Path, *, progress: Callable[[int], None], resolve: bool
+) -> dict[Artifact, Path]:
+    settings, module, cache, out = work / "settings.xml", work / "ivy.xml", work / "cache", work / "out"
+    settings.write_text(_settings(resolve=resolve))
+    module.write_text(_module(artifacts, transitive=resolve))
+    pattern = f"{out}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
+    command: list[str | Path] = [find_java(), "-cp", f"{_pyspark()}/jars/*", "org.apache.ivy.Main"]
+    command += ["-settings", settings, "-ivy", module, "-cache", cache, "-retrieve", pattern]
+    _run_ivy(command, cache, progress)
+    return {Artifact(*jar.relative_to(out).parts[:3]): jar for jar in sorted(out.rglob("*.jar"))}
+
+
+def _run_ivy(command: list[str | Path], cache: Path, progress: Callable[[int], None]) -> None:
+    """Run Ivy, and report how many jars there are at each line that it prints; raise `SetupError` if it fails."""
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        assert ivy.stdout is not None
+        try:
+            for line in ivy.stdout:
+                lines.append(line)
+                progress(sum(1 for _ in cache.rglob("*.jar")))
+        except BaseException:
+            ivy.kill()
+            raise
+    if ivy.returncode != 0:
+        raise SetupError(
+            f"the jars could not be fetched from Maven Central ({_reason(''.join(lines))}); check the network, and "
+            "behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=… -Dhttps.proxyPort=…'"
+        )
+
+
+def _reason(log: str) -> str:
+    """Return why Ivy failed: the first fault of the network, else the first jar that is missing, else its last line."""
+    for pattern in (r"HttpClientHandler: (.+?) url=", r"(module not found: \S+)", r"(\S[^\n]*)\s*\Z"):
+        match = re.search(pattern, log)
+        if match:
+            return match[1]
+    return "Ivy gave no reason"
+
+
+def _settings(*, resolve: bool) -> str:
+    return f"""<ivysettings>
+  <settings defaultResolver="central"/>
+  <property name="ivy.checksums" value="{"sha1" if resolve else ""}"/>
+  <timeout-constraints>
+    <timeout-constraint name="patient" connectionTimeout="{CONNECT_TIMEOUT_MS}" readTimeout="{READ_TIMEOUT_MS}"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="{str(resolve).lower()}" timeoutConstraint="patient"/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def _module(artifacts: Iterable[Artifact], *, transitive: bool) -> str:
+    dependencies = "\n".join(
+        f"    <dependency org={quoteattr(artifact.group)} name={quoteattr(artifact.name)} "
+        f'rev={quoteattr(artifact.revision)} conf="jars->default" transitive="{str(transitive).lower()}"/>'
+        for artifact in artifacts
+    )
+    return f"""<ivy-module version="2.0">
+  <info organisation="tablegate" module="jars"/>
+  <configurations><conf name="jars"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def _pyspark() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError("PySpark is not installed, and the jars are fetched with it: install it with `make setup`")
+    return Path(spec.submodule_search_locations[0])
+
 
 Kind = Literal["spark", "broker"]
 
@@ -42,9 +170,9 @@ ROOTS: Mapping[Kind, tuple[str, ...]] = {
 
 
 def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
-    """Return the jars of `kind`, fetching those that are missing; raise `LocalError` if that cannot be done.
+    """Return the jars of `kind`, fetching those that are missing; raise `SetupError` if that cannot be done.
 
-    `progress` is told how many jars are there and how many there will be. Any number of processes may call at once:
+    `progress` gets how many jars are there and how many there will be. Any number of processes may call at once:
     one fetches, the others wait for it.
     """
     report = progress or (lambda _done, _total: None)
@@ -52,16 +180,16 @@ def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
     locked = read_lock(lock_text)[kind]
     directory = cache_directory() / kind
     files = [directory / artifact.file for artifact in locked]
-    mark = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
+    verified = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if not _is_verified(mark, files):
+        if not _is_verified(verified, files):
             with _alone(directory):
-                if not _is_verified(mark, files):
+                if not _is_verified(verified, files):
                     _complete(directory, locked, report)
-                    _replace_text(mark, _stamp(files))
+                    _replace_text(verified, _stamp(files))
     except OSError as error:
-        raise LocalError(
+        raise SetupError(
             f'jars cannot be kept in "{directory}" ({error.strerror}): set TABLEGATE_CACHE to a directory with room'
         ) from None
     report(len(files), len(files))
@@ -79,7 +207,7 @@ def cache_directory() -> Path:
 
 
 def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
-    """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `LocalError` for a damaged one."""
+    """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `SetupError` for a damaged one."""
     locked: dict[Kind, dict[Artifact, str]] = {kind: {} for kind in get_args(Kind)}
     for number, line in enumerate(text.splitlines(), start=1):
         if line and not line.startswith("#"):
@@ -87,7 +215,7 @@ def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
                 checksum, kind, coordinates = line.split()
                 locked[kind][Artifact.parse(coordinates)] = checksum  # type: ignore[index]  # a KeyError says so
             except (ValueError, KeyError):
-                raise LocalError(
+                raise SetupError(
                     f'"{LOCK_FILE}" line {number} is not "SHA-256 kind group:name:revision": restore the file'
                 ) from None
     return locked
@@ -97,7 +225,7 @@ def _lock_text() -> str:
     try:
         return LOCK_FILE.read_text()
     except OSError as error:
-        raise LocalError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
+        raise SetupError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
 
 
 def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress) -> None:
@@ -113,10 +241,10 @@ def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress)
     for abandoned in directory.glob(".fetch-*"):  # by a process that was killed; nobody else is here now
         shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as work:
-        fetched = ivy.fetch(missing, Path(work), lambda done, _total: report(there + done, len(locked)))
+        fetched = fetch(missing, Path(work), lambda done, _total: report(there + done, len(locked)))
         for artifact in missing:
             if artifact not in fetched:
-                raise LocalError(f'jar "{artifact}" did not arrive from Maven Central: try again')
+                raise SetupError(f'jar "{artifact}" did not arrive from Maven Central: try again')
             _check(fetched[artifact], locked[artifact])
         for artifact in missing:
             fetched[artifact].rename(directory / artifact.file)
@@ -126,16 +254,16 @@ def _check(jar: Path, expected: str) -> None:
     found = _sha256(jar)
     if found != expected:
         jar.unlink()
-        raise LocalError(
+        raise SetupError(
             f'jar "{jar.name}" has SHA-256 {found}, but jars.lock says {expected}; it was removed from '
             f'"{cache_directory()}": try again, and if that repeats, do not trust where it came from'
         )
 
 
-def _is_verified(mark: Path, files: list[Path]) -> bool:
-    """Say whether the files were checked, against the lock that `mark` is named after, and not touched since."""
+def _is_verified(verified: Path, files: list[Path]) -> bool:
+    """Return whether the files were checked against the lock that `verified` is named after, and not touched since."""
     try:
-        return mark.read_text() == _stamp(files)
+        return verified.read_text() == _stamp(files)
     except FileNotFoundError:
         return False
 
@@ -166,15 +294,15 @@ def _sha256(file: Path) -> str:
 
 
 def write_lock() -> None:
-    """Resolve `ROOTS` anew and write what they come to; raise `LocalError` if that cannot be done."""
+    """Resolve `ROOTS` anew and write what they come to; raise `SetupError` if that cannot be done."""
     lines = ["# SHA-256, kind and coordinates of each jar; written by `python -m tablegate.jobs.jars.jars --lock`."]
     for kind, roots in ROOTS.items():
         artifacts = [Artifact.parse(root) for root in roots]
         with tempfile.TemporaryDirectory() as work:
             if kind == "spark":
-                found = ivy.fetch(artifacts, Path(work), lambda _done, _total: None)
+                found = fetch(artifacts, Path(work), lambda _done, _total: None)
             else:
-                found = ivy.resolve(artifacts, Path(work))
+                found = resolve(artifacts, Path(work))
             lines += [f"{_sha256(jar)} {kind} {artifact}" for artifact, jar in sorted(found.items())]
     _replace_text(LOCK_FILE, "\n".join(lines) + "\n")
 
@@ -188,7 +316,7 @@ def main() -> int:
             write_lock()
         for kind in get_args(Kind):
             print(f"{len(jars(kind))} jars of {kind} in {cache_directory() / kind}")
-    except LocalError as error:
+    except SetupError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 
 JAVA_VERSION_MIN = 17  # what Spark 4 and Kafka 4 are compiled for
 ANSWER_TIMEOUT_S = 30.0  # `java -version` takes 0.1 s; more than this is a machine in trouble
@@ -15,14 +15,14 @@ _HINT = f"install Java {JAVA_VERSION_MIN} or newer, and set JAVA_HOME where it i
 
 
 def find_java() -> Path:
-    """Return the `java` to run; raise `LocalError` where there is none, or one that is too old.
+    """Return the `java` to run; raise `SetupError` where there is none, or one that is too old.
 
     JAVA_HOME comes first and is never passed over, because Spark's own scripts would not pass it over either.
     """
     java, origin = _locate()
     version = _version(java, origin)
     if version < JAVA_VERSION_MIN:
-        raise LocalError(f'Java {version} at "{java}" ({origin}) is too old: {_HINT}')
+        raise SetupError(f'Java {version} at "{java}" ({origin}) is too old: {_HINT}')
     return java
 
 
@@ -31,11 +31,11 @@ def _locate() -> tuple[Path, str]:
     if home:
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):
-            raise LocalError(f'JAVA_HOME is "{home}", but there is no "{java}": correct or unset it, or {_HINT}')
+            raise SetupError(f'JAVA_HOME is "{home}", but there is no "{java}": correct or unset it, or {_HINT}')
         return java, "from JAVA_HOME"
     found = shutil.which("java")
     if found is None:
-        raise LocalError(f"Java was not found, neither by JAVA_HOME nor on the PATH: {_HINT}")
+        raise SetupError(f"Java was not found, neither by JAVA_HOME nor on the PATH: {_HINT}")
     return Path(found), "from the PATH"
 
 
@@ -46,9 +46,9 @@ def _version(java: Path, origin: str) -> int:
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=ANSWER_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LocalError(f'"{java}" ({origin}) does not run ({error}): {_HINT}') from None
+        raise SetupError(f'"{java}" ({origin}) does not run ({error}): {_HINT}') from None
     # The version is in one of several lines of stderr; JAVA_TOOL_OPTIONS puts another in front.
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if answer.returncode != 0 or match is None:
-        raise LocalError(f'"{java}" ({origin}) did not tell its version: {_HINT}')
+        raise SetupError(f'"{java}" ({origin}) did not print its version: {_HINT}')
     return int(match[1])

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
-from tablegate.jobs.running.log import log
+from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
 SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
@@ -35,14 +35,14 @@ def rebuild_group(table: str) -> str:
     return f"tablegate-rebuild-{table}"
 
 
-def is_rebuilding(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+def is_rebuilding(admin: KafkaAdmin, table: str, generation: int) -> bool:
     """Return whether a job builds this generation now, or waits for its place."""
-    return any(member.client_id == _client_id(generation) for member in cluster.members(rebuild_group(table)))
+    return any(member.client_id == _client_id(generation) for member in admin.members(rebuild_group(table)))
 
 
-def is_keeping(cluster: KafkaAdmin, table: str, generation: int) -> bool:
+def is_keeping(admin: KafkaAdmin, table: str, generation: int) -> bool:
     """Return whether the job that keeps the table has started with this generation."""
-    return any(member.client_id == _client_id(generation) for member in cluster.members(job_group(table)))
+    return any(member.client_id == _client_id(generation) for member in admin.members(job_group(table)))
 
 
 def rebuilt_generation(members: Sequence[GroupMember]) -> int | None:
@@ -64,7 +64,7 @@ class JobGroup:
     def __init__(self, bootstrap: str, table: str, group: str, generation: int) -> None:
         self._table = table
         self._group = group
-        self._cluster = KafkaAdmin(bootstrap)
+        self._admin = KafkaAdmin(bootstrap)
         self._has_assignment: bool | None = None  # None while the group is changing
         self._read_generation = 0
         self._newest_generation = 0
@@ -92,13 +92,13 @@ class JobGroup:
     def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
         """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
         await_gone(bootstrap, table, group)
-        presence = cls(bootstrap, table, group, generation)
+        membership = cls(bootstrap, table, group, generation)
         try:
-            presence._await_assignment()
+            membership._await_assignment()
         except BaseException:
-            presence.leave()
+            membership.leave()
             raise
-        return presence
+        return membership
 
     def _subscribe(self) -> None:
         self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
@@ -110,8 +110,8 @@ class JobGroup:
             self.poll()
             if time.monotonic() >= end_s:
                 raise JobError(
-                    f'consumer group "{self._group}" takes no member within {JOINED_WITHIN_S:g} s; look at the log of '
-                    "the brokers, then start the job again"
+                    f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
+                    "of the brokers, then start the job again"
                 )
             time.sleep(POLL_S)
 
@@ -149,9 +149,9 @@ class JobGroup:
         if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
             self._join_again()
         if self._has_assignment is False:
-            members = self._cluster.members(self._group)
+            members = self._admin.members(self._group)
             if len(members) > 1:
-                raise _taken(self._table, self._group, members)
+                raise _other_job_error(self._table, self._group, members)
         return self._newest_generation
 
     def _read(self, value: bytes | None) -> None:
@@ -169,11 +169,11 @@ class JobGroup:
 
 def await_gone(bootstrap: str, table: str, group: str) -> None:
     """Return when a group has no member; raise `JobError` where one stays longer than one that was killed would."""
-    cluster = KafkaAdmin(bootstrap)
+    admin = KafkaAdmin(bootstrap)
     end_s = time.monotonic() + GONE_WITHIN_S
-    while members := cluster.members(group):
+    while members := admin.members(group):
         if time.monotonic() >= end_s:
-            raise _taken(table, group, members)
+            raise _other_job_error(table, group, members)
         time.sleep(POLL_S)
 
 
@@ -182,6 +182,6 @@ def hosts_of(members: Iterable[GroupMember]) -> str:
     return ", ".join(sorted({member.host for member in members}))
 
 
-def _taken(table: str, group: str, members: Sequence[GroupMember]) -> JobError:
+def _other_job_error(table: str, group: str, members: Sequence[GroupMember]) -> JobError:
     doing = "kept" if group == job_group(table) else "being rebuilt"
     return JobError(f'table "{table}" is {doing} by another job, on {hosts_of(members)}; stop that one first')

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
-from tablegate.jobs.running.log import log
+from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
 MARKER_KEY = b""  # no row's key is empty
@@ -75,7 +75,7 @@ class Markers:
             raise broker_away(self._bootstrap)
         if errors:
             topic = self._changelog.name
-            raise JobError(f'topic "{topic}" at {self._bootstrap} takes no last marker: {errors[0]}')
+            raise JobError(f'the final marker cannot be written to topic "{topic}" at {self._bootstrap}: {errors[0]}')
 
     def _write(
         self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None]

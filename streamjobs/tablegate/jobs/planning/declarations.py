@@ -1,4 +1,4 @@
-"""Finds declarations and their contracts, and holds the one against the other."""
+"""Finds declarations by name or file, and checks each against its contract."""
 
 import importlib.util
 import sys
@@ -89,13 +89,13 @@ def _declared_in(path: Path) -> list[Table]:
     found = [table for table in named if isinstance(table, Table)]
     if not found or len(found) < len(named):
         raise JobError(
-            f"{path}: no TABLE; define TABLE = tablegate.jobs.table.Table(…), or TABLES = (…, …) for several tables"
+            f"{path}: no TABLE; define TABLE = tablegate.jobs.Table(…), or TABLES = (…, …) for several tables"
         )
     return found
 
 
 class _Uncached(SourceFileLoader):
-    """Reads the file each time: kept bytecode is taken for the file's if both are of one second and one length."""
+    """Compiles the file each time: Python would reuse the bytecode of a file that kept its length and second."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - as the class that it is of has it
         """Compile the file."""
@@ -118,8 +118,8 @@ def _run_file(path: Path) -> object:
         raise JobError(str(error)) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the file is the user's: whatever it raises is theirs to read
         line = _line_in(path, error)
-        said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {said}") from None
+        message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {message}") from None
     return module
 
 
@@ -185,7 +185,7 @@ def _check_columns(table: Table, contract: catalogue.Table) -> None:
 
 
 def _check_window(table: Table, contract: catalogue.Table) -> None:
-    """Refuse windows that are not the contract's: gateways expire rows by the contract's."""
+    """Raise `JobError` where the windows differ from the contract's, as gateways expire rows by the contract's."""
     declared, wanted = table.window, contract.window
     where = f'{table.declared_at}: table "{table.name}"'
     if declared is None and wanted is None:

@@ -1,33 +1,46 @@
-"""What a job is about to do, settled with Kafka and the schema registry before Spark starts."""
+"""The plan of a job: everything that is settled with Kafka and the schema registry before Spark starts.
+
+`make_plan` goes from the declaration to the plan in this order, and stops with a `JobError` at the first thing wrong:
+
+1. the contract, and the Avro schema of the table's values that follows from it;
+2. each source's topic, the schemas of its writers, and where a new query begins to read;
+3. the newest manifest of the table, which says the generation to go on with;
+4. the topics that the job writes, made where they are missing: changelog, dead letters, outputs;
+5. the manifest that the job will publish.
+
+The plan holds no connection and needs no Spark. `dataflow.frames.build` makes streaming frames of it.
+"""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.rows import UnsupportedColumn, row_schema
-from tablegate.jobs.dataflow.rows import has_keyed_versions
-from tablegate.jobs.dataflow.sources import SourceSchemas
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro
-from tablegate.jobs.kafka import topics
-from tablegate.jobs.kafka.manifests import (
-    check_changelog,
-    check_declaration,
-    check_succession,
-    make_manifest,
-    past_generation,
-    read_manifest,
+from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
+from tablegate.jobs.kafka.topics import (
+    DEAD_LETTERS_NEW_SETTINGS,
+    DEAD_LETTERS_SETTINGS,
+    MANIFESTS_SETTINGS,
+    MANIFESTS_TOPIC,
+    KafkaAdmin,
+    Topic,
+    changelog_name,
+    changelog_settings,
+    dead_letters_name,
 )
-from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.planning.declarations import job_argument, load_contract
-from tablegate.jobs.planning.schemas import SchemaRegistry, WriterSchemas, choose_value_schema
-from tablegate.jobs.running.options import Options, Start
+from tablegate.jobs.planning.options import Options, Start
+from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
+from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
 from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source, Table
 from tablegate.v1 import changelog_pb2
 
 MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
+NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +55,7 @@ class SidePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything a job needs to know of one table.
+    """Everything that a job needs to know to keep one table.
 
     `older`: the manifest of an older generation, which is served until this one has caught up; None where none is.
     """
@@ -71,7 +84,7 @@ class Plan:
 
     @property
     def realtime_slots(self) -> int:
-        """How many tasks run at once, all the time; none of micro-batches do."""
+        """How many tasks run at the same time without end: one for each partition; none in micro-batches."""
         if self.mode is Mode.MICROBATCH:
             return 0
         return self.changelog.partition_count + sum(side.topic.partition_count for side in self.streamed.values())
@@ -88,7 +101,7 @@ def make_plan(
     """Return the plan of a run, with its topics made; raise `JobError`.
 
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
-    `seen_schemas`: ids that records had and no subject of their topic told of, by topic.
+    `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
     """
     contract = load_contract(table)
     try:
@@ -96,31 +109,31 @@ def make_plan(
     except UnsupportedColumn as error:
         raise JobError(str(error)) from None
     mode = _mode(table, options)
-    cluster = KafkaAdmin(options.bootstrap)
+    admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
-    sides = _side_plans(table, cluster, registry, start, seen_schemas or {})
+    sides = _side_plans(table, admin, registry, start, seen_schemas or {})
     first = next(iter(sides.values())).topic
-    cluster.ensure(topics.MANIFESTS_TOPIC, topics.MANIFESTS_SETTINGS, partition_count=1)
+    admin.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
         check_declaration(table, old)
         newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
         generation = max(table.generation, newest)
     check_succession(table, contract, old, generation)
-    changelog = cluster.ensure(
-        topics.changelog_name(table.name, generation),
-        topics.changelog_settings(_lifetime_us(contract)),
+    changelog = admin.ensure(
+        changelog_name(table.name, generation),
+        changelog_settings(_lifetime_us(contract)),
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
     check_changelog(table, changelog, old, generation)
-    dead_letters = cluster.ensure(
-        topics.dead_letters_name(table.name),
-        topics.DEAD_LETTERS_SETTINGS,
-        new_settings=topics.DEAD_LETTERS_NEW_SETTINGS,
+    dead_letters = admin.ensure(
+        dead_letters_name(table.name),
+        DEAD_LETTERS_SETTINGS,
+        new_settings=DEAD_LETTERS_NEW_SETTINGS,
     )
     for output in table.outputs:
-        cluster.ensure(output.topic, {}, new_partition_count=first.partition_count)
+        admin.ensure(output.topic, {}, new_partition_count=first.partition_count)
     schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
     manifest = make_manifest(
         table,
@@ -128,7 +141,7 @@ def make_plan(
         generation=generation,
         changelog=changelog,
         sources=[side.topic for side in sides.values()],
-        keyed=has_keyed_versions(table),
+        keyed=table.has_keyed_versions,
         mode=mode,
         value_schemas=value_schemas,
     )
@@ -160,7 +173,7 @@ def _lifetime_us(contract: catalogue.Table) -> int | None:
 
 def _side_plans(
     table: Table,
-    cluster: KafkaAdmin,
+    admin: KafkaAdmin,
     registry: SchemaRegistry | None,
     start: Start | None,
     seen_schemas: Mapping[str, Collection[int]],
@@ -168,12 +181,12 @@ def _side_plans(
     sides = {}
     for name in table.all_sides:
         source = table.source_of(name)
-        topic = cluster.require_source(source.topic)
+        topic = admin.require_source(source.topic)
         sides[name] = SidePlan(
             source=source,
             topic=topic,
             schemas=source_schemas(source, registry, seen_schemas.get(source.topic, ())),
-            starting_offsets=_starting_offsets(topic, cluster, start),
+            starting_offsets=_starting_offsets(topic, admin, start),
         )
     return sides
 
@@ -200,12 +213,12 @@ def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collec
     return SourceSchemas(WriterSchemas(decoded={1: source.value.schema}, ignored=others, incompatible={}))
 
 
-def _starting_offsets(topic: Topic, cluster: KafkaAdmin, start: Start | None) -> str:
+def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> str:
     if start is None or (start.time_ms is None and topic.name not in (start.offsets or {})):
         return "earliest"
-    offsets = cluster.first_offsets(topic)
+    offsets = admin.first_offsets(topic)
     if start.time_ms is not None:
-        offsets = cluster.offsets_at(topic, start.time_ms)
+        offsets = admin.offsets_at(topic, start.time_ms)
     for partition, offset in (start.offsets or {}).get(topic.name, {}).items():
         if partition not in offsets:
             raise JobError(f'topic "{topic.name}" has no partition {partition}; it has {topic.partition_count}')
@@ -233,14 +246,126 @@ def _mode(table: Table, options: Options) -> Mode:
         reason = table.why_not_realtime()
         if reason is not None:
             raise JobError(
-                f'{table.declared_at}: table "{table.name}": Spark\'s Real-time Mode does not take {reason}; '
+                f'{table.declared_at}: table "{table.name}": Spark\'s Real-time Mode does not support {reason}; '
                 "run it in micro-batches"
             )
     return options.mode or table.mode
 
 
 def batch_s(table: Table, mode: Mode) -> float:
-    """Return how long a batch is at least."""
+    """Return how long a batch takes at least."""
     if mode is Mode.REALTIME:
         return table.trigger_s or REALTIME_TRIGGER_S_MIN
     return max(table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
+
+
+def make_manifest(
+    table: Table,
+    contract: catalogue.Table,
+    *,
+    generation: int,
+    changelog: Topic,
+    sources: Iterable[Topic],
+    keyed: bool,
+    mode: Mode,
+    value_schemas: Mapping[int, str],
+) -> changelog_pb2.Manifest:
+    """Return the manifest of a job that starts now."""
+    manifest = changelog_pb2.Manifest(
+        table=table.name,
+        generation=generation,
+        contract_fingerprint=contract.fingerprint,
+        changelog_topic=changelog.name,
+        changelog_topic_id=changelog.topic_id,
+        partition_count=changelog.partition_count,
+        partitioner=contract.partitioner.value,
+        key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in contract.key],
+        partition_by_count=contract.partition_by_count,
+        value_schemas=value_schemas,
+        sources=[
+            changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count, keyed=keyed)
+            for source in sources
+        ],
+        mode=JOB_MODES[mode],
+        declared_generation=table.generation,
+    )
+    manifest.publish_time.GetCurrentTime()
+    return manifest
+
+
+def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
+    """Raise `JobError` where the table was built from a newer declaration than this one."""
+    if old is not None and old.declared_generation > table.generation:
+        raise JobError(
+            f'{table.declared_at}: table "{table.name}" is declared with generation {table.generation}, and was built '
+            f"from a newer declaration, with {old.declared_generation}; run that one, or go back to this one: "
+            f"tablegate job rebuild {job_argument(table)}"
+        )
+
+
+def check_succession(
+    table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
+) -> None:
+    """Raise `JobError` where a job of this declaration must not follow the one that wrote `old`."""
+    if old is not None and old.generation == generation and old.contract_fingerprint != contract.fingerprint:
+        raise JobError(
+            f'{table.declared_at}: the key, windows or partitioning of table "{table.name}" have changed since '
+            f"generation {old.generation} was built; build the next: tablegate job rebuild "
+            f"{job_argument(table)}"
+        )
+
+
+def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest | None, generation: int) -> None:
+    """Raise `JobError` where the changelog is no longer the one of `old`: gateways would refuse the new manifest."""
+    if old is None or old.generation != generation:
+        return
+    if old.changelog_topic_id != changelog.topic_id:
+        change = "was deleted and made again"
+    elif old.partition_count != changelog.partition_count:
+        change = f"has {changelog.partition_count} partitions for {old.partition_count}"
+    else:
+        return
+    raise JobError(
+        f'{table.declared_at}: changelog topic "{changelog.name}" of table "{table.name}" {change} since generation '
+        f"{generation} was built; build the next: tablegate job rebuild {job_argument(table)}"
+    )
+
+
+def plan_without_cluster(table: Table, scratch: str) -> Plan:
+    """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
+    contract = load_contract(table)
+    try:
+        value_schema = row_schema(contract)
+    except UnsupportedColumn as error:
+        raise JobError(str(error)) from None
+    sides = {
+        name: SidePlan(
+            source=table.source_of(name),
+            topic=_topic(table.source_of(name).topic),
+            schemas=source_schemas(table.source_of(name), None),
+            starting_offsets="earliest",
+        )
+        for name in table.all_sides
+    }
+    return Plan(
+        table=table,
+        contract=contract,
+        bootstrap=NO_BROKER,
+        mode=table.mode,
+        batch_s=batch_s(table, table.mode),
+        generation=table.generation,
+        checkpoint=f"{scratch}/table",
+        outputs_checkpoint=f"{scratch}/outputs",
+        sides=sides,
+        changelog=_topic(changelog_name(table.name, table.generation)),
+        dead_letters=_topic(dead_letters_name(table.name)),
+        value_schema=value_schema,
+        schema_id=1,
+        manifest=changelog_pb2.Manifest(),
+        older=None,
+        is_built_before=False,
+    )
+
+
+def _topic(name: str) -> Topic:
+    return Topic(name, topic_id="", partition_count=1)

@@ -1,24 +1,20 @@
-"""Ids of Avro schemas: the writers' of a source, and those of a table's values."""
+"""Avro schemas of a source's writers: which of them the declared schema can read.
+
+The second half of the file is Avro's schema resolution, as Spark does it. Avro decides for each record as it comes, in
+the JVM. A job wants to know before it starts, and of a schema as a whole: it is readable where its records are in
+general, though some may not be (a null, or a branch of a union or a symbol of an enum that the reader does not know).
+Two changes that Avro lets through are refused here, as they would read as other values without an error: another scale
+of a decimal, and another unit of a time.
+"""
 
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
+import fastavro
+from confluent_kafka.schema_registry import Schema
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.resolution import record_names, why_unreadable
-from tablegate.v1 import changelog_pb2
-
-REGISTRY_TIMEOUT_S = 10
-NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
-_RECORD_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,143 +50,16 @@ class Registered:
         return next(iter(record_names(self.text)), None) if is_avro else None
 
 
-class SchemaRegistry:
-    """A Confluent-compatible schema registry. Every method raises `JobError`, and leaves no connection open.
+@dataclass(frozen=True, slots=True)
+class SourceSchemas:
+    """Writers' schemas of one side. Where `writers` is None, the declared schema counts as every writer's.
 
-    `url` may hold user and password.
+    `can_learn`: a record whose schema id is none of these ends the query with `UnknownSchema`, as the registry may know
+    more by now; else it is malformed.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url, self._user = split_credentials(url)
-
-    def writer_schemas(self, topic: str, schema: str, *, seen: Collection[int] = ()) -> WriterSchemas:
-        """Return what the topic's writers have registered, sorted by how `schema`, the reader's, takes it.
-
-        Subjects may be named after the topic, after topic and record, or after the record alone. `seen` are ids of
-        records in the topic that none of these subjects has: they count by the names of their records, and one that the
-        registry does not know is left out.
-        """
-        with _Connection(self._url, self._user) as connection:
-            found = [*connection.of_topic(topic), *connection.of_records(record_names(schema))]
-            known = {one.schema_id for one in found}
-            for schema_id in seen:
-                by_id = connection.by_id(schema_id) if schema_id not in known else None
-                if by_id is not None:
-                    found.append(Registered(schema_id, by_id))
-        if not found:
-            raise JobError(
-                f'the schema registry at {self._url} has no subject "{topic}-value", and none of topic "{topic}" and a '
-                "record; let a producer register its schema first, or run without --schema-registry"
-            )
-        return sort_schemas(topic, schema, found)
-
-    def find(self, schema_id: int) -> str | None:
-        """Return the JSON text of an Avro schema; None where the registry has none of that id."""
-        with _Connection(self._url, self._user) as connection:
-            schema = connection.by_id(schema_id)
-        return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
-
-    def register_value_schema(self, topic: str, schema: str) -> int:
-        """Register the schema of a changelog's values and return its id."""
-        with _Connection(self._url, self._user) as connection:
-            return connection.register(f"{topic}-value", schema)
-
-
-class _Connection:
-    """Asks a registry while the block runs; every method raises `JobError`."""
-
-    def __init__(self, url: str, user: str | None) -> None:
-        self._url = url
-        settings: dict[str, object] = {"url": url, "timeout": REGISTRY_TIMEOUT_S, "max.retries": 1}
-        if user is not None:
-            settings["basic.auth.user.info"] = user
-        self._client = SchemaRegistryClient(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-
-    def of_topic(self, topic: str) -> Iterator[Registered]:
-        """Yield the schemas of the subjects `<topic>-value` and `<topic>-<full record name>`."""
-        prefix = f"{topic}-"
-        yield from self._versions(f"{prefix}value")
-        listed = self._ask("its subjects cannot be listed", partial(self._client.get_subjects, prefix)) or []
-        for subject in sorted(listed):
-            rest = subject.removeprefix(prefix)
-            # Other topics' subjects may begin so, too: not all registries filter, and a topic's name may go on.
-            if subject.startswith(prefix) and rest != "value" and _RECORD_NAME.fullmatch(rest):
-                yield from (one for one in self._versions(subject) if one.name == rest)
-
-    def of_records(self, names: Iterable[str]) -> Iterator[Registered]:
-        """Yield the schemas of the subjects that are named after records."""
-        for name in names:
-            yield from (one for one in self._versions(name) if one.name == name)
-
-    def by_id(self, schema_id: int) -> Schema | None:
-        """Return a schema, None where there is none of that id."""
-        return self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
-
-    def register(self, subject: str, schema: str) -> int:
-        """Register an Avro schema and return its id."""
-        try:
-            return self._client.register_schema(subject, Schema(schema, "AVRO"))
-        except Exception as error:  # noqa: BLE001 - the client's HTTP library has errors of its own
-            raise self._failure(f'subject "{subject}" takes no schema', error) from None
-
-    def _versions(self, subject: str) -> Iterator[Registered]:
-        what = f'subject "{subject}" cannot be read'
-        for version in self._ask(what, partial(self._client.get_versions, subject)) or []:
-            found = self._ask(what, partial(self._client.get_version, subject, version))
-            if found is not None and found.schema_id is not None:
-                yield Registered(found.schema_id, found.schema, subject)
-
-    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
-        """Return the registry's answer; None where it has no such thing."""
-        try:
-            return question()
-        except Exception as error:  # noqa: BLE001 - as above
-            if isinstance(error, SchemaRegistryError) and error.error_code in NOT_FOUND:
-                return None
-            raise self._failure(what, error) from None
-
-    def _failure(self, what: str, error: Exception) -> JobError:
-        if not isinstance(error, SchemaRegistryError):
-            return JobError(
-                f"no schema registry answers at {self._url} ({error}); start it, or correct --schema-registry"
-            )
-        if error.http_status_code in (401, 403):
-            return JobError(
-                f"schema registry at {self._url}: {what}: it refuses the user; correct user and password in "
-                "--schema-registry https://user:password@host"
-            )
-        return JobError(f"schema registry at {self._url}: {what}: {error.error_message}")
-
-
-def split_credentials(url: str) -> tuple[str, str | None]:
-    """Return the URL of a registry without user and password, and these as `user:password`; None where it has none.
-
-    Several URLs of one registry are divided by commas; the first may hold the user. Raise `JobError` for what is no
-    URL. It does not repeat the URL: who can say what of it is a password?
-    """
-    hosts: list[str] = []
-    user = None
-    for part in url.split(","):
-        try:
-            parsed = urlsplit(part.strip())
-            is_right = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
-        except ValueError:
-            is_right = False
-        if not is_right or "@" in parsed.path + parsed.query + parsed.fragment:
-            raise JobError(
-                "--schema-registry is no URL; give http://host:port or https://user:password@host, with % and two hex "
-                "digits for each special character of the password"
-            )
-        if parsed.username is not None and not hosts:
-            user = f"{unquote(parsed.username)}:{unquote(parsed.password or '')}"
-        hosts.append(f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path.rstrip('/')}")
-    return ",".join(hosts), user
+    writers: WriterSchemas | None = None
+    can_learn: bool = False
 
 
 def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> WriterSchemas:
@@ -216,7 +85,7 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
                 f'schema {one.schema_id} of topic "{topic}" refers to types in other subjects, which a job cannot '
                 "follow; register it with these types written out in it"
             )
-        why = why_unreadable(one.text, schema) if one.name is not None else "it is no Avro record"
+        why = why_unreadable(one.text, schema) if one.name is not None else "it is not an Avro record"
         if why is None:
             decoded[one.schema_id] = one.text
         else:
@@ -243,24 +112,154 @@ def _nothing_to_read(
     )
 
 
-def choose_value_schema(
-    schema: Mapping[str, object],
-    topic: str,
-    generation: int,
-    old: changelog_pb2.Manifest | None,
-    registry: SchemaRegistry | None,
-) -> tuple[int, dict[int, str]]:
-    """Return the id of the values' schema, and all schemas of this changelog by id: those before it stay readable."""
-    kept = dict(old.value_schemas) if old is not None and old.generation == generation else {}
-    text = json.dumps(schema, separators=(",", ":"))
-    if registry is not None:
-        schema_id = registry.register_value_schema(topic, text)
-        if kept.get(schema_id, text) != text:
-            raise JobError(
-                f'topic "{topic}" already has another value schema with id {schema_id}, from a run without this schema '
-                "registry; raise the table's generation"
-            )
-    else:
-        known = [schema_id for schema_id, known_text in kept.items() if known_text == text]
-        schema_id = known[0] if known else max(kept, default=0) + 1
-    return schema_id, {**kept, schema_id: text}
+PROMOTIONS: Mapping[str, tuple[str, ...]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_PARTS = {"array": "items", "map": "values"}
+_TIMES = ("date", "time-", "timestamp-", "local-timestamp-")
+
+
+def why_unreadable(writer: str, reader: str) -> str | None:
+    """Return why records of the schema `writer` cannot be read with `reader`, both JSON texts; None where they can.
+
+    Names of records need not be the same. The reason is a clause such as `field "price" is string, not double`.
+    """
+    names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    sides = []
+    for text, known, whose in ((writer, names[0], "it"), (reader, names[1], "the declared schema")):
+        try:
+            sides.append(fastavro.parse_schema(json.loads(text), known))
+        except Exception as error:  # noqa: BLE001 - fastavro lets KeyError and others through
+            return f"{whose} is not an Avro schema ({type(error).__name__}: {error})"
+    return _Resolution(*names).why(sides[0], sides[1], "")
+
+
+def record_names(schema: str) -> tuple[str, ...]:
+    """Return the full name of a record, then its aliases' full names; empty for what is no record."""
+    try:
+        record = json.loads(schema)
+        if record["type"] not in ("record", "error"):
+            return ()
+        return tuple(_full_names(record, str(record.get("namespace") or "")))
+    except (ValueError, TypeError, KeyError):
+        return ()
+
+
+def _full_names(schema: Mapping[str, Any], namespace: str) -> Iterator[str]:
+    name = str(schema["name"])
+    space = name.rpartition(".")[0] or namespace
+    for one in (name, *schema.get("aliases", ())):
+        yield one if "." in one or not space else f"{space}.{one}"
+
+
+class _Resolution:
+    """Compares parts of two schemas, parsed by fastavro: all names are full, and defined in `writers` and `readers`."""
+
+    def __init__(self, writers: Mapping[str, Any], readers: Mapping[str, Any]) -> None:
+        self._writers = writers
+        self._readers = readers
+        self._open: set[tuple[str, str]] = set()  # records being compared: recursive ones end here
+
+    def why(self, writer: Any, reader: Any, path: str) -> str | None:
+        """Return why the part at `path` is unreadable."""
+        if isinstance(writer, str):
+            writer = self._writers.get(writer, {"type": writer})
+        if isinstance(reader, str):
+            reader = self._readers.get(reader, {"type": reader})
+        if isinstance(writer, list):
+            return _first_reason(self.why(branch, reader, path) for branch in _without_null(writer))
+        if isinstance(reader, list):
+            reasons = [self.why(writer, branch, path) for branch in reader]
+            if None in reasons:
+                return None
+            reasons_of_types = [reason for reason, branch in zip(reasons, reader, strict=True) if branch != "null"]
+            return reasons_of_types[0] if len(reasons_of_types) == 1 else _differs(path, writer, reader)
+        if _meaning(writer) != _meaning(reader) and _meaning(writer) and _meaning(reader):
+            return _differs(path, writer, reader)
+        kinds = writer["type"], reader["type"]
+        if kinds[0] != kinds[1]:
+            return None if kinds[1] in PROMOTIONS.get(kinds[0], ()) else _differs(path, writer, reader)
+        if kinds[0] in _PARTS:
+            part = _PARTS[kinds[0]]
+            return self.why(writer[part], reader[part], f"{path}[]")
+        if kinds[0] in ("record", "error"):
+            return self._why_record(writer, reader, path)
+        return _why_named(writer, reader, path) if kinds[0] in ("enum", "fixed") else None
+
+    def _why_record(self, writer: Any, reader: Any, path: str) -> str | None:
+        pair = writer["name"], reader["name"]
+        if pair in self._open:
+            return None
+        self._open.add(pair)
+        try:
+            return next((reason for reason in self._field_reasons(writer, reader, path) if reason is not None), None)
+        finally:
+            self._open.discard(pair)
+
+    def _field_reasons(self, writer: Any, reader: Any, path: str) -> Iterator[str | None]:
+        written = {field["name"]: field for field in writer["fields"]}
+        # Avro knows a field's aliases by the record's name.
+        is_same_record = writer["name"] in _full_names(reader, "")
+        for field in reader["fields"]:
+            names = [field["name"], *(field.get("aliases", ()) if is_same_record else ())]
+            place = f"{path}.{field['name']}" if path else field["name"]
+            found = next((written[name] for name in names if name in written), None)
+            if found is not None:
+                yield self.why(found["type"], field["type"], place)
+            elif "default" not in field:
+                yield f'field "{place}" is missing, and the declared schema has no default for it'
+
+
+def _why_named(writer: Any, reader: Any, path: str) -> str | None:
+    if not _is_named_alike(writer, reader):
+        return f'{_place(path)} is {writer["type"]} "{writer["name"]}", not "{reader["name"]}"'
+    if writer["type"] == "fixed":
+        return None if writer["size"] == reader["size"] else _differs(path, writer, reader)
+    if "default" in reader or set(writer["symbols"]) & set(reader["symbols"]):
+        return None
+    return f"{_place(path)} has no symbol that the declared schema has"
+
+
+def _is_named_alike(writer: Any, reader: Any) -> bool:
+    # Avro compares aliases with their namespaces, names without.
+    simple = [str(schema["name"]).rpartition(".")[2] for schema in (writer, reader)]
+    return simple[0] == simple[1] or writer["name"] in _full_names(reader, "")
+
+
+def _without_null(branches: list[Any]) -> list[Any]:
+    return [branch for branch in branches if branch != "null"] or branches
+
+
+def _first_reason(reasons: Iterator[str | None]) -> str | None:
+    """Return the first reason, or None where one branch has none."""
+    found = list(reasons)
+    return None if None in found else next(iter(found), None)
+
+
+def _meaning(schema: Any) -> str:
+    """Return what the type's bytes mean beyond their type, where another meaning would read as another value."""
+    logical = schema.get("logicalType", "")
+    if logical == "decimal":
+        return f"decimal of scale {schema.get('scale', 0)}"
+    return str(logical) if str(logical).startswith(_TIMES) else ""
+
+
+def _differs(path: str, writer: Any, reader: Any) -> str:
+    return f"{_place(path)} is {_kind(writer)}, not {_kind(reader)}"
+
+
+def _place(path: str) -> str:
+    return f'field "{path}"' if path else "it"
+
+
+def _kind(schema: Any) -> str:
+    if isinstance(schema, list):
+        return " or ".join(_kind(branch) for branch in schema)
+    if isinstance(schema, str):
+        return schema
+    kind = f"fixed of {schema['size']} bytes" if schema["type"] == "fixed" else str(schema["type"])
+    return f"{kind} ({_meaning(schema)})" if _meaning(schema) else kind

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, OtherMode, Partitions, RegistryUrl, SparkLog
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.running.options import Options
+from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.runner import run_declared
 
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.running.java_errors import error_reason
 
 IDENTITY_FILE = "tablegate.json"
 

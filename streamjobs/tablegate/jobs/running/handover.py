@@ -1,11 +1,20 @@
-"""How a new generation of a table takes the place of an old one without a read that goes back in time.
+"""A new generation of a table replaces the old one, and no client ever reads an older row than it has read before.
 
-    building ──► caught up (its topics get changes now) ──► published ──(the old one has ended)──► following
-    ──(read as far as the old one)──► in place
+    BUILDING ──► CAUGHT_UP ──► PUBLISHED ──► FOLLOWING ──► IN_PLACE
 
-Gateways serve the old generation until the new one, whose manifest is published when it has caught up, has read as far
-as the old one's final marker says: all rows of the old one are made from source records before these offsets. The job
-that keeps the old generation ends it when it sees the manifest; where none does, it is ended here.
+1. BUILDING: the generation reads its sources from the start, into a changelog that no gateway knows.
+2. CAUGHT_UP: it lags at most `LAG_MAX` records behind where the sources ended `A_MOMENT_S` ago. From now on its output
+   topics get changes; before, they would have got once more what the old generation has sent.
+3. PUBLISHED: its manifest is in the topic `tables`. Gateways build it, and go on serving the old generation. The job
+   that keeps the old generation sees the manifest, stops its queries and writes a final marker to the old changelog:
+   all rows of the old generation are made from source records before these offsets. Where no job keeps the old
+   generation, this job writes that marker.
+4. FOLLOWING: the final marker is known. Gateways switch when the new changelog has reached its offsets, so that a read
+   after the switch sees everything that a read before it saw.
+5. IN_PLACE: the new generation has read that far. The old changelog stays for a while, for gateways that lag behind.
+
+A job that starts in the middle of this finds its phase by what is in Kafka (`GenerationHandover.__init__`), so that a
+crash at any point is only a delay. A table that has no older generation is IN_PLACE from the start.
 """
 
 import time
@@ -20,17 +29,17 @@ from tablegate.jobs.kafka.job_group import is_keeping, job_group
 from tablegate.jobs.kafka.manifests import publish_manifest
 from tablegate.jobs.kafka.markers import MARKER_KEY, Markers, SourceOffsets
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name
+from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan
-from tablegate.jobs.running.log import log
 from tablegate.v1 import changelog_pb2
 
-LAG_MAX = 1_000  # records: a generation so near to where its sources ended a moment ago has caught up
-A_MOMENT_S = 10.0  # longer than a batch: a busy source is always ahead of the newest batch by more records than that
-LOOK_EVERY_S = 1.0  # at what brokers are asked for
+LAG_MAX = 1_000  # records; a generation that lags by no more has caught up
+A_MOMENT_S = 10.0  # longer than a batch, as a busy source writes more than `LAG_MAX` records in one
+CHECK_EVERY_S = 1.0  # each check asks the brokers for offsets
 
 
 class HandoverPhase(Enum):
-    """Where a new generation is."""
+    """How far a new generation is on its way into the place of the old one; the module says what each phase means."""
 
     BUILDING = "building"
     CAUGHT_UP = "caught up"
@@ -39,21 +48,30 @@ class HandoverPhase(Enum):
     IN_PLACE = "in place"
 
 
-class GenerationHandover:
-    """Takes one generation from its first record into its place. `is_rebuild`: another job may be keeping the old one.
+TRANSITIONS = {
+    HandoverPhase.BUILDING: HandoverPhase.CAUGHT_UP,
+    HandoverPhase.CAUGHT_UP: HandoverPhase.PUBLISHED,
+    HandoverPhase.PUBLISHED: HandoverPhase.FOLLOWING,
+    HandoverPhase.FOLLOWING: HandoverPhase.IN_PLACE,
+}
+"""The phase that follows each phase. None is skipped and none comes again, but in a job that starts anew."""
 
-    One thread uses it.
+
+class GenerationHandover:
+    """Brings one generation from its first record into its place; one thread uses it.
+
+    `is_rebuild`: another job may be keeping the old generation.
     """
 
-    def __init__(self, plan: Plan, cluster: KafkaAdmin, *, is_rebuild: bool) -> None:
+    def __init__(self, plan: Plan, admin: KafkaAdmin, *, is_rebuild: bool) -> None:
         self._plan = plan
-        self._cluster = cluster
+        self._admin = admin
         self._is_rebuild = is_rebuild
-        self._old, self._old_generation = _old_changelog(plan, cluster)
+        self._old, self._old_generation = _old_changelog(plan, admin)
         self._ends: deque[tuple[float, SourceOffsets]] = deque()
         self._reader: Consumer | None = None
         self._old_end: SourceOffsets = {}
-        self._look_at_s = 0.0
+        self._next_check_s = 0.0
         self._since_s = time.monotonic()
         self.phase = (
             HandoverPhase.BUILDING
@@ -71,11 +89,11 @@ class GenerationHandover:
         return self.phase in (HandoverPhase.BUILDING, HandoverPhase.CAUGHT_UP)
 
     def poll(self, next_offsets: SourceOffsets) -> None:
-        """Look how far the generation has read its sources, and take it one step on where it can go."""
+        """Move on by at most one phase. `next_offsets`: how far this generation has read its sources."""
         now_s = time.monotonic()
-        if self.phase is HandoverPhase.IN_PLACE or now_s < self._look_at_s:
+        if self.phase is HandoverPhase.IN_PLACE or now_s < self._next_check_s:
             return
-        self._look_at_s = now_s + LOOK_EVERY_S
+        self._next_check_s = now_s + CHECK_EVERY_S
         has_caught_up = bool(next_offsets) and self.is_building and self._lag(next_offsets) <= LAG_MAX
         if self.phase is HandoverPhase.BUILDING and has_caught_up:
             self._enter(HandoverPhase.CAUGHT_UP)
@@ -96,26 +114,27 @@ class GenerationHandover:
         if self._plan.older is None:
             return
         published = self._plan.older.generation
-        changelogs = self._cluster.changelogs(self._plan.table.name)
+        changelogs = self._admin.changelogs(self._plan.table.name)
         self._drop([name for number, name in changelogs.items() if published < number < self._plan.generation])
 
     def drop_old(self) -> None:
         """Delete the changelogs of older generations."""
-        changelogs = self._cluster.changelogs(self._plan.table.name)
+        changelogs = self._admin.changelogs(self._plan.table.name)
         self._drop([name for number, name in changelogs.items() if number < self._plan.generation])
 
     def _drop(self, names: list[str]) -> None:
         if names:
-            self._cluster.delete(names)
+            self._admin.delete(names)
             log("dropped", table=self._plan.table.name, topics=names)
 
     def close(self) -> None:
-        """Let go of what a wait for the old generation holds."""
+        """Close the consumer that waits for the old generation's final marker."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
     def _enter(self, phase: HandoverPhase) -> None:
+        assert TRANSITIONS.get(self.phase) is phase, f"a generation goes from {self.phase} to {phase}"
         self.phase = phase
         self._since_s = time.monotonic()
         if phase is HandoverPhase.IN_PLACE:
@@ -123,9 +142,12 @@ class GenerationHandover:
         log("generation", table=self._plan.table.name, generation=self._plan.generation, phase=phase.value)
 
     def _lag(self, next_offsets: SourceOffsets) -> int:
-        """Return how many records there were a moment ago that are not read yet."""
+        """Return how many records this generation lags behind where the sources ended `A_MOMENT_S` ago.
+
+        Not behind where they end now: a busy source is always ahead of the newest batch.
+        """
         now_s = time.monotonic()
-        self._ends.append((now_s, source_ends(self._plan, self._cluster)))
+        self._ends.append((now_s, source_ends(self._plan, self._admin)))
         while self._ends[0][0] < now_s - A_MOMENT_S:
             self._ends.popleft()
         _, ends = self._ends[0]
@@ -136,21 +158,22 @@ class GenerationHandover:
         )
 
     def _read_old(self) -> None:
-        """Begin to wait for the old generation's final marker, wherever its job has written it already."""
+        """Start reading the old changelog for its final marker, which may be there already."""
         if self._old is None:
             return
         try:
-            end = self._cluster.end_offsets(self._old)[0]
-            first = self._cluster.first_offsets(self._old)[0]
+            end = self._admin.end_offsets(self._old)[0]
+            first = self._admin.first_offsets(self._old)[0]
         except JobError:
-            if self._cluster.find(self._old.name) is not None:
+            if self._admin.find(self._old.name) is not None:
                 raise
-            self._old = None  # who built this generation has dropped it in this moment: it had come to its end
+            # The job that built this generation has just dropped the old changelog: it had come to its end.
+            self._old = None
             return
         self._reader = Consumer(
             {"bootstrap.servers": self._plan.bootstrap, "group.id": "tablegate-job-ends", **QUIET_CLIENT}
         )
-        # It is the last record of each partition; what came before it is not looked at.
+        # The final marker is the last record of each partition, so the partition is read from its last record on.
         self._reader.assign([TopicPartition(self._old.name, 0, max(first, end - 1))])
 
     def _end_of_old(self) -> SourceOffsets | None:
@@ -167,37 +190,41 @@ class GenerationHandover:
             if marker.final:
                 return {source.topic: dict(source.next_offsets) for source in marker.sources}
         if self._is_rebuild and self._old_is_kept():
-            return None  # only who writes its rows knows when they end; a job that was killed is soon out of the group
-        if time.monotonic() - self._since_s < LOOK_EVERY_S:
-            return None  # the reader has had no time yet
-        if self._cluster.find(self._old.name) is None:
-            return {}  # somebody has deleted it: nobody can read its end any more
-        ends = source_ends(self._plan, self._cluster)
+            # Only the job that writes the rows knows when they end. A job that was killed leaves the group in seconds.
+            return None
+        if time.monotonic() - self._since_s < CHECK_EVERY_S:
+            return None  # the consumer has had no time to read yet
+        if self._admin.find(self._old.name) is None:
+            return {}  # somebody has deleted it, so its end cannot be read any more
+        ends = source_ends(self._plan, self._admin)
         end_generation(self._plan.bootstrap, self._old, self._old_generation, ends)
         return ends
 
     def _old_is_kept(self) -> bool:
-        """Return whether a job keeps the old generation; one that has started with the new one waits for it."""
+        """Return whether a job keeps the old generation.
+
+        A job that has started with this generation does not: it waits until it can keep it.
+        """
         name = self._plan.table.name
-        has_job = bool(self._cluster.members(job_group(name)))
-        return has_job and not is_keeping(self._cluster, name, self._plan.generation)
+        has_job = bool(self._admin.members(job_group(name)))
+        return has_job and not is_keeping(self._admin, name, self._plan.generation)
 
 
-def _old_changelog(plan: Plan, cluster: KafkaAdmin) -> tuple[Topic | None, int]:
+def _old_changelog(plan: Plan, admin: KafkaAdmin) -> tuple[Topic | None, int]:
     """Return the changelog of the newest older generation, and its number; None where there is none any more."""
     if plan.older is not None:
-        return cluster.find(plan.older.changelog_topic), plan.older.generation
-    older = [number for number in cluster.changelogs(plan.table.name) if number < plan.generation]
-    return (cluster.find(changelog_name(plan.table.name, older[-1])), older[-1]) if older else (None, 0)
+        return admin.find(plan.older.changelog_topic), plan.older.generation
+    older = [number for number in admin.changelogs(plan.table.name) if number < plan.generation]
+    return (admin.find(changelog_name(plan.table.name, older[-1])), older[-1]) if older else (None, 0)
 
 
-def source_ends(plan: Plan, cluster: KafkaAdmin) -> dict[str, dict[int, int]]:
+def source_ends(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[int, int]]:
     """Return the end offsets of the sources, by topic and partition."""
-    return {side.topic.name: cluster.end_offsets(side.topic) for side in plan.streamed.values()}
+    return {side.topic.name: admin.end_offsets(side.topic) for side in plan.streamed.values()}
 
 
 def end_generation(bootstrap: str, changelog: Topic, generation: int, ends: SourceOffsets) -> None:
-    """Write the final marker of a generation that no job keeps any more; raise `JobError`."""
+    """Write the final marker of a generation that no job writes to any more; raise `JobError`."""
     markers = Markers(bootstrap, changelog, generation)
     markers.publish_final(ends)
     markers.close()

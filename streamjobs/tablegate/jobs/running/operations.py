@@ -14,7 +14,7 @@ from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, r
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
 from tablegate.jobs.kafka.markers import MARKER_KEY
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end
-from tablegate.jobs.running.options import Start
+from tablegate.jobs.planning.options import Start
 from tablegate.jobs.table import Global, Mode, Table
 from tablegate.v1 import changelog_pb2
 
@@ -44,27 +44,27 @@ class TableState:
 
 def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
     """Return the declared tables and those that the cluster has manifests of, by name; raise `JobError`."""
-    cluster = KafkaAdmin(bootstrap)
+    admin = KafkaAdmin(bootstrap)
     by_name = {table.name: table for table in declared}
     manifests = read_manifests(bootstrap)
     states = []
     for name in sorted({*by_name, *manifests}):
-        states.append(_state(cluster, bootstrap, name, by_name.get(name), manifests.get(name)))
+        states.append(_state(admin, bootstrap, name, by_name.get(name), manifests.get(name)))
     return states
 
 
 def _state(
-    cluster: KafkaAdmin, bootstrap: str, name: str, table: Table | None, manifest: changelog_pb2.Manifest | None
+    admin: KafkaAdmin, bootstrap: str, name: str, table: Table | None, manifest: changelog_pb2.Manifest | None
 ) -> TableState:
-    is_running = bool(cluster.members(job_group(name)))
-    rebuilding = rebuilt_generation(cluster.members(rebuild_group(name)))
+    is_running = bool(admin.members(job_group(name)))
+    rebuilding = rebuilt_generation(admin.members(rebuild_group(name)))
     if manifest is None:
         sources = tuple(table.source_of(side).topic for side in table.all_sides) if table is not None else ()
         return TableState(
             name=name, is_declared=table is not None, sources=sources, is_running=is_running, rebuilding=rebuilding
         )
-    changelog = cluster.find(manifest.changelog_topic)
-    marker = newest_marker(bootstrap, cluster, changelog) if changelog is not None else None
+    changelog = admin.find(manifest.changelog_topic)
+    marker = newest_marker(bootstrap, admin, changelog) if changelog is not None else None
     modes = {number: mode for mode, number in JOB_MODES.items()}
     return TableState(
         name=name,
@@ -75,26 +75,26 @@ def _state(
         sources=tuple(source.topic for source in manifest.sources),
         is_running=is_running,
         rebuilding=rebuilding,
-        records_behind=_records_behind(cluster, marker) if marker is not None else None,
+        records_behind=_records_behind(admin, marker) if marker is not None else None,
         marker_time=marker.commit_time.ToDatetime(tzinfo=UTC) if marker is not None else None,
     )
 
 
-def _records_behind(cluster: KafkaAdmin, marker: changelog_pb2.ProgressMarker) -> int | None:
+def _records_behind(admin: KafkaAdmin, marker: changelog_pb2.ProgressMarker) -> int | None:
     """Return how many records the sources have beyond a marker; None where one of them is not there any more."""
     behind = 0
     for source in marker.sources:
-        topic = cluster.find(source.topic)
+        topic = admin.find(source.topic)
         if topic is None:
             return None
-        ends = cluster.end_offsets(topic)
+        ends = admin.end_offsets(topic)
         behind += sum(max(end - source.next_offsets.get(partition, 0), 0) for partition, end in ends.items())
     return behind if marker.sources else None
 
 
-def newest_marker(bootstrap: str, cluster: KafkaAdmin, changelog: Topic) -> changelog_pb2.ProgressMarker | None:
+def newest_marker(bootstrap: str, admin: KafkaAdmin, changelog: Topic) -> changelog_pb2.ProgressMarker | None:
     """Return the newest marker in a changelog's first partition, as all partitions have the same; None without one."""
-    first, end = cluster.first_offsets(changelog)[0], cluster.end_offsets(changelog)[0]
+    first, end = admin.first_offsets(changelog)[0], admin.end_offsets(changelog)[0]
     for window in (*MARKER_WINDOWS, end):
         marker = _newest_in(bootstrap, changelog, max(first, end - window), end)
         if marker is not None or end - window <= first:
@@ -133,15 +133,15 @@ def start_at_time(time: datetime) -> Start:
 
 def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping[int, int]]) -> Start:
     """Return the start at offsets by topic and partition; raise `JobError` where the table cannot begin there."""
-    cluster = KafkaAdmin(bootstrap)
+    admin = KafkaAdmin(bootstrap)
     streamed = [name for name, side in table.all_sides.items() if not isinstance(side, Global)]
     topics = sorted({table.source_of(name).topic for name in streamed})
     for name, wanted in offsets.items():
         if name not in topics:
             listed = ", ".join(f'"{topic}"' for topic in topics)
-            raise JobError(f'topic "{name}" is no source of table "{table.name}"; it reads {listed}')
-        topic = cluster.require_source(name)
-        first, end = cluster.first_offsets(topic), cluster.end_offsets(topic)
+            raise JobError(f'topic "{name}" is not a source of table "{table.name}"; it reads {listed}')
+        topic = admin.require_source(name)
+        first, end = admin.first_offsets(topic), admin.end_offsets(topic)
         for partition, offset in wanted.items():
             if partition not in end:
                 raise JobError(
@@ -175,14 +175,14 @@ class StoredArtifacts:
         return not (self.has_manifest or self.changelogs or self.directories)
 
 
-def remains_of(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
+def find_stored_artifacts(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
     """Return what is kept of a table; raise `JobError` where a job runs that keeps it."""
     if not table.isidentifier():  # it becomes part of a path
-        raise JobError(f'"{table}" is no name of a table; tablegate job list shows them')
-    cluster = KafkaAdmin(bootstrap)
-    _refuse_running(cluster, table)
+        raise JobError(f'"{table}" is not the name of a table; tablegate job list shows them')
+    admin = KafkaAdmin(bootstrap)
+    _refuse_running(admin, table)
     directory = _local_directory(checkpoints)
-    changelogs = cluster.changelogs(table)
+    changelogs = admin.changelogs(table)
     manifest = read_manifests(bootstrap).get(table)
     return StoredArtifacts(
         table=table,
@@ -194,15 +194,15 @@ def remains_of(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
     )
 
 
-def delete(remains: StoredArtifacts, bootstrap: str) -> None:
+def delete_artifacts(artifacts: StoredArtifacts, bootstrap: str) -> None:
     """Delete it; raise `JobError`. Broken off, it can be done again."""
-    cluster = KafkaAdmin(bootstrap)
-    _refuse_running(cluster, remains.table)
-    if remains.has_manifest:  # first of all, as gateways must not wait for topics that are gone
-        remove_manifest(bootstrap, remains.table, newest=remains.generation)
-    if remains.changelogs:
-        cluster.delete(remains.changelogs)
-    for directory in remains.directories:
+    admin = KafkaAdmin(bootstrap)
+    _refuse_running(admin, artifacts.table)
+    if artifacts.has_manifest:  # first of all, as gateways must not wait for topics that are gone
+        remove_manifest(bootstrap, artifacts.table, newest=artifacts.generation)
+    if artifacts.changelogs:
+        admin.delete(artifacts.changelogs)
+    for directory in artifacts.directories:
         _remove(directory)
 
 
@@ -218,9 +218,9 @@ def _remove(directory: Path) -> None:
         ) from None
 
 
-def _refuse_running(cluster: KafkaAdmin, table: str) -> None:
+def _refuse_running(admin: KafkaAdmin, table: str) -> None:
     for group, doing in ((job_group(table), "is kept by a job that runs"), (rebuild_group(table), "is being rebuilt")):
-        members = cluster.members(group)
+        members = admin.members(group)
         if members:
             raise JobError(f'table "{table}" {doing} on {hosts_of(members)}; stop that one first')
 

@@ -1,39 +1,36 @@
-"""The streaming queries of a table: its own, the one that sets malformed records aside, those of its outputs."""
+"""The running queries of a table: `start` starts a plan's frames, `QueryMonitor` watches them."""
 
-from collections.abc import Mapping
+import json
+import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
-from tablegate.jobs.dataflow.changelog import changelog_records
-from tablegate.jobs.dataflow.dead_letters import dead_letters
-from tablegate.jobs.dataflow.idempotent_sink import write_once
-from tablegate.jobs.dataflow.outputs import processor_output, record_output
-from tablegate.jobs.dataflow.rows import group_records, make_rows
-from tablegate.jobs.dataflow.sources import (
-    KafkaReader,
-    Reader,
-    Records,
-    decode_source,
-    ignored_kinds,
-    newest_by_key,
-    with_global_key,
-    with_key,
-)
-from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan, SidePlan
+from tablegate.jobs.dataflow.frames import Frames
+from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
+from tablegate.jobs.dataflow.sink_records import counts
+from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.kafka.markers import Markers
+from tablegate.jobs.log import log
+from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.java_errors import error_reason
-from tablegate.jobs.table import Global, Latest, Mode, ProcessorOutput, RecordOutput, RowOutput
+from tablegate.jobs.running.idempotent_sink import IdempotentSink
+from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
 
 TABLE_QUERY = "table"
 DEAD_LETTERS_QUERY = "dead-letters"
 DEAD_LETTERS_TRIGGER_S = 5.0  # nobody waits for a malformed record; often would cost the table's query its cores
+LOG_EVERY_S = 5.0
+LOG_IDLE_EVERY_S = 60.0
+
+_KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RunningQueries:
     """The running queries of a table. `all` has the other two, and those of outputs."""
 
     table: StreamingQuery
@@ -41,79 +38,43 @@ class Started:
     all: tuple[StreamingQuery, ...]
 
 
-class Queries:
-    """The queries of a plan, checked when made; `start` runs them.
+def start(frames: Frames, plan: Plan) -> RunningQueries:
+    """Start the frames of a plan as streaming queries, the table's first; raise `JobError`.
 
-    `reader` is where records come from, if not from Kafka.
-    `row_outputs`, `other_outputs`: whether the table's outputs get records. The place of the other outputs in the
-    sources outlives generations: what was written is not written again because the table is built anew.
+    The checkpoints of the table's other outputs outlive generations: what was written is not written again because the
+    table is built anew.
     """
+    starter = _Starter(frames.table.sparkSession, plan)
+    table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.malformed)
+    outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
+    return RunningQueries(table, malformed, (table, malformed, *outputs))
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        plan: Plan,
-        *,
-        row_outputs: bool,
-        other_outputs: bool,
-        reader: Reader | None = None,
-    ) -> None:
-        self._reader = reader or KafkaReader(spark, plan.bootstrap)
+
+class _Starter:
+    """Starts the queries of one plan; every method raises `JobError`."""
+
+    def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self._plan = plan
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
-        batched = plan.mode is Mode.MICROBATCH
-        self.table_frame = table_records(
-            {name: self._keyed(name, side, batched=batched) for name, side in plan.streamed.items()},
-            {name: self._global(name) for name, side in plan.table.sides.items() if isinstance(side, Global)},
-            plan,
-            row_outputs=row_outputs,
-        )
-        # Malformed records of a global side are among them: it is read once more for that.
-        self.malformed_frame = dead_letters(
-            [self._keyed(name, side, batched=True) for name, side in plan.sides.items()],
-            plan.dead_letters.name,
-            ignored=ignored_kinds(side.schemas for side in plan.sides.values()),
-        )
-        others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
-        self.output_frames = [self._output(output) for output in others if other_outputs]
 
-    def _keyed(self, name: str, side_plan: SidePlan, *, batched: bool) -> Records:
-        plan, side = self._plan, self._plan.table.all_sides[name]
-        raw = self._reader.stream(side_plan.topic.name, batched=batched, starting_offsets=side_plan.starting_offsets)
-        records = decode_source(raw, side_plan.source, side_plan.schemas, deletes=not side_is_plain(side))
-        if isinstance(side, Global):
-            return with_global_key(records, side, plan.table)
-        return with_key(records, side, plan.table, plan.contract)
-
-    def _global(self, name: str) -> DataFrame:
-        side = self._plan.table.sides[name]
-        assert isinstance(side, Global)
-        return newest_by_key(self._reader.whole(side.source.topic), side, self._plan.sides[name].schemas)
-
-    def _output(self, output: RecordOutput | ProcessorOutput) -> tuple[RecordOutput | ProcessorOutput, DataFrame]:
-        name = output.side or ""
-        keyed = self._keyed(name, self._plan.sides[name], batched=True).frame
-        if isinstance(output, ProcessorOutput):
-            return output, processor_output(keyed, output, self._plan.table)
-        return output, record_output(keyed, output, self._plan.table)
-
-    def start(self) -> Started:
-        """Start them, the table's first; raise `JobError`."""
-        plan = self._plan
-        writer = self.table_frame.writeStream.outputMode("update")
-        if plan.mode is Mode.REALTIME:
-            writer = writer.trigger(realTime=_interval(plan.batch_s))
+    def start_table(self, frame: DataFrame) -> StreamingQuery:
+        """Start the query that keeps the table."""
+        interval = _interval(self._plan.batch_s)
+        writer = frame.writeStream.outputMode("update")
+        if self._plan.mode is Mode.REALTIME:
+            writer = writer.trigger(realTime=interval)
         else:
-            writer = writer.trigger(processingTime=_interval(plan.batch_s))
-        table = self._start(writer, TABLE_QUERY, self._checkpoint)
-        writer = self.malformed_frame.writeStream.outputMode("append")
-        writer = writer.trigger(processingTime=_interval(DEAD_LETTERS_TRIGGER_S))
-        malformed = self._start(writer, DEAD_LETTERS_QUERY, self._checkpoint)
-        outputs = [self._start_output(output, frame) for output, frame in self.output_frames]
-        return Started(table, malformed, (table, malformed, *outputs))
+            writer = writer.trigger(processingTime=interval)
+        return self._start(writer, TABLE_QUERY, self._checkpoint)
 
-    def _start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
+    def start_dead_letters(self, frame: DataFrame) -> StreamingQuery:
+        """Start the query that sets malformed records aside."""
+        writer = frame.writeStream.outputMode("append").trigger(processingTime=_interval(DEAD_LETTERS_TRIGGER_S))
+        return self._start(writer, DEAD_LETTERS_QUERY, self._checkpoint)
+
+    def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
+        """Start the query of an output that is not made from the table's changes."""
         interval_s = max(self._plan.table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
         if isinstance(output, RecordOutput):
             writer = frame.writeStream.outputMode("append").trigger(processingTime=_interval(interval_s))
@@ -121,8 +82,10 @@ class Queries:
         writer = frame.writeStream.outputMode("update").trigger(
             processingTime=_interval(output.processor.every_s or interval_s)
         )
-        writer = write_once(writer, self._plan.bootstrap, output.topic, self._outputs_checkpoint)
-        return self._start(writer, output.topic, self._outputs_checkpoint, to_kafka=False)
+        sink = IdempotentSink(self._plan.bootstrap, output.topic, self._outputs_checkpoint)
+        return self._start(
+            writer.foreachBatch(sink.write_batch), output.topic, self._outputs_checkpoint, to_kafka=False
+        )
 
     def _start(
         self, writer: DataStreamWriter, name: str, checkpoint: Checkpoint, *, to_kafka: bool = True
@@ -141,28 +104,110 @@ class Queries:
             raise JobError(f'{table.declared_at}: table "{table.name}" does not run: {error_reason(error)}') from None
 
 
-def table_records(
-    keyed: Mapping[str, Records], globals_: Mapping[str, DataFrame], plan: Plan, *, row_outputs: bool
-) -> DataFrame:
-    """Return the table's changes as the Kafka sink takes them; raise `JobError`."""
-    grouped = group_records({name: records.frame for name, records in keyed.items()}, globals_, plan.table)
-    return changelog_records(
-        make_rows(grouped, plan.table, plan.value_schema),
-        plan.table,
-        plan.contract,
-        topic=plan.changelog.name,
-        generation=plan.generation,
-        value_schema=plan.value_schema,
-        schema_id=plan.schema_id,
-        partition_count=plan.changelog.partition_count,
-        row_outputs=row_outputs,
-    )
-
-
-def side_is_plain(side: object) -> bool:
-    """Return whether a null value means nothing on this side, and so is malformed."""
-    return not isinstance(side, Latest | Global)
-
-
 def _interval(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
+
+
+class _Progress:
+    """Reports of one query, each once. Spark keeps one for each batch, and one a second while there is no data."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query: Any = query._jsq
+        self._seen: tuple[int, str] | None = None
+
+    def unseen(self) -> list[dict[str, Any]]:
+        """Return the reports since those that were returned before, as far as Spark has kept them, the newest last."""
+        newest = self._query.lastProgress()
+        if newest is None or _name(newest) == self._seen:
+            return []
+        seen, self._seen = self._seen, None
+        unseen: list[dict[str, Any]] = []
+        for report in reversed(self._query.recentProgress()):
+            name = _name(report)
+            if name == seen:
+                break
+            self._seen = self._seen or name
+            unseen.append(json.loads(report.json()))
+        return unseen[::-1]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `JobError`, `UnknownSchema` or `PythonWorkerLate` where the query has ended by itself."""
+        if self._query.isActive():
+            return
+        failure = self._query.exception()
+        reason = thrown_reason(failure.get()) if failure.isDefined() else "it was stopped from outside"
+        unknown = UnknownSchema.found_in(reason)
+        if unknown is not None:
+            raise unknown
+        late = PythonWorkerLate.found_in(reason)
+        if late is not None:
+            raise late
+        if reason.startswith(_KAFKA_ERRORS):
+            raise JobError(
+                f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "
+                "it goes on from its checkpoint"
+            )
+        raise JobError(f'table "{plan.table.name}" has stopped: {reason}')
+
+
+def _name(report: Any) -> tuple[int, str]:
+    return report.batchId(), report.timestamp()
+
+
+class QueryMonitor:
+    """Follows the queries of a table. One thread uses it."""
+
+    def __init__(self, plan: Plan, queries: RunningQueries, markers: Markers) -> None:
+        self._plan = plan
+        self._all = [_Progress(query) for query in queries.all]
+        self._table = _Progress(queries.table)
+        self._dead_letters = _Progress(queries.dead_letters)
+        self._markers = markers
+        self._logged_at = time.monotonic()
+        self._records = self._changes = self._late = 0
+        self.batch_id = -1
+        """Number of the newest batch since the queries started; -1 before."""
+        self.next_offsets: dict[str, dict[int, int]] = {}
+        """How far the sources were read when the newest batch was done, by topic and partition."""
+
+    def poll(self) -> None:
+        """Look once at the queries; raise as `_Progress.check` does."""
+        for query in self._all:
+            query.check(self._plan)
+        reports = self._table.unseen()
+        if reports:
+            self.next_offsets = self._markers.publish(reports[-1])
+            self.batch_id = reports[-1]["batchId"]
+        for report in reports:
+            self._records += report["numInputRows"]
+            self._changes += max(report["sink"].get("numOutputRows", 0), 0)
+            self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
+        self._log_batches()
+        for report in self._dead_letters.unseen():
+            self._log_counts(report)
+
+    def _log_counts(self, report: dict[str, Any]) -> None:
+        malformed, ignored = counts(report)
+        name = self._plan.table.name
+        if malformed:
+            topic = self._plan.dead_letters.name
+            log("dead_letters", table=name, topic=topic, records=Counter(malformed).total(), reasons=malformed)
+        if ignored:
+            log("ignored", table=name, records=Counter(ignored).total(), types=ignored)
+
+    def _log_batches(self) -> None:
+        elapsed_s = time.monotonic() - self._logged_at
+        if elapsed_s < (LOG_EVERY_S if self._records else LOG_IDLE_EVERY_S):
+            return
+        late = {"late": self._late} if self._late else {}
+        log(
+            "batch",
+            table=self._plan.table.name,
+            batch=self.batch_id,
+            records=self._records,
+            records_per_s=round(self._records / elapsed_s, 1),
+            changes=self._changes,
+            **late,
+        )
+        self._logged_at = time.monotonic()
+        self._records = self._changes = self._late = 0

@@ -1,5 +1,7 @@
 """One table while its job runs, from its first query to its last, through restarts and generations.
 
+The way forward is `make_plan` (planning), `build` (dataflow), `start` (running); `_begin` is where the three meet.
+
 running ──(a record of an unknown schema)──► running, with the registry's newest schemas
    └──(a manifest of a newer generation)──► ended ──(who built it has gone)──► running, the new generation
 """
@@ -12,26 +14,26 @@ from dataclasses import asdict, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema
 from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
 from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, check_rebuild, make_plan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.handover import (
-    LOOK_EVERY_S,
+    CHECK_EVERY_S,
     GenerationHandover,
     HandoverPhase,
     end_generation,
     source_ends,
 )
-from tablegate.jobs.running.java_errors import error_reason
-from tablegate.jobs.running.log import log
-from tablegate.jobs.running.options import Options, Start
-from tablegate.jobs.running.queries import Queries, Started
-from tablegate.jobs.running.query_monitor import QueryMonitor
+from tablegate.jobs.running.queries import QueryMonitor, RunningQueries, start
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.table import Table
 
@@ -42,8 +44,8 @@ STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
 class RunningTable:
     """Keeps one table. One thread makes it, calls its methods and closes it.
 
-    `is_rebuild`: this job builds the plan's generation until that is in place; another may keep the table. `declared`
-    gives the declaration that a generation built elsewhere is gone on with: it may have changed meanwhile.
+    `is_rebuild`: this job builds the plan's generation until that is in place, and another job may keep the table.
+    `declared` returns the declaration as it is now: a generation that another job has built continues with that one.
     """
 
     def __init__(
@@ -62,23 +64,23 @@ class RunningTable:
         self._start = start
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
-        self._cluster = KafkaAdmin(options.bootstrap)
-        self._late_workers = 0  # restarts for them since the newest batch
+        self._admin = KafkaAdmin(options.bootstrap)
+        self._late_workers = 0  # restarts because of late Python workers, since the newest batch
         self._seen_schemas: dict[str, set[int]] = {}
-        self._started: Started | None = None
-        self._succession: GenerationHandover | None = None
-        self._look_at_s = 0.0
+        self._queries: RunningQueries | None = None
+        self._handover: GenerationHandover | None = None
+        self._next_check_s = 0.0
         self._drop_at_s: float | None = None
         name = plan.table.name
         group = (rebuild_group if is_rebuild else job_group)(name)
-        self._presence = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
+        self._membership = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
         try:
             self._check_others()
             if is_rebuild:
                 self._begin(plan)
-            elif self._newest_generation() > plan.generation:  # published while Spark was starting
-                self._take_over(self._newest_generation())
-            elif is_rebuilding(self._cluster, name, plan.generation):
+            elif self._newest_generation() > plan.generation:  # it was published while Spark was starting
+                self._adopt(self._newest_generation())
+            elif is_rebuilding(self._admin, name, plan.generation):
                 log("waiting", table=name, generation=plan.generation, reason="another job is building it")
             else:
                 self._begin(plan)
@@ -88,7 +90,7 @@ class RunningTable:
 
     def _check_others(self) -> None:
         name, generation = self._plan.table.name, self._plan.generation
-        if self._is_rebuild and is_keeping(self._cluster, name, generation):
+        if self._is_rebuild and is_keeping(self._admin, name, generation):
             raise JobError(
                 f'table "{name}": the job that keeps it is building generation {generation} already; wait until its '
                 "log says that it is in place"
@@ -101,15 +103,15 @@ class RunningTable:
     def _begin(self, plan: Plan) -> None:
         """Start the queries of a plan; raise `JobError`."""
         self._plan = plan
-        if self._succession is not None:
-            self._succession.close()
-        self._succession = GenerationHandover(plan, self._cluster, is_rebuild=self._is_rebuild)
+        if self._handover is not None:
+            self._handover.close()
+        self._handover = GenerationHandover(plan, self._admin, is_rebuild=self._is_rebuild)
         if self._is_rebuild:
-            self._succession.drop_abandoned()
-        self._run_queries(self._succession)
+            self._handover.drop_abandoned()
+        self._run_queries(self._handover)
 
-    def _run_queries(self, succession: GenerationHandover) -> None:
-        plan, phase = self._plan, succession.phase
+    def _run_queries(self, handover: GenerationHandover) -> None:
+        plan, phase = self._plan, handover.phase
         checkpoint = Checkpoint(self._spark, plan.checkpoint)
         owner = checkpoint.owner()
         if owner is None:
@@ -121,27 +123,27 @@ class RunningTable:
                 "--time 1970-01-01T00:00:00Z"
             )
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
-        queries = Queries(
+        frames = build(
             session,
             plan,
-            # A table that is built anew would send its topics once more what they have had already.
+            # These topics have had the changes of the old generation: a rebuild would send them all once more.
             row_outputs=phase is not HandoverPhase.BUILDING,
-            # They have a place in the sources of their own, and the job that keeps the table goes on with it.
+            # Their checkpoint is not the generation's. The job that keeps the table writes them.
             other_outputs=not self._is_rebuild,
         )
         checkpoint.claim(_identity(plan, self._start))
-        if not succession.is_building and self._newest_generation() <= plan.generation:
+        if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
         self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
-        self._started = queries.start()
-        self._watch = QueryMonitor(plan, self._started, self._markers)
+        self._queries = start(frames, plan)
+        self._monitor = QueryMonitor(plan, self._queries, self._markers)
         if phase is HandoverPhase.IN_PLACE:
             self._discard_older()
         log("running", table=plan.table.name, generation=plan.generation, phase=phase.value)
 
     def _discard_older(self) -> None:
-        """Remove the checkpoints of older generations, which nobody goes on from; what fails is tried again later."""
-        if self._is_rebuild:  # the job that keeps the table may not have let go of its own
+        """Remove the checkpoints of older generations, which no job needs any more; a failure is logged."""
+        if self._is_rebuild:  # the job that keeps the table may still use its own
             return
         try:
             names = Checkpoint(self._spark, self._plan.checkpoint).discard_older()
@@ -153,61 +155,61 @@ class RunningTable:
 
     @property
     def phase(self) -> HandoverPhase:
-        """Where the generation is."""
-        return self._succession.phase if self._succession is not None else HandoverPhase.BUILDING
+        """The phase of the generation's handover."""
+        return self._handover.phase if self._handover is not None else HandoverPhase.BUILDING
 
     @property
     def next_offsets(self) -> SourceOffsets:
         """How far the sources were read when the newest batch was done; nothing before the first one."""
-        return self._watch.next_offsets if self._started is not None else {}
+        return self._monitor.next_offsets if self._queries is not None else {}
 
     def poll(self) -> None:
-        """Look once at everything; raise `JobError` when the table cannot be kept."""
-        newest = self._presence.poll()
-        if self._succession is None or self._started is None:
-            self._take_over(max(newest, self._plan.generation))
+        """Check membership, queries and handover once; raise `JobError` when the table cannot be kept."""
+        newest = self._membership.poll()
+        if self._handover is None or self._queries is None:
+            self._adopt(max(newest, self._plan.generation))
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
             try:
-                self._watch.poll()
+                self._monitor.poll()
             except UnknownSchema as unknown:
-                self._learn(unknown)
+                self._restart_with_new_schemas(unknown)
                 return
             except PythonWorkerLate as late:
-                self._try_again(late)
+                self._restart_after_late_worker(late)
                 return
-            self._succeed(self._succession)
+            self._advance(self._handover)
 
-    def _succeed(self, succession: GenerationHandover) -> None:
-        before = succession.phase
-        succession.poll(self._watch.next_offsets)
-        after = succession.phase
+    def _advance(self, handover: GenerationHandover) -> None:
+        before = handover.phase
+        handover.poll(self._monitor.next_offsets)
+        after = handover.phase
         if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
             self._end_queries()
-            self._run_queries(succession)
+            self._run_queries(handover)
         if before is not after and after is HandoverPhase.IN_PLACE:
             self._drop_at_s = time.monotonic() + self._options.old_changelog_kept_s
             self._discard_older()
         if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
             self._drop_at_s = None
-            succession.drop_old()
+            handover.drop_old()
 
     def drop_old(self) -> None:
         """Delete the changelogs of older generations."""
-        if self._succession is not None:
-            self._succession.drop_old()
+        if self._handover is not None:
+            self._handover.drop_old()
 
-    def _learn(self, unknown: UnknownSchema) -> None:
-        """Start again with the schemas that the registry has now; an id that it has not is malformed from now on."""
+    def _restart_with_new_schemas(self, unknown: UnknownSchema) -> None:
+        """Restart with the registry's newest schemas; records with an id that it lacks are malformed from now on."""
         log("unknown_schema", table=self._plan.table.name, topic=unknown.topic, schema_id=unknown.schema_id)
         self._seen_schemas.setdefault(unknown.topic, set()).add(unknown.schema_id)
         self._end_queries()
         self._begin(self._make_plan(self._plan.table, self._plan.generation))
 
-    def _try_again(self, late: PythonWorkerLate) -> None:
-        """Start again from the checkpoint; raise `JobError` where that has not helped so far."""
-        self._late_workers = self._late_workers + 1 if self._watch.batch_id < 0 else 1
+    def _restart_after_late_worker(self, late: PythonWorkerLate) -> None:
+        """Restart from the checkpoint; raise `JobError` after `LATE_WORKERS_MAX` restarts without a batch."""
+        self._late_workers = self._late_workers + 1 if self._monitor.batch_id < 0 else 1
         if self._late_workers > LATE_WORKERS_MAX:
             raise JobError(
                 f'table "{self._plan.table.name}" has stopped: {late}; Spark waits ten seconds for a Python worker, so '
@@ -227,39 +229,39 @@ class RunningTable:
         )
 
     def _hand_over(self, newest: int) -> None:
-        """End this generation: a newer one is ready to take its place."""
+        """End this generation, as a newer one has caught up: stop the queries, then write the final marker."""
         log("handing_over", table=self._plan.table.name, generation=self._plan.generation, newest=newest)
         self._end_queries()
-        self._look_at_s = 0.0
-        ends = source_ends(self._plan, self._cluster)
+        self._next_check_s = 0.0
+        ends = source_ends(self._plan, self._admin)
         end_generation(self._plan.bootstrap, self._plan.changelog, self._plan.generation, ends)
 
-    def _take_over(self, generation: int) -> None:
-        """Go on with a new generation once the job that built it has gone, by what is declared now."""
+    def _adopt(self, generation: int) -> None:
+        """Continue with a newer generation, by the declaration as it is now, once the job that built it has gone."""
         now_s = time.monotonic()
-        if now_s < self._look_at_s:
+        if now_s < self._next_check_s:
             return
-        self._look_at_s = now_s + LOOK_EVERY_S
-        if not is_rebuilding(self._cluster, self._plan.table.name, generation):
-            # What was asked of a new changelog was not asked of this one.
+        self._next_check_s = now_s + CHECK_EVERY_S
+        if not is_rebuilding(self._admin, self._plan.table.name, generation):
+            # `--partitions` was meant for the changelog that this job made, not for one that another job has made.
             self._options = replace(self._options, partition_count=None)
             self._begin(self._make_plan(self._declared(), None))
 
     def _end_queries(self) -> None:
-        """Stop the queries, and see that they write nothing any more: others take their place."""
-        for query in self._started.all if self._started is not None else ():
+        """Stop the queries and wait until they have ended: others will write to the same topics."""
+        for query in self._queries.all if self._queries is not None else ():
             for _ in range(STOP_TRIES):
-                with suppress(Py4JJavaError):  # it takes longer than Spark waits
+                with suppress(Py4JJavaError):  # the query needs more time than Spark waits; ask again
                     query.stop()
                 if not query.isActive:
                     break
         self._stop_queries()
 
     def _stop_queries(self) -> None:
-        started, self._started = self._started, None
-        if started is None:
+        queries, self._queries = self._queries, None
+        if queries is None:
             return
-        for query in started.all:
+        for query in queries.all:
             query.stop()
         self._markers.close()
 
@@ -267,10 +269,10 @@ class RunningTable:
         """Stop the queries, and leave the table to others."""
         try:
             self._stop_queries()
-            if self._succession is not None:
-                self._succession.close()
+            if self._handover is not None:
+                self._handover.close()
         finally:
-            self._presence.leave()
+            self._membership.leave()
 
 
 def _identity(plan: Plan, start: Start | None) -> Identity:

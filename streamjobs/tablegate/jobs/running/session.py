@@ -12,12 +12,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.jars import LocalError
+from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.jars.java import find_java
-from tablegate.jobs.running.java_errors import first_line
-from tablegate.jobs.running.log import log
+from tablegate.jobs.log import log
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 
@@ -163,7 +163,7 @@ def _local_parts() -> list[Path]:
     try:
         find_java()
         return jars("spark")
-    except LocalError as error:
+    except SetupError as error:
         raise JobError(str(error)) from None
 
 

@@ -93,9 +93,9 @@ def _check(event: object, sources: Mapping[str, object], where: str) -> None:
         known = ", ".join(f'"{topic}"' for topic in sources)
         raise UnfitEvent(f'{where}: topic "{event.topic}" is none of the table\'s: {known}; correct it')
     if type(event.partition) is not int or event.partition < 0:
-        raise UnfitEvent(f"{where}: partition {event.partition!r} is no number from 0 on; correct it")
+        raise UnfitEvent(f"{where}: partition {event.partition!r} is not a number from 0 on; correct it")
     if event.timestamp is not None and (not isinstance(event.timestamp, datetime) or event.timestamp.tzinfo is None):
-        raise UnfitEvent(f"{where}: timestamp {event.timestamp!r} is no datetime with a time zone; give it tzinfo=UTC")
+        raise UnfitEvent(f"{where}: timestamp {event.timestamp!r} is not a datetime with a time zone; give tzinfo=UTC")
 
 
 def _in_milliseconds(timestamp: datetime) -> datetime:
@@ -142,16 +142,16 @@ def _encode(form: Format, value: object, record_type: str | None, what: str) -> 
         case Double() if type(value) in (int, float):
             return struct.pack(">d", value)
     wanted = {Text: "a str", Long: "an int of 64 bits", Double: "a float", Bytes: "bytes"}[type(form)]
-    raise UnfitEvent(f"{what} is {value!r}; its format {type(form).__name__} takes {wanted}")
+    raise UnfitEvent(f"{what} is {value!r}; its format {type(form).__name__} needs {wanted}")
 
 
 def _encode_json(value: object, what: str) -> bytes:
     if not isinstance(value, Mapping):
-        raise UnfitEvent(f"{what} is {value!r}; its format Json takes a dict")
+        raise UnfitEvent(f"{what} is {value!r}; its format Json needs a dict")
     try:
         return json.dumps(dict(value), default=_json_value, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        raise UnfitEvent(f"{what} is no JSON: {error}; correct it, or give bytes") from None
+        raise UnfitEvent(f"{what} is not JSON: {error}; correct it, or give bytes") from None
 
 
 def _json_value(value: object) -> str:
@@ -160,18 +160,18 @@ def _json_value(value: object) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} has no form in it")
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
 def _encode_protobuf(form: Protobuf, value: object, what: str) -> bytes:
     is_message = isinstance(value, Message) and value.DESCRIPTOR.full_name == form.message
     if not is_message and not isinstance(value, Mapping):
-        raise UnfitEvent(f"{what} is {value!r}; its format Protobuf takes a dict or a {form.message}")
+        raise UnfitEvent(f"{what} is {value!r}; its format Protobuf needs a dict or a {form.message}")
     try:
         message: Any = value if is_message else GetMessageClass(form.descriptor)(**dict(value))  # type: ignore[call-overload]
         body: bytes = message.SerializeToString()
     except (TypeError, ValueError, EncodeError) as error:
-        raise UnfitEvent(f"{what} is no {form.message}: {error}") from None
+        raise UnfitEvent(f"{what} is not a valid {form.message}: {error}") from None
     if not form.framed:
         return body
     return struct.pack(">bI", 0, OWN_SCHEMA_ID) + frame_indexes(form.descriptor)[0] + body
@@ -180,14 +180,14 @@ def _encode_protobuf(form: Protobuf, value: object, what: str) -> bytes:
 def _encode_avro(form: Avro, value: object, record_type: str | None, what: str) -> bytes:
     schema_id, text = _schema(form, record_type, what)
     if not isinstance(value, Mapping):
-        raise UnfitEvent(f"{what} is {value!r}; its format Avro takes a dict")
+        raise UnfitEvent(f"{what} is {value!r}; its format Avro needs a dict")
     for problem in _problems(text, value):
-        raise UnfitEvent(f"{what} is no {full_name(text)}: {problem}")
+        raise UnfitEvent(f"{what} is not a valid {full_name(text)}: {problem}")
     body = io.BytesIO()
     try:
         fastavro.schemaless_writer(body, json.loads(text), dict(value))
     except _AVRO_ERRORS as error:
-        raise UnfitEvent(f"{what} is no {full_name(text)}: {error}") from None
+        raise UnfitEvent(f"{what} is not a valid {full_name(text)}: {error}") from None
     return struct.pack(">bI", 0, schema_id) + body.getvalue()
 
 
@@ -221,6 +221,6 @@ def _problems(text: str, value: Mapping[str, object]) -> Iterator[str]:
             alone = {"type": "record", "name": "Alone", "fields": [{"name": name, "type": field["type"]}]}
             validate({name: value[name]}, fastavro.parse_schema(alone, dict(named)))
         except ValidationError:
-            yield f'field "{name}" is {value[name]!r}, which is no {json.dumps(field["type"])}'
+            yield f'field "{name}" is {value[name]!r}, which is not {json.dumps(field["type"])}'
         except _AVRO_ERRORS as error:
             yield f'field "{name}": {error}'

@@ -1,6 +1,6 @@
 """The declaration: how the table is kept. Check it: tablegate job check orders.py."""
 
-from tablegate.jobs.table import Json, Mode, Source, Table
+from tablegate.jobs import Json, Mode, Source, Table
 
 TABLE = Table(
     name="order_totals",  # as in the contract

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from tablegate.gateway.http.exchange import App
+from tablegate.gateway.http.exchange import TEXT, App, Head
 from tablegate.gateway.http.h1.exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1.parser import SLICE_BYTES, Refusal, RequestParser
-from tablegate.gateway.http.headers import TEXT, Head
-from tablegate.gateway.http.receiving import Receiver
+from tablegate.gateway.http.transport import Receiver
 from typing_extensions import override
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
@@ -300,7 +299,7 @@ class Http1Connection(Receiver):
         """Forget the request whose rest is not parsed."""
         parser = self._parser
         coming, parser.coming = parser.coming, None
-        if coming is None or not coming.takes_pieces:
+        if coming is None or not coming.streams_body:
             return
         if coming is not self._work:
             parser.ready.remove(coming)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tablegate.gateway.http.headers import Head, Trailer
+from tablegate.gateway.http.exchange import Head, Trailer
 
 if TYPE_CHECKING:
     from tablegate.gateway.http.h1.connection import Http1Connection
@@ -36,7 +36,7 @@ class Http1Exchange:
         "on_gone",
         "oversize",
         "received",
-        "takes_pieces",
+        "streams_body",
         "target",
     )
 
@@ -52,7 +52,7 @@ class Http1Exchange:
         self.on_gone: Callable[[], object] | None = None
         self.old = old  # HTTP/1.0
         self.last = old  # the connection ends with this answer
-        self.takes_pieces = False
+        self.streams_body = False
         self.expects_continue = False
         self.received = bytearray()  # of the body, not yet taken
         self.complete = False  # the whole request has come

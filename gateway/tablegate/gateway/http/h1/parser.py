@@ -145,8 +145,8 @@ class RequestParser:
         self.moved = True
         self._quiet_bytes = 0
         self.coming = exchange
-        exchange.takes_pieces = self._app.takes_pieces(exchange)
-        if exchange.takes_pieces:
+        exchange.streams_body = self._app.streams_body(exchange)
+        if exchange.streams_body:
             self.ready.append(exchange)
         elif int(self._headers.get(b"content-length", b"0")) > self._app.body_bytes_max:
             self._cut(exchange)
@@ -158,7 +158,7 @@ class RequestParser:
         exchange.received += data
         self.moved = True
         self._quiet_bytes = 0
-        if exchange.takes_pieces:
+        if exchange.streams_body:
             exchange.note_body()
         elif len(exchange.received) > self._app.body_bytes_max:
             self._cut(exchange)
@@ -172,7 +172,7 @@ class RequestParser:
         self.coming = None
         self._quiet_bytes = 0
         exchange.complete = True
-        if exchange.takes_pieces:
+        if exchange.streams_body:
             exchange.note_body()
         else:
             self._make_ready(exchange)

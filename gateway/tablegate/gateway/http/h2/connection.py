@@ -1,289 +1,512 @@
-"""HTTP/2 connections (RFC 9113): turns, times, and the end."""
+"""The server's side of one HTTP/2 connection (RFC 9113), without I/O: bytes in, events out, and frames in a list.
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+    connection = ServerConnection(body_bytes_max=1_000_000, new_stream=Stream)
+    connection.receive_data(data)
+    while connection.unread and (event := connection.next_event()) is not NEED_DATA:
+        if isinstance(event, Stream):
+            connection.send_response(event, header_block, body, trailer_block)
+    connection.widen_windows()
+    write(b"".join(connection.output))
+    connection.output.clear()
 
-from tablegate.gateway.http.exchange import App
+How it works. `receive_data` keeps bytes. `next_event` takes one frame from them, changes states and windows, and says
+what that means to whoever serves requests; so the caller decides how many frames have their turn. Each kind of frame
+has a method, `_receive_…_frame`. A stream's state changes by `Stream.move` alone, as `TRANSITIONS` says.
+
+The exception is the common request: HEADERS with END_HEADERS, and after it the whole body in one DATA with END_STREAM.
+`next_event` takes both frames at once, and `send_response` answers in one step. Their states come from the same table,
+but are looked up once, when this module is imported. That saves a third of the time that a small call takes here.
+
+Errors. A frame that is wrong for its stream alone resets that stream (`StreamEnded`, where it was announced). All else
+raises `Http2ConnectionError`: then `send_goaway` tells the client why, and nothing more is received.
+
+Time comes in by `tick`. Nothing is called back but `streams_body`, which says of a request whether it is served before
+its body is there, and must be answered between two frames.
+
+Sources: RFC 9113; hyper-h2 `connection.py` and h11 `_connection.py` for the shape of the interface.
+Debts: MAX_CONCURRENT_STREAMS bounds streams, but not the memory of their headers, up to 16 KiB each.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from tablegate.gateway.http.h2 import frames
-from tablegate.gateway.http.h2.budget import Budget
-from tablegate.gateway.http.h2.exchange import WRITE_BYTES, SendQueue
-from tablegate.gateway.http.h2.frames import ACK, ENHANCE_YOUR_CALM, NO_ERROR, PREFACE, PROTOCOL_ERROR, ConnectionFault
-from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
-from tablegate.gateway.http.h2.receiver import STREAMS_MAX, FrameReceiver
-from tablegate.gateway.http.h2.streams import HELD_BYTES_MAX, Http2Streams
-from tablegate.gateway.http.receiving import Receiver
+from tablegate.gateway.http.h2.events import (
+    NEED_DATA,
+    DataReceived,
+    Event,
+    GoawayReceived,
+    HeadersTooLarge,
+    InitialWindowChanged,
+    NeedData,
+    ShutdownAcknowledged,
+    StreamEnded,
+    StreamT,
+    WindowUpdated,
+)
+from tablegate.gateway.http.h2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_BYTES_MAX,
+    FRAME_HEADER_BYTES,
+    FRAME_SIZE_ERROR,
+    HEADERS,
+    PING,
+    PREFACE,
+    PROTOCOL_ERROR,
+    WINDOW_BYTES,
+    WINDOW_MAX,
+    Http2ConnectionError,
+    Http2StreamError,
+    pack_frame_header,
+    unpack_frame_header,
+)
+from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX, HeaderListTooLarge, RequestDecoder, content_length
+from tablegate.gateway.http.h2.sending import SHUTDOWN_PING, SendingHalf
+from tablegate.gateway.http.h2.stream import (
+    IDLE,
+    RECEIVE_DATA,
+    RECEIVE_END_STREAM,
+    RECEIVE_HEADERS,
+    RECEIVE_RST_STREAM,
+    RECEIVE_WINDOW_UPDATE,
+    RESET,
+    SEND_DATA,
+    SEND_END_STREAM,
+    SEND_HEADERS,
+    SEND_RST_STREAM,
+    TRANSITIONS,
+    StreamEvent,
+    StreamState,
+    next_state,
+)
 
-LINGER_S = 1.0  # for a client to close its side
+STREAMS_MAX = 1_000  # open at once: twice what a busy gRPC channel has, and few enough to look at each in a SETTINGS
+CONTINUATIONS_MAX = 32  # frames of one header block: 16 KiB come in two, and empty ones are an attack (CVE-2024-27316)
+SETTINGS_WEIGHT = 10  # as empty frames count: a change of the initial window visits each open stream
 
-_ALIVE_PING = b"present?"
-_DRAIN_TICKS = 2  # at least a second, for a client that does not answer pings
+_FRAME_HEADER_MAX = FRAME_BYTES_MAX << 8 | 0xFF
+_RESPONSE_ENDS = END_HEADERS | END_STREAM
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Http2Limits:
-    """How long a client may take."""
-
-    preface_s: float = 10.0  # from connecting to the first frame
-    body_s: float = 30.0  # without a byte of an unfinished body, or without the rest of a frame or header block
-    silence_s: float = 30.0  # without a byte, before it is asked whether it is there
-    answer_s: float = 20.0  # to answer that
-    stall_s: float = 60.0  # without taking a byte of answers that wait for it
+# States of the common request and of its answer, which never wait: what the table says of all their events.
+_AFTER_HEADERS = TRANSITIONS[IDLE, RECEIVE_HEADERS]
+_AFTER_REQUEST = TRANSITIONS[TRANSITIONS[_AFTER_HEADERS, RECEIVE_DATA], RECEIVE_END_STREAM]
+_AFTER_RESPONSE = TRANSITIONS[TRANSITIONS[TRANSITIONS[_AFTER_REQUEST, SEND_HEADERS], SEND_DATA], SEND_END_STREAM]
 
 
-class Http2Connection(Receiver):
-    """One connection. `on_closed` is called once, when it is gone.
+class ServerConnection(SendingHalf[StreamT]):
+    """One connection. `new_stream` is `Stream` or a subclass; its instances know the `owner`.
 
-    Answers that are given while bytes are being taken in leave together; so do those of one turn of the loop.
+    `unread`: bytes that were received and are not parsed yet.
     """
 
-    def __init__(self, app: App, limits: Http2Limits, on_closed: Callable[["Http2Connection"], None]) -> None:
-        self._app = app
-        self._limits = limits
-        self._on_closed = on_closed
-        self._transport: asyncio.Transport
-        self._outbox: SendQueue
-        self._streams: Http2Streams
-        self._intake: FrameReceiver
-        self._rest = b""  # received, not taken in yet
-        self._greeted = False
-        self._busy = False  # the rest is for another turn
-        self._full = False  # the client leaves so much unread that it is not read any more, either
-        self._over = False  # nothing more is taken in or sent
-
-        # Since when, by the clock of `tick`; None: not, or only since the last tick.
-        self._silent_since: float | None = None
-        self._part_since: float | None = None  # a frame, header block or preface is not whole
-        self._stalled_since: float | None = None
-        self._pinged_at: float | None = None
-        self._over_since: float | None = None
-        self._drain_ticks = 0  # since the drain was announced
-
-    @property
-    def streams(self) -> int:
-        """How many requests are not answered yet."""
-        return len(self._streams.open)
-
-    @property
-    def idle(self) -> bool:
-        """Whether there are none."""
-        return not self._streams.open
-
-    # What the transport calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what we take."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
-        budget = Budget()
-        self._outbox = SendQueue(self._transport, budget)
-        self._streams = Http2Streams(self._app, self._outbox, budget, self._finish)
-        self._intake = FrameReceiver(self._app, self._streams, self._outbox, budget)
-        bodies = self._streams.bodies
-        self._outbox.put(
+    def __init__(
+        self,
+        *,
+        body_bytes_max: int,
+        new_stream: type[StreamT],
+        streams_body: Callable[[StreamT], bool] = lambda _: False,
+        owner: object = None,
+    ) -> None:
+        super().__init__(body_bytes_max)
+        self.unread = b""
+        self._initial_send_window = WINDOW_BYTES
+        self._new_stream = new_stream
+        self._owner = owner
+        self._streams_body = streams_body
+        self._at = 0  # where `unread` begins
+        self._preface: bytes | None = b""  # as much as there is of it; None: it was right
+        self._headers = RequestDecoder()
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags and beginning of a header block
+        self._continuations = 0
+        self._last_before = 0  # the newest stream when the budget's span began: to end older ones is no attack
+        self.output.append(
             frames.settings(
                 (frames.MAX_CONCURRENT_STREAMS, STREAMS_MAX),
-                (frames.INITIAL_WINDOW_SIZE, bodies.stream_window),
+                (frames.INITIAL_WINDOW_SIZE, self.windows.stream_size),
                 (frames.MAX_HEADER_LIST_SIZE, HEADER_BYTES_MAX),
             )
-            + frames.window_update(0, bodies.window_size - frames.WINDOW_BYTES)
+            + frames.window_update(0, self.windows.size - WINDOW_BYTES)
         )
 
-    def data_received(self, data: bytes) -> None:
-        """Take in what came."""
-        self._silent_since = None
-        if self._busy:
-            self._rest += data
+    # Receiving.
+
+    @property
+    def started(self) -> bool:
+        """Whether the client's preface was right."""
+        return self._preface is None
+
+    @property
+    def in_header_block(self) -> bool:
+        """Whether the client is inside of a header block, where no frame of another stream may come."""
+        return self._block is not None
+
+    def receive_data(self, data: bytes) -> None:
+        """Keep bytes for `next_event`. Raise `Http2ConnectionError` where they are not the preface of HTTP/2."""
+        if self._preface is not None:
+            data = self._receive_preface(data)
+        self.unread = self.unread[self._at :] + data if self.unread else data
+        self._at = 0
+
+    def _receive_preface(self, data: bytes) -> bytes:
+        """Check the preface, and that SETTINGS come first; return what follows the preface, b"" until it is whole."""
+        data = (self._preface or b"") + data
+        self._preface = data
+        if not PREFACE.startswith(data[: len(PREFACE)]):
+            raise Http2ConnectionError(PROTOCOL_ERROR, "not the preface of HTTP/2")
+        if len(data) < len(PREFACE) + FRAME_HEADER_BYTES:
+            return b""
+        header, flags, _ = unpack_frame_header(data, len(PREFACE))
+        if header & 0xFF != frames.SETTINGS or flags & ACK:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        self._preface = None
+        return data[len(PREFACE) :]
+
+    def next_event(self) -> Event[StreamT] | None:
+        """Receive one frame; return what it means, None where it means nothing to those who serve requests.
+
+        Return `NEED_DATA` where there is no whole frame. Raise `Http2ConnectionError`.
+        """
+        data = self.unread
+        at = self._at
+        size = len(data)
+        if size - at < FRAME_HEADER_BYTES:
+            return self._need_data()
+        header, flags, stream_id = unpack_frame_header(data, at)
+        if header > _FRAME_HEADER_MAX:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "frame is longer than 16384 bytes")
+        at += FRAME_HEADER_BYTES
+        end = at + (header >> 8)
+        if end > size:
+            return self._need_data()
+        stream_id &= WINDOW_MAX
+        payload = data[at:end]
+        body: bytes | None = None
+        if flags == END_HEADERS and header & 0xFF == HEADERS and size - end >= FRAME_HEADER_BYTES:
+            # The common request: its body is the next frame, and its end.
+            body_header, body_flags, body_stream_id = unpack_frame_header(data, end)
+            body_end = end + FRAME_HEADER_BYTES + (body_header >> 8)
+            if (
+                body_flags == END_STREAM
+                and body_stream_id == stream_id
+                and body_header & 0xFF == DATA
+                and body_header <= _FRAME_HEADER_MAX
+                and body_end <= size
+                and self._block is None
+            ):
+                body = data[end + FRAME_HEADER_BYTES : body_end]
+                self.windows.window -= len(body)
+                end = body_end
+        if end == size:
+            self.unread = b""
+            self._at = 0
         else:
-            self._take(self._rest + data if self._rest else data)
-
-    def eof_received(self) -> None:
-        """Let the transport close: a client that sends nothing more cannot widen windows, either."""
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        """Tell everyone."""
-        self._end()
-        self._on_closed(self)
-
-    def pause_writing(self) -> None:
-        """Keep bodies back."""
-        self._outbox.block()
-
-    def resume_writing(self) -> None:
-        """Go on with what waited."""
-        self._stalled_since = None
-        self._outbox.unblock()
-        if self._streams.serve_postponed():
-            self._go_on_later()
-        if self._full:
-            self._full = False
-            self._set_reading()
-            if self._busy:
-                asyncio.get_running_loop().call_soon(self._go_on)
-
-    # What the listener calls.
-
-    def tick(self, now: float) -> None:
-        """Look for what takes too long; about once a second. `now`: of any clock that only grows."""
-        if self._over:
-            self._check_end(now)
-            return
+            self._at = end
         try:
-            self._check_client(now)
-            self._check_parts(now)
-            self._streams.tick(now, self._limits.body_s)
-        except ConnectionFault as fault:
-            self._fail(fault)
-        if self._drain_ticks:
-            self._drain_ticks += 1
-            if self._drain_ticks > _DRAIN_TICKS:
-                self._streams.stop()
+            if header & 0xFF != HEADERS or self._block is not None:
+                return self._receive_frame(header & 0xFF, flags, stream_id, payload)
+            if flags == END_HEADERS:
+                return self._receive_header_block(stream_id, payload, body)
+            return self._receive_headers_frame(flags, stream_id, payload)
+        except Http2StreamError as error:
+            return self._end_for_error(stream_id, error)
 
-    def drain(self) -> None:
-        """Take no new requests soon, and end with the last answer."""
-        if not self._over and not self._drain_ticks:
-            self._drain_ticks = 1
-            self._streams.announce_stop()
+    def _need_data(self) -> NeedData:
+        """Keep nothing of what was parsed: the rest of a frame may be long in coming."""
+        self.unread = self.unread[self._at :]
+        self._at = 0
+        return NEED_DATA
 
-    def close(self) -> None:
-        """End now."""
-        if not self._over:
-            self._outbox.put(frames.goaway(self._streams.last, NO_ERROR))
-            self._outbox.flush()
-            self._end()
-        if self._transport.get_write_buffer_size():
-            self._transport.abort()
+    def _end_for_error(self, stream_id: int, error: Http2StreamError) -> StreamEnded[StreamT] | None:
+        self._send_rst_stream(stream_id, error.code)
+        self.budget.count_reset()
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return None
+        self._remove(stream, SEND_RST_STREAM)
+        return StreamEnded(stream)
+
+    def _receive_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        """Receive a frame that is no HEADERS, or that comes inside of a header block."""
+        if self._block is not None:
+            if kind != CONTINUATION or stream_id != self._block[0]:
+                raise Http2ConnectionError(PROTOCOL_ERROR, "another frame inside of a header block")
+            return self._receive_continuation_frame(flags, payload)
+        receive = _RECEIVERS.get(kind)
+        if receive is None:  # extensions are to be ignored (RFC 9113, 5.5)
+            self.budget.count_empty_frame(1, "too many frames of unknown types")
+            return None
+        return receive(self, flags, stream_id, payload)
+
+    # Requests.
+
+    def _receive_headers_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        """Receive a HEADERS frame that ends its stream, has padding or priority, or only the beginning of its block."""
+        block = frames.header_block(payload, flags, stream_id)
+        if flags & END_HEADERS:
+            return self._receive_header_block(stream_id, block, b"" if flags & END_STREAM else None)
+        self._block = (stream_id, flags, bytearray(block))
+        self._continuations = 0
+        return None
+
+    def _receive_continuation_frame(self, flags: int, payload: bytes) -> Event[StreamT] | None:
+        assert self._block is not None, "CONTINUATION goes on with a block"
+        stream_id, first_flags, block = self._block
+        block += payload
+        self._continuations += 1
+        if self._continuations > CONTINUATIONS_MAX or len(block) > HEADER_BYTES_MAX:
+            raise Http2ConnectionError(ENHANCE_YOUR_CALM, "header block is too long")
+        if not flags & END_HEADERS:
+            return None
+        self._block = None
+        return self._receive_header_block(stream_id, bytes(block), b"" if first_flags & END_STREAM else None)
+
+    def _receive_header_block(self, stream_id: int, block: bytes, body: bytes | None) -> Event[StreamT] | None:
+        """Receive a whole header block; `body`: all of the body, where it is there, None where it is still to come."""
+        if stream_id <= self.last_stream_id or not stream_id & 1 or stream_id > self.last_allowed:
+            return self._receive_other_block(stream_id, block, body)
+        self.last_stream_id = stream_id
+        state = _AFTER_HEADERS if body is None else _AFTER_REQUEST
+        try:
+            request = self._headers.request(block)
+        except HeaderListTooLarge:
+            stream = self._new_stream(self._owner, stream_id, state, (b"", b"", {}), self._initial_send_window)
+            self.streams[stream_id] = stream
+            return HeadersTooLarge(stream)
+        if len(self.streams) >= STREAMS_MAX:
+            self.budget.count_empty_frame(1, "too many streams")
+            self._send_rst_stream(stream_id, frames.REFUSED_STREAM)
+            return None
+        headers = request[2]
+        expected = content_length(headers) if b"content-length" in headers else None
+        stream = self._new_stream(self._owner, stream_id, state, request, self._initial_send_window)
+        self.streams[stream_id] = stream
+        stream.streams_body = self._streams_body(stream)
+        if body is None or stream.streams_body or len(body) > self.windows.body_bytes_max:
+            return self._begin_body(stream, body, expected)
+        if expected is not None and expected != len(body):
+            raise Http2StreamError(PROTOCOL_ERROR)
+        stream.body = body
+        return stream
+
+    def _begin_body(self, stream: StreamT, body: bytes | None, expected: int | None) -> Event[StreamT] | None:
+        """Wait for a body, or take one that is not served as it is."""
+        self.windows.begin(stream, expected)
+        served = body is not None and self.windows.add(stream, body, ended=True)
+        return stream if served or stream.streams_body else None
+
+    def _receive_other_block(self, stream_id: int, block: bytes, body: bytes | None) -> Event[StreamT] | None:
+        """Receive a block that begins no request: trailers, or what comes too late or is wrong."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._headers.check_trailers(block)
+            stream.move(RECEIVE_HEADERS)
+            if body != b"":
+                raise Http2StreamError(PROTOCOL_ERROR)  # trailers end their stream (RFC 9113, 8.1)
+            return self._add_to_body(stream, b"", ended=True)
+        self._headers.skip(block)
+        state = self._state_of(stream_id)
+        if state is RESET:
+            self._receive_late(state, RECEIVE_HEADERS)
+        elif stream_id == self.last_stream_id and stream_id:
+            next_state(state, RECEIVE_HEADERS)
+        else:  # numbers only rise, and those of a client are odd (RFC 9113, 5.1.1)
+            raise Http2ConnectionError(PROTOCOL_ERROR, "HEADERS on a stream that cannot be opened")
+        return None
+
+    def _receive_data_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        self.windows.window -= len(payload)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._receive_late(self._state_of(stream_id), RECEIVE_DATA)
+            return None
+        stream.move(RECEIVE_DATA)
+        data = frames.remove_padding(payload, flags)
+        if data or flags & END_STREAM:
+            return self._add_to_body(stream, data, ended=bool(flags & END_STREAM))
+        self.budget.count_empty_frame(1, "too many empty frames")
+        return None
+
+    def _add_to_body(self, stream: StreamT, data: bytes, *, ended: bool) -> Event[StreamT] | None:
+        if ended:
+            stream.move(RECEIVE_END_STREAM)
+        served = self.windows.add(stream, data, ended=ended)
+        if stream.streams_body:
+            return DataReceived(stream)
+        return stream if served else None
+
+    def _receive_late(self, state: StreamState, event: StreamEvent) -> None:
+        """Drop a frame of a stream that is not open any more, where it is late and not wrong."""
+        next_state(state, event)
+        self.budget.count_empty_frame(1, "too many frames of streams that are reset")
+
+    # Other frames.
+
+    def _receive_window_update_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if len(payload) != 4:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong length")
+        self.budget.count_empty_frame(1, "too many window updates")
+        increment = int.from_bytes(payload, "big") & WINDOW_MAX
+        if stream_id == 0:
+            self.send_window += increment
+            if increment == 0:
+                raise Http2ConnectionError(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            if self.send_window > WINDOW_MAX:
+                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "the connection's window is too large")
+            return WindowUpdated(None)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            next_state(self._state_of(stream_id), RECEIVE_WINDOW_UPDATE)
+            return None
+        stream.move(RECEIVE_WINDOW_UPDATE)
+        if increment == 0:
+            raise Http2StreamError(PROTOCOL_ERROR)
+        stream.send_window += increment
+        if stream.send_window > WINDOW_MAX:
+            raise Http2StreamError(FLOW_CONTROL_ERROR)
+        return WindowUpdated(stream)
+
+    def _receive_settings_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise Http2ConnectionError(FRAME_SIZE_ERROR, "acknowledgement of SETTINGS with a payload")
+            self.budget.count_empty_frame(1, "too many settings")
+            return None
+        self.budget.count_empty_frame(SETTINGS_WEIGHT, "too many settings")
+        values = dict(frames.decode_settings(payload))
+        self.output.append(frames.frame(frames.SETTINGS, ACK, 0))
+        size = values.get(frames.INITIAL_WINDOW_SIZE)
+        if size is None:
+            return None
+        # Windows of open streams change by as much, and may be negative then (RFC 9113, 6.9.2).
+        change = size - self._initial_send_window
+        self._initial_send_window = size
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > WINDOW_MAX:
+                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "a stream's window is too large")
+        return InitialWindowChanged()
+
+    def _receive_ping_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "PING of a wrong length")
+        self.budget.count_ping(idle=not self.streams)
+        if not flags & ACK:
+            self.output.append(frames.frame(PING, ACK, 0, payload))
+        elif payload == SHUTDOWN_PING:
+            return ShutdownAcknowledged()
+        return None
+
+    def _receive_rst_stream_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if len(payload) != 4:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            next_state(self._state_of(stream_id), RECEIVE_RST_STREAM)
+            self.budget.count_empty_frame(1, "too many streams are reset")
+            return None
+        if stream_id > self._last_before:
+            self.budget.count_reset()
+        self._remove(stream, RECEIVE_RST_STREAM)
+        return StreamEnded(stream)
+
+    def _receive_goaway_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+        self.budget.count_empty_frame(1, "too many frames")
+        return GoawayReceived()
+
+    def _receive_priority_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id == 0:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "PRIORITY without a stream")
+        if len(payload) != 5:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
+        self.budget.count_empty_frame(1, "too many priorities")
+        frames.check_priority(payload, stream_id)
+        return None
+
+    def _receive_unexpected_frame(self, _flags: int, _stream_id: int, _payload: bytes) -> Event[StreamT] | None:
+        raise Http2ConnectionError(PROTOCOL_ERROR, "PUSH_PROMISE, or CONTINUATION without a header block")
+
+    # The common answer.
+
+    def send_response(self, stream: StreamT, header_block: bytes, body: bytes, trailer_block: bytes | None) -> int:
+        """Send a whole answer that is common, with a body that fits the windows and a frame; return its bytes.
+
+        Else return 0 and send nothing: it is for `send_headers` and `send_data`.
+        """
+        size = len(body)
+        total = len(header_block) + size + (len(trailer_block) if trailer_block else 0)
+        if (
+            stream.state is not _AFTER_REQUEST
+            or not size
+            or total > FRAME_BYTES_MAX
+            or size > stream.send_window
+            or size > self.send_window
+            or stream.method == b"HEAD"
+        ):
+            return 0
+        stream_id = stream.stream_id
+        start = pack_frame_header(len(header_block) << 8 | HEADERS, END_HEADERS, stream_id)
+        if trailer_block is None:
+            self.output += (start, header_block, pack_frame_header(size << 8 | DATA, END_STREAM, stream_id), body)
         else:
-            self._transport.close()
+            end = pack_frame_header(len(trailer_block) << 8 | HEADERS, _RESPONSE_ENDS, stream_id)
+            self.output += (
+                start,
+                header_block,
+                pack_frame_header(size << 8 | DATA, 0, stream_id),
+                body,
+                end,
+                trailer_block,
+            )
+        self.send_window -= size
+        self.budget.answers += 1
+        stream.state = _AFTER_RESPONSE
+        del self.streams[stream_id]
+        if stream.arriving is not None:
+            self.windows.discard(stream)
+        return total
+
+    # Flow control of what is received.
+
+    def widen_windows(self) -> None:
+        """Let the client send more; to be called when what was received is served. Raise `Http2ConnectionError`."""
+        windows = self.windows
+        if windows.window <= windows.widen_below:
+            if windows.window < 0:
+                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "more bytes than the connection's window")
+            windows.widen()
 
     # Time.
 
-    def _check_client(self, now: float) -> None:
-        """Ask a silent client whether it is there; raise `ConnectionFault` where it is not, or takes no answers."""
-        limits = self._limits
-        if self._silent_since is None:
-            self._silent_since = now
-            self._pinged_at = None
-        elif self._pinged_at is not None:
-            if now - self._pinged_at >= limits.answer_s:
-                raise ConnectionFault(NO_ERROR, "no answer to a ping")
-        elif now - self._silent_since >= limits.silence_s:
-            self._pinged_at = now
-            self._outbox.put(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
-        if self._outbox.moved or not self._outbox.held:
-            self._outbox.moved = False
-            self._stalled_since = None
-        else:
-            self._stalled_since = self._stalled_since or now
-            if now - self._stalled_since >= limits.stall_s:
-                raise ConnectionFault(ENHANCE_YOUR_CALM, "answers are not taken")
+    def tick(self, now: float, body_s: float) -> None:
+        """Reset bodies that did not go on for `body_s` seconds; `now`: of any clock that only grows."""
+        if self.budget.tick(now):
+            self._last_before = self.last_stream_id
+        self.windows.end_slow(now, body_s)
 
-    def _check_parts(self, now: float) -> None:
-        """Raise `ConnectionFault` where something has begun too long ago, and is not whole."""
-        waits = self._busy or self._full  # what is here may be whole, and waits for its turn
-        if self._greeted and (waits or not self._rest) and not self._intake.in_block:
-            self._part_since = None
-            return
-        self._part_since = self._part_since or now
-        if now - self._part_since >= (self._limits.body_s if self._greeted else self._limits.preface_s):
-            raise ConnectionFault(PROTOCOL_ERROR, "preface, frame or header block takes too long")
 
-    def _check_end(self, now: float) -> None:
-        """Cut a client off that does not close, or does not take the last bytes."""
-        self._over_since = self._over_since or now
-        limit_s = self._limits.stall_s if self._transport.get_write_buffer_size() else LINGER_S
-        if now - self._over_since >= limit_s:
-            self._transport.abort()
-
-    # Turns.
-
-    def _take(self, data: bytes) -> None:
-        """Take in what came, as much as one turn may; keep the rest."""
-        if self._over:
-            return
-        outbox = self._outbox
-        outbox.in_turn = True
-        try:
-            at = 0 if self._greeted else self._greet(data)
-            if self._greeted:
-                at = self._intake.take(data, at)
-            if at:
-                self._part_since = None
-                data = data[at:]
-            self._rest = data
-            more = self._intake.more or self._streams.serve_postponed()
-            if self._streams.done:
-                self._finish()
-            elif more:
-                self._go_on_later()
-        except ConnectionFault as fault:
-            self._fail(fault)
-        outbox.in_turn = False
-        outbox.flush()
-        if outbox.blocked and not self._over and self._transport.get_write_buffer_size() > HELD_BYTES_MAX:
-            self._full = True
-            self._set_reading()
-
-    def _greet(self, data: bytes) -> int:
-        """Return where frames begin, once the preface and the head of the first frame are there."""
-        if not PREFACE.startswith(data[: len(PREFACE)]):
-            raise ConnectionFault(PROTOCOL_ERROR, "not the preface of HTTP/2")
-        if len(data) < len(PREFACE) + frames.HEAD_BYTES:
-            return 0
-        head, flags, _ = frames.unpack_head(data, len(PREFACE))
-        if head & 0xFF != frames.SETTINGS or flags & ACK:
-            raise ConnectionFault(PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        self._greeted = True
-        return len(PREFACE)
-
-    def _go_on_later(self) -> None:
-        """Let other connections have their turn, then go on."""
-        if not self._busy:
-            self._busy = True
-            self._set_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        if self._full:
-            return
-        self._busy = False
-        self._take(self._rest)
-        self._set_reading()
-
-    def _set_reading(self) -> None:
-        if self._busy or self._full:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
-
-    # Ends.
-
-    def _fail(self, fault: ConnectionFault) -> None:
-        """End for a client's fault."""
-        if not self._over:
-            self._outbox.put(frames.goaway(self._streams.last, fault.code, fault.text))
-            self._finish()
-
-    def _finish(self) -> None:
-        """End after what is in the outbox.
-
-        Only our side is closed, where that can be: what the client still sends would reset the connection, and what it
-        has not read yet be lost. It closes its side, or a tick does.
-        """
-        if self._over:
-            return
-        self._outbox.flush()
-        self._end()
-        self._set_reading()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
-
-    def _end(self) -> None:
-        """Take and send nothing more."""
-        self._over = self._outbox.over = True
-        self._busy = self._full = False
-        self._rest = b""
-        self._streams.end()
+_Receiver = Callable[[ServerConnection[Any], int, int, bytes], "Event[Any] | None"]
+_RECEIVERS: Mapping[int, _Receiver] = {
+    DATA: ServerConnection._receive_data_frame,
+    frames.PRIORITY: ServerConnection._receive_priority_frame,
+    frames.RST_STREAM: ServerConnection._receive_rst_stream_frame,
+    frames.SETTINGS: ServerConnection._receive_settings_frame,
+    frames.PUSH_PROMISE: ServerConnection._receive_unexpected_frame,
+    PING: ServerConnection._receive_ping_frame,
+    frames.GOAWAY: ServerConnection._receive_goaway_frame,
+    frames.WINDOW_UPDATE: ServerConnection._receive_window_update_frame,
+    CONTINUATION: ServerConnection._receive_unexpected_frame,
+}

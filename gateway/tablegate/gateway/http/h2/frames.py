@@ -1,20 +1,27 @@
-"""HTTP/2 frames (RFC 9113): their numbers, the few that we send besides answers, and what can be wrong with one."""
+"""HTTP/2 frames (RFC 9113, 4 and 6): their numbers, those that we send, and what can be wrong with one.
+
+A frame is nine bytes and a payload: length (24 bits), type (8), flags (8), a reserved bit, stream (31).
+`unpack_frame_header` reads the nine bytes as three integers, since that is one call into C: length and type stay packed
+in the first, and are taken apart by a shift and a mask where they are needed.
+"""
 
 from collections.abc import Iterator
 from struct import Struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_BYTES = 9
-FRAME_BYTES_MAX = 16_384  # of a payload: what each side must take, so neither announces more nor sends more
+FRAME_HEADER_BYTES = 9
+# Of a payload. Each side must accept as much. A longer frame would only let one stream keep the others waiting, so we
+# announce no more, and send no more where a client would accept it.
+FRAME_BYTES_MAX = 16_384
 WINDOW_MAX = 2**31 - 1
-WINDOW_BYTES = 65_535  # of a connection, and of a stream, until something else is said
+WINDOW_BYTES = 65_535  # of a connection, and of a stream, until SETTINGS or WINDOW_UPDATE change it
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
-PRIORITIZED = 0x20
+PRIORITY_FLAG = 0x20
 
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = (
     range(1, 7)
@@ -31,17 +38,17 @@ CANCEL = 0x8
 COMPRESSION_ERROR = 0x9
 ENHANCE_YOUR_CALM = 0xB
 
-_HEAD = Struct(">LBL")  # the length takes the upper 24 bits of the first word, the type the lower 8
+_FRAME_HEADER = Struct(">LBL")  # the length takes the upper 24 bits of the first word, the type the lower 8
 _SETTING = Struct(">HL")
 _PRIORITY_BYTES = 5
-pack_head = _HEAD.pack
-"""Make a head of: length << 8 | type, flags, stream."""
-unpack_head = _HEAD.unpack_from
+pack_frame_header = _FRAME_HEADER.pack
+"""Make a frame header of: length << 8 | type, flags, stream."""
+unpack_frame_header = _FRAME_HEADER.unpack_from
 """Read the same; the stream with its reserved bit."""
 
 
-class ConnectionFault(Exception):
-    """What ends a connection: an error code, and a sentence for the client's log."""
+class Http2ConnectionError(Exception):
+    """What ends a connection (RFC 9113, 5.4.1): an error code, and a sentence for the client's log."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -49,8 +56,8 @@ class ConnectionFault(Exception):
         self.text = text
 
 
-class StreamFault(Exception):
-    """What ends a stream: an error code."""
+class Http2StreamError(Exception):
+    """What ends a stream, and leaves its connection (RFC 9113, 5.4.2): an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -59,7 +66,7 @@ class StreamFault(Exception):
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Return a frame."""
-    return pack_head(len(payload) << 8 | kind, flags, stream) + payload
+    return pack_frame_header(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def header_frames(block: bytes, stream: int, flags: int) -> bytes:
@@ -96,44 +103,44 @@ def settings(*values: tuple[int, int]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*value) for value in values]))
 
 
-def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the entries of a SETTINGS that we know; raise `ConnectionFault` for values that cannot be."""
+def decode_settings(payload: bytes) -> Iterator[tuple[int, int]]:
+    """Yield name and value of each setting; raise `Http2ConnectionError` for values that RFC 9113, 6.5.2 forbids."""
     if len(payload) % _SETTING.size:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+        raise Http2ConnectionError(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
     for name, value in _SETTING.iter_unpack(payload):
         if name == ENABLE_PUSH and value > 1:
-            raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+            raise Http2ConnectionError(PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
         if name == INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
-            raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+            raise Http2ConnectionError(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
         if name == MAX_FRAME_SIZE and not FRAME_BYTES_MAX <= value < 2**24:
-            raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
+            raise Http2ConnectionError(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
         yield name, value
 
 
-def unpadded(payload: bytes, flags: int) -> bytes:
+def remove_padding(payload: bytes, flags: int) -> bytes:
     """Return a payload without its padding."""
     if not flags & PADDED:
         return payload
     if not payload:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "padded frame without a length of its padding")
+        raise Http2ConnectionError(FRAME_SIZE_ERROR, "padded frame without a length of its padding")
     end = len(payload) - payload[0]
     if end < 1:
-        raise ConnectionFault(PROTOCOL_ERROR, "padding is longer than its frame")
+        raise Http2ConnectionError(PROTOCOL_ERROR, "padding is longer than its frame")
     return payload[1:end]
 
 
 def header_block(payload: bytes, flags: int, stream: int) -> bytes:
-    """Return what a HEADERS frame has of its block, without padding and priority."""
-    block = unpadded(payload, flags)
-    if not flags & PRIORITIZED:
+    """Return the part of a header block that a HEADERS frame holds, without padding and priority."""
+    block = remove_padding(payload, flags)
+    if not flags & PRIORITY_FLAG:
         return block
     check_priority(block, stream)
     return block[_PRIORITY_BYTES:]
 
 
 def check_priority(payload: bytes, stream: int) -> None:
-    """Check a priority, which says nothing to us; RFC 7540 forbade that a stream depends on itself."""
+    """Check a priority, which changes nothing here: RFC 9113 deprecates the scheme, RFC 7540 forbade a loop in it."""
     if len(payload) < _PRIORITY_BYTES:
-        raise ConnectionFault(FRAME_SIZE_ERROR, "priority is too short")
+        raise Http2ConnectionError(FRAME_SIZE_ERROR, "priority is too short")
     if int.from_bytes(payload[:4], "big") & WINDOW_MAX == stream:
-        raise ConnectionFault(PROTOCOL_ERROR, "stream depends on itself")
+        raise Http2ConnectionError(PROTOCOL_ERROR, "stream depends on itself")

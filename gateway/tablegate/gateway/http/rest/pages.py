@@ -7,8 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head
 from tablegate.gateway.http.rest.openapi import openapi_document
 from tablegate.gateway.query.call import Fields
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from google.protobuf import json_format
 from google.rpc import code_pb2
 from tablegate.gateway.contract.http_rules import HttpRoute
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import Head, Kept
+from tablegate.gateway.http.exchange import Exchange, Head, Kept
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, compact
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error

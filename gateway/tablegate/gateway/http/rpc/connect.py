@@ -12,8 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head, Kept
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head, Kept
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error
 from tablegate.gateway.http.rpc.envelopes import (

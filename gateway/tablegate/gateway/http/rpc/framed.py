@@ -3,8 +3,7 @@
 import asyncio
 from abc import abstractmethod
 
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import Head
+from tablegate.gateway.http.exchange import Exchange, Head
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
 from typing_extensions import override
 

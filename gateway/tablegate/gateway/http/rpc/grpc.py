@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 from google.rpc import code_pb2
 from tablegate.gateway.cluster.forwarding import FORWARDED
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import Head, Kept, Trailer
+from tablegate.gateway.http.exchange import Exchange, Head, Kept, Trailer
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
 from tablegate.gateway.http.rpc.envelopes import (
     MESSAGE_BYTES_MAX,

@@ -7,8 +7,7 @@ import base64
 import binascii
 import re
 
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message
 from tablegate.gateway.http.rpc.framed import FramedCall

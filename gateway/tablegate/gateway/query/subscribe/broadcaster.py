@@ -1,8 +1,13 @@
-"""The feed of a table: its new changes, read once for all subscribers that have everything before them.
+"""The broadcaster of a table: its new changes, read once for all subscribers that have everything before them.
 
-Subscribers who ask for the same are a group, and get the very same bytes. A member that does not take what it is given
-costs a bounded number of bytes and nobody's time: it is let go, and comes back by its own cursor. Where a member waits,
-and its client takes a message at once, no task has to run for it.
+Subscribers who ask for the same are a group, and get the very same bytes. The notification of a commit names the
+partitions that changed; those alone are read, from where the broadcaster is in each of them (`marks`) to where the
+snapshot is. A subscriber that joins brings a copy that is where the broadcaster is, or it may not join: so nothing is
+missed and nothing comes twice.
+
+A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
+and comes back by its own cursor. Where a subscriber waits, and its client takes a message at once, no task has to run
+for it.
 """
 
 import asyncio
@@ -24,8 +29,8 @@ from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot
 
 MESSAGE_ROWS_MAX = 500
 MESSAGE_BYTES_MAX = 64 * 1024
-MEMBER_BYTES_MAX = 256 * 1024  # given to a member that has not taken it yet
-PUMP_MESSAGES_MAX = 2  # before subscribers get their turn: half of what one may leave untaken
+SUBSCRIBER_BYTES_MAX = 256 * 1024  # queued for a subscriber
+PUBLISH_MESSAGES_MAX = 2  # before subscribers get their turn: half of what may be queued for one
 
 Marks = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
@@ -34,7 +39,7 @@ Changes = list[tuple[Partition, list[PastChange]]]
 
 
 class Message(NamedTuple):
-    """What members of a group are given: the bytes, where whoever took them stands, and when they were made."""
+    """What a group is sent: the bytes, where a copy is that has taken them, and when they were made."""
 
     data: bytes
     marks: Marks
@@ -45,18 +50,19 @@ Offer = Callable[[bytes], bool]
 """Sends bytes to a client at once, or returns False."""
 
 Encode = Callable[[Sequence[Given], Marks, Positions, bool], bytes]
-"""From what is given, the marks behind it, positions, and whether the copy is then whole, to a message's bytes."""
+"""From changes, the marks behind them, positions, and whether the copy is then whole, to a message's bytes."""
 
 
 class Subscriber:
-    """A subscriber, live. `lost`: it was let go; `is_slow`: because it took too little.
+    """A live subscriber. `is_evicted`: nothing more is queued for it; `is_slow`: because it popped too little.
 
-    `newest` is the last message that it took, or that its client took from an offer; whoever has noted it may clear it.
+    `newest` is the last message that it popped, or that its client took from an offer; whoever has noted it may clear
+    it.
     """
 
     def __init__(self, group: "SubscriberGroup") -> None:
         self.group = group
-        self.lost = False
+        self.is_evicted = False
         self.is_slow = False
         self.newest: Message | None = None
         self._messages: deque[Message] = deque()
@@ -66,10 +72,10 @@ class Subscriber:
 
     @property
     def has_messages(self) -> bool:
-        """Return whether there is something to take."""
+        """Return whether there is something to pop."""
         return bool(self._messages)
 
-    def take(self) -> Message | None:
+    def pop(self) -> Message | None:
         """Return the next message; None where there is none now."""
         if not self._messages:
             return None
@@ -79,11 +85,11 @@ class Subscriber:
         return message
 
     async def wait(self, timeout_s: float, offer: Offer | None = None) -> None:
-        """Return when there is something to take, or the member is let go or woken, or after `timeout_s`.
+        """Return when there is something to pop, when it is evicted or woken, or after `timeout_s`.
 
-        There is nothing to take of what is taken from an `offer`.
+        There is nothing to pop of what is taken from an `offer`.
         """
-        if self._messages or self.lost:
+        if self._messages or self.is_evicted:
             return
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
@@ -96,64 +102,64 @@ class Subscriber:
             self._waiting = self._offer = None
 
     def wake(self) -> None:
-        """Let it look around."""
+        """End its wait: it is to check whether it can go on."""
         if self._waiting is not None and not self._waiting.done():
             self._offer = None
             self._waiting.set_result(None)
 
-    def give(self, message: Message) -> None:
-        """Give it a message; let it go where it has too many."""
+    def enqueue(self, message: Message) -> None:
+        """Offer a message to its client, or queue it; evict the subscriber where too much is queued."""
         if self._offer is not None and self._offer(message.data):
             self.newest = message
             return
         self._bytes += len(message.data)
-        if self._bytes > MEMBER_BYTES_MAX and self._messages:
+        if self._bytes > SUBSCRIBER_BYTES_MAX and self._messages:
             self.is_slow = True
-            self.let_go()
+            self.evict()
         else:
             self._messages.append(message)
             self.wake()
 
-    def let_go(self) -> None:
-        """Give it nothing more."""
-        self.lost = True
+    def evict(self) -> None:
+        """Queue nothing more for it, and drop what is queued."""
+        self.is_evicted = True
         self._messages.clear()
-        self.group.members.discard(self)
+        self.group.subscribers.discard(self)
         self.wake()
 
 
 class SubscriberGroup:
-    """Members who get the same. `is_told_whole`: the last message said that the copy is whole."""
+    """Subscribers who get the same. `is_current`: the last message said that the copy is whole."""
 
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name
         self.selection = selection
         self.partitions = frozenset(selection.partitions)
         self.encode = encode
-        self.members: set[Subscriber] = set()
-        self.is_told_whole = True  # as by the message after which a member joined
+        self.subscribers: set[Subscriber] = set()
+        self.is_current = True  # as by the message after which a subscriber joined
 
-    def wanted_keys(self) -> Iterator[bytes]:
+    def selected_keys(self) -> Iterator[bytes]:
         """Yield the keys of the selection, where it is for certain ones."""
         for keys in (self.selection.keys or {}).values():
             yield from keys
 
-    def give(self, changes: Sequence[PastChange], feed: "ChangeBroadcaster", *, is_whole: bool) -> None:
-        """Give all members what they see of `changes`, which are all selected; or that this is the whole."""
+    def publish(self, changes: Sequence[PastChange], broadcaster: "ChangeBroadcaster", *, is_whole: bool) -> None:
+        """Send all subscribers what they see of `changes`, which are all selected; or that this is the whole."""
         selection = self.selection
-        given = list(selection.shown(changes))
-        has_news = bool(given) or (is_whole and not self.is_told_whole)
-        if not has_news or not self.members:
+        shown = list(selection.shown(changes))
+        has_news = bool(shown) or (is_whole and not self.is_current)
+        if not has_news or not self.subscribers:
             return
-        self.is_told_whole = is_whole
-        marks = {partition: feed.marks[partition] for partition in selection.partitions}
-        message = Message(self.encode(given, marks, feed.positions, is_whole), marks, time.monotonic())
-        for member in list(self.members):
-            member.give(message)
+        self.is_current = is_whole
+        marks = {partition: broadcaster.marks[partition] for partition in selection.partitions}
+        message = Message(self.encode(shown, marks, broadcaster.positions, is_whole), marks, time.monotonic())
+        for subscriber in list(self.subscribers):
+            subscriber.enqueue(message)
 
 
 class ChangeBroadcaster:
-    """The changes of one life of a table. `marks` say up to where members have been given them.
+    """The changes of one generation of a table. `marks` say up to where subscribers have been sent them.
 
     `unserved` are the partitions of these that may not be served now: they stay where they are.
     """
@@ -163,77 +169,89 @@ class ChangeBroadcaster:
         self.unserved: set[Partition] = set()
         self.marks: dict[Partition, ChangePosition] = {}
         self.positions: dict[Partition, Position] = {}
+        self._changed: set[Partition] = set()  # may have changes that are not read yet
         self._groups: dict[Hashable, SubscriberGroup] = {}
-        self._keys: dict[bytes, list[SubscriberGroup]] = {}  # groups of one key
-        self._runs: list[SubscriberGroup] = []  # all others
+        self._by_key: dict[bytes, list[SubscriberGroup]] = {}  # groups of certain keys
+        self._of_runs: list[SubscriberGroup] = []  # all others
 
     @property
-    def is_followed(self) -> bool:
-        """Return whether anybody is fed."""
+    def has_subscribers(self) -> bool:
+        """Return whether anybody is subscribed."""
         return bool(self._groups)
 
     @property
-    def is_taken(self) -> bool:
-        """Return whether all members have taken what they were given."""
-        return not any(member.has_messages for group in self._groups.values() for member in group.members)
+    def has_changes(self) -> bool:
+        """Return whether partitions are to be read."""
+        return bool(self._changed)
+
+    @property
+    def is_drained(self) -> bool:
+        """Return whether all subscribers have popped what was queued for them."""
+        return not any(subscriber.has_messages for group in self._groups.values() for subscriber in group.subscribers)
 
     def is_whole(self, partitions: Sequence[Partition]) -> bool:
-        """Return whether members have been given all up to the positions of these partitions."""
+        """Return whether subscribers have been sent all up to the positions of these partitions."""
         return all(self.marks[each].offset == self.positions[each].next_offset for each in partitions)
 
-    def pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
-        """Give members what is new in `snapshot`; return whether that is all of it.
+    def add_changed(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Have these partitions read at the next `publish`, of those that anybody is subscribed to; None: all."""
+        marks = self.marks
+        self._changed.update(marks if partitions is None else (each for each in partitions if each in marks))
 
-        Whatever it raises, members are let go before: they may not have been given what the marks say.
+    def publish(self, snapshot: Snapshot) -> bool:
+        """Send subscribers what is new in `snapshot` of the partitions that have changed; return whether that is all.
+
+        Where it is not, the rest comes with the next call. Whatever it raises, subscribers are evicted before: they may
+        not have been sent what the marks say.
         """
         try:
-            return self._pump(snapshot, partitions)
+            return self._publish(snapshot)
         except HistoryLost:
-            self.break_off()
+            self.evict_all()
             return True
         except BaseException:
-            self.break_off()
+            self.evict_all()
             raise
 
-    def _pump(self, snapshot: Snapshot, partitions: Sequence[Partition]) -> bool:
+    def _publish(self, snapshot: Snapshot) -> bool:
         messages = 0
-        pending: Changes = []
-        room = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
-        for partition in partitions:
-            if partition not in self.marks:
-                continue
+        unsent: Changes = []
+        budget = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        for partition in sorted(self._changed):
             position = snapshot.position(self.store_id, partition)
             if position is None or position.phase is not Phase.LIVE:
-                self.leave_unserved([partition])
+                self._changed.discard(partition)  # it changes again when it is live
+                self.set_unserved([partition])
                 continue
             self.unserved.discard(partition)
             self.positions[partition] = position
             while True:
                 changes, self.marks[partition] = read_changes(
-                    snapshot, self.store_id, partition, self.marks[partition], position, room
+                    snapshot, self.store_id, partition, self.marks[partition], position, budget
                 )
-                pending.append((partition, changes))
-                if room.rows:
+                unsent.append((partition, changes))
+                if budget.rows:
                     break
-                self._give(pending, is_whole=False)
-                pending, room = [], ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+                self._send(unsent, is_whole=False)
+                unsent, budget = [], ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
                 messages += 1
-                if messages == PUMP_MESSAGES_MAX:
+                if messages == PUBLISH_MESSAGES_MAX:
                     return False
-        self._give(pending, is_whole=True)
+            self._changed.discard(partition)
+        self._send(unsent, is_whole=True)
         return True
 
-    def _give(self, changes: Changes, *, is_whole: bool) -> None:
-        self._give_changes([(partition, past) for partition, past in changes if past], is_whole=is_whole)
+    def _send(self, changes: Changes, *, is_whole: bool) -> None:
+        self._send_changes([(partition, past) for partition, past in changes if past], is_whole=is_whole)
         if is_whole:
             for group in self._groups.values():
-                if not group.is_told_whole:
-                    group.give((), self, is_whole=True)
+                if not group.is_current:
+                    group.publish((), self, is_whole=True)
 
-    def _give_changes(self, changes: Changes, *, is_whole: bool) -> None:
+    def _send_changes(self, changes: Changes, *, is_whole: bool) -> None:
         if not changes:
             return
-        for group in self._runs:
+        for group in self._of_runs:
             holds = group.selection.holds
             selected = [
                 change
@@ -242,18 +260,18 @@ class ChangeBroadcaster:
                 for change in past
                 if holds(change.key)
             ]
-            group.give(selected, self, is_whole=is_whole)
-        if self._keys:
+            group.publish(selected, self, is_whole=is_whole)
+        if self._by_key:
             found: defaultdict[SubscriberGroup, list[PastChange]] = defaultdict(list)
             for _, past in changes:
                 for change in past:
-                    for group in self._keys.get(change.key, ()):
+                    for group in self._by_key.get(change.key, ()):
                         found[group].append(change)
             for group, its_changes in found.items():
-                group.give(its_changes, self, is_whole=is_whole)
+                group.publish(its_changes, self, is_whole=is_whole)
 
-    def leave_unserved(self, partitions: Iterable[Partition]) -> None:
-        """Leave partitions where they are; members look around when these are new."""
+    def set_unserved(self, partitions: Iterable[Partition]) -> None:
+        """Leave partitions where they are; wake subscribers when these are new."""
         new = {partition for partition in partitions if partition in self.marks} - self.unserved
         if new:
             self.unserved |= new
@@ -262,12 +280,12 @@ class ChangeBroadcaster:
     def join(
         self, name: Hashable, selection: Selection, encode: Encode, marks: Marks, positions: Positions
     ) -> Subscriber | None:
-        """Feed a subscriber whose copy is at `marks`, which are those of `positions`; None where the feed is elsewhere.
+        """Add a subscriber whose copy is at `marks`, which are those of `positions`; None if the broadcaster is not.
 
         What is named alike gets the same: it has the same selection, and its messages are encoded alike.
         """
         if not self._groups:
-            self.marks, self.positions, self.unserved = {}, {}, set()
+            self.marks, self.positions, self.unserved, self._changed = {}, {}, set(), set()
         if any(self.marks.get(partition, mark) != mark for partition, mark in marks.items()):
             return None
         for partition, mark in marks.items():
@@ -278,45 +296,45 @@ class ChangeBroadcaster:
         if group is None:
             group = SubscriberGroup(name, selection, encode)
             self._add(group)
-        member = Subscriber(group)
-        group.members.add(member)
-        return member
+        subscriber = Subscriber(group)
+        group.subscribers.add(subscriber)
+        return subscriber
 
-    def leave(self, member: Subscriber) -> None:
-        """Feed a member no more."""
-        group = member.group
-        group.members.discard(member)
-        if not group.members and self._groups.get(group.name) is group:
+    def leave(self, subscriber: Subscriber) -> None:
+        """Remove a subscriber."""
+        group = subscriber.group
+        group.subscribers.discard(subscriber)
+        if not group.subscribers and self._groups.get(group.name) is group:
             self._remove(group)
 
     def _add(self, group: SubscriberGroup) -> None:
-        """Note what a new group looks at: certain keys, or each change."""
+        """Add a group to those that are sent each change, or the changes of certain keys."""
         self._groups[group.name] = group
         if group.selection.keys is None:
-            self._runs.append(group)
+            self._of_runs.append(group)
             return
-        for key in group.wanted_keys():
-            self._keys.setdefault(key, []).append(group)
+        for key in group.selected_keys():
+            self._by_key.setdefault(key, []).append(group)
 
     def _remove(self, group: SubscriberGroup) -> None:
         del self._groups[group.name]
         if group.selection.keys is None:
-            self._runs.remove(group)
+            self._of_runs.remove(group)
             return
-        for key in group.wanted_keys():
-            self._keys[key].remove(group)
-            if not self._keys[key]:
-                del self._keys[key]
+        for key in group.selected_keys():
+            self._by_key[key].remove(group)
+            if not self._by_key[key]:
+                del self._by_key[key]
 
     def wake(self) -> None:
-        """Let all members look around."""
+        """Wake all subscribers."""
         for group in self._groups.values():
-            for member in group.members:
-                member.wake()
+            for subscriber in group.subscribers:
+                subscriber.wake()
 
-    def break_off(self) -> None:
-        """Let all members go: there will be nothing more to give them from here."""
+    def evict_all(self) -> None:
+        """Evict all subscribers: nothing more comes from here."""
         for group in list(self._groups.values()):
-            for member in list(group.members):
-                member.let_go()
-        self._groups, self._keys, self._runs = {}, {}, []
+            for subscriber in list(group.subscribers):
+                subscriber.evict()
+        self._groups, self._by_key, self._of_runs = {}, {}, []

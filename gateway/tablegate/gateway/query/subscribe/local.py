@@ -37,6 +37,7 @@ from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBu
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, givers_of
 from tablegate.gateway.query.subscribe.selections import Select, selection_reader
 from tablegate.gateway.stores.base import Snapshot
+from tablegate.gateway.stores.changes import StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
@@ -277,7 +278,9 @@ class SubscribeRun:
             if result is None or result.is_ahead:
                 if not self._pace.seconds_to_progress():
                     yield self._said()
-                await self._plan.live.bell.wait(min(UNSERVED_LOOK_S, self._pace.seconds_to_progress()))
+                timeout_s = min(UNSERVED_LOOK_S, self._pace.seconds_to_progress())
+                store_id, partitions = self._life.store_id, self._selection.partitions
+                await self._plan.live.notifier.wait(timeout_s, [StoredPartition(store_id, each) for each in partitions])
                 continue
             news = bool(result.given) or result.is_whole != self._told_current
             if news or not self._pace.seconds_to_progress():
@@ -306,10 +309,10 @@ class SubscribeRun:
             result = step(
                 snapshot, life.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
             )
-            if result.is_whole and live.pump(snapshot, life):
+            if result.is_whole and live.publish(snapshot, life, self._selection.partitions):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
-                self._feed = live.feed(life)
+                self._feed = live.broadcaster(life)
                 self._member = self._feed.join(name, self._selection, self._speaker.say_live, cursor.marks, positions)
         self._cursor = cursor
         return result
@@ -322,12 +325,12 @@ class SubscribeRun:
         assert member is not None
         assert feed is not None
         while True:
-            while (message := member.take()) is not None:
+            while (message := member.pop()) is not None:
                 yield message.data
             if (newest := member.newest) is not None:
                 self._cursor.marks, self._pace.told_s = dict(newest.marks), newest.made_s
                 member.newest = None
-            if member.lost:
+            if member.is_evicted:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
             self._cursor.marks = {partition: feed.marks[partition] for partition in self._selection.partitions}

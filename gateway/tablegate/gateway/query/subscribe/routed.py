@@ -110,7 +110,7 @@ class RoutedSubscription:
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream's messages, until the stream has to end."""
-        self._plan.live.on_toll.add(self._wake)
+        self._plan.live.on_shutdown.add(self._wake)
         try:
             if not self._open():
                 yield self._reset()
@@ -133,7 +133,7 @@ class RoutedSubscription:
             await self._leave()
 
     async def _leave(self) -> None:
-        self._plan.live.on_toll.discard(self._wake)
+        self._plan.live.on_shutdown.discard(self._wake)
         self._end(self._parts)
         if self._ended:
             await asyncio.wait(self._ended)

@@ -1,4 +1,4 @@
-"""The rest of tablegate.v1.GatewayService: where a table is, now and whenever that changes, and who would answer."""
+"""tablegate.v1.GatewayService: what the replicator says of this gateway, where a table is, and who would answer."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import NowMs, TableAccess
 from tablegate.gateway.query.topic_ends import TopicEnds
 from tablegate.gateway.query.whereabouts import table_metadata
-from tablegate.gateway.server.services.status import STATUS_SERVICE, STATUS_TIMEOUT_S
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.v1.status_pb2 import (
     ExplainRequest,
     GetTableRequest,
@@ -31,10 +31,25 @@ from tablegate.v1.status_pb2 import (
     WatchTableResponse,
 )
 
+STATUS_SERVICE = "tablegate.v1.GatewayService"
+STATUS_TIMEOUT_S = 5.0
 LOOK_S = 0.25  # changes that come within it are told as one
 LOOK_TIMES = 20  # as long as looking took the last time: tables of many partitions are looked at less often
 
 Found = TypeVar("Found")
+
+
+def status_methods(store: StoreReader) -> Methods:
+    """Return GetStatus, answered with the bytes that the replicator left in `store`."""
+
+    def get_status(_data: bytes, _call: Call) -> bytes:
+        try:
+            with store.snapshot() as snapshot:
+                return snapshot.status()
+        except StoreUnavailable as error:
+            raise StoreAway from error
+
+    return {f"/{STATUS_SERVICE}/GetStatus": UnaryMethod(get_status, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)}
 
 
 def metadata_methods(
@@ -109,7 +124,7 @@ class _WatchedTable:
         self._changed = asyncio.Event()
         self._is_due = False
         self._look_at_s = 0.0
-        access.bell.listen(on_ring=self._rung, on_toll=self._wake)
+        access.bell.listen(on_change=self._note, on_shutdown=self._wake)
 
     async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
         """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""
@@ -132,8 +147,9 @@ class _WatchedTable:
         finally:
             self._watchers -= 1
 
-    def _rung(self) -> None:
-        if self._watchers and not self._is_due:
+    def _note(self, changes: StoreChanges) -> None:
+        """Read where the table is, soon, unless only rows have changed: a new phase comes with a new status."""
+        if self._watchers and not self._is_due and (changes.status or changes.everything):
             self._is_due = True
             wait_s = max(0.0, self._look_at_s - time.monotonic())
             asyncio.get_running_loop().call_later(wait_s, self._look)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.headers import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, Head
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
-from tablegate.v1.status_pb2 import GetStatusResponse
+from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
 
 PATH = b"/metrics"
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
@@ -100,6 +99,14 @@ def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     yield from _family("kafka_reachable", "gauge", "1 while the brokers answer.", [({}, status.kafka_reachable)])
     serving = ((of, table.serving) for of, table in tables)
     yield from _family("table_serving", "gauge", "1 while all partitions are served.", serving)
+    states = (({**of, "state": _state(TableState.Name(table.state))}, 1) for of, table in tables if table.state)
+    yield from _family("table_state", "gauge", "1 with the state of the table.", states)
+    generations = (
+        ({**of, "generation": each.generation, "state": _state(GenerationState.Name(each.state))}, 1)
+        for of, table in tables
+        for each in table.generations
+    )
+    yield from _family("generation_state", "gauge", "1 with the state of each generation.", generations)
     skipped = ((of, table.poison_records) for of, table in tables)
     yield from _family("skipped_records", "gauge", "Records that could not be applied.", skipped)
     lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in held)
@@ -109,6 +116,13 @@ def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     yield from _family("partition_as_of_time_seconds", "gauge", about, ages)
     phases = (({**of, "phase": name}, each.phase == phase) for of, each in held for phase, name in PHASES.items())
     yield from _family("partition_phase", "gauge", "1 for the phase that the replica is in.", phases)
+    partitions = (({**of, "state": _state(PartitionState.Name(each.state))}, 1) for of, each in held if each.state)
+    yield from _family("partition_state", "gauge", "1 with the state of the partition.", partitions)
+
+
+def _state(name: str) -> str:
+    """Return the name of a state without that of its enum."""
+    return name.partition("_STATE_")[2].lower()
 
 
 def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:

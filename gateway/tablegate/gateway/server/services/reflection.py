@@ -15,7 +15,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods
 from tablegate.gateway.query.errors import InvalidField
 from tablegate.gateway.server.services.health import HEALTH_SERVICE
-from tablegate.gateway.server.services.status import STATUS_SERVICE
+from tablegate.gateway.server.services.metadata import STATUS_SERVICE
 from tablegate.v1 import errors_pb2
 from tablegate.v1 import status_pb2 as gateway_status_pb2
 

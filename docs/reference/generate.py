@@ -1,0 +1,381 @@
+"""Writes the reference pages from the code: `python docs/reference/generate.py`; `--check` only compares.
+
+Each page is a function that reads the live code: the command line's own parser, the comments of the .proto files, the
+table of errors, the metrics' definitions, and the modules that users import. So nothing here repeats what they say.
+What cannot be read from an imported object (comments, annotations as they are written) is read from its source.
+"""
+
+import ast
+import difflib
+import importlib
+import inspect
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from grpc_tools import protoc
+from python_modules import about_module, escaped, members, public
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PROTO = ROOT / "proto"
+NOTE = "<!-- Written by docs/reference/generate.py: change the code or the generator, then run it again. -->\n\n"
+
+
+def main() -> None:
+    """Write the pages, or with `--check` print how they differ and exit with 1."""
+    stale = 0
+    for name, text in pages().items():
+        page = HERE / name
+        old = page.read_text() if page.exists() else ""
+        if old == text:
+            continue
+        stale += 1
+        if "--check" in sys.argv[1:]:
+            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), name, "generated"))
+        else:
+            page.write_text(text)
+            print(f"wrote {page.relative_to(ROOT)}")
+    sys.exit(1 if stale and "--check" in sys.argv[1:] else 0)
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each generated page by its file name."""
+    return {
+        "cli.md": cli_page(),
+        "annotations.md": annotations_page(),
+        "query-messages.md": query_messages_page(),
+        "errors.md": errors_page(),
+        "metrics.md": metrics_page(),
+        "jobs.md": jobs_page(),
+        "testing.md": testing_page(),
+        "client.md": client_page(),
+    }
+
+
+# --- commands
+
+
+def cli_page() -> str:
+    """Return the page of all commands, from the parser that runs them."""
+    import typer
+    from tablegate.gateway.cli.main import app
+
+    root: Any = typer.main.get_command(app)
+    text = NOTE + "# Commands\n\n" + _prose(root.help) + "\n\n"
+    text += "Every command has `--help`. These options stand before the command:\n" + _options(root)
+    for path, command in _commands(root, "tablegate"):
+        usage = [path, "[OPTIONS]" if _optional(command) else ""]
+        usage += [_argument(parameter) for parameter in command.params if parameter.param_type_name == "argument"]
+        text += f"\n## {path}\n\n```text\n{' '.join(filter(None, usage))}\n```\n\n{_prose(command.help)}\n"
+        text += _options(command)
+    return text
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from _commands(command, f"{path} {name}")
+        elif not command.hidden:
+            yield f"{path} {name}", command
+
+
+def _optional(command: Any) -> bool:
+    return any(parameter.param_type_name == "option" and parameter.name != "help" for parameter in command.params)
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.metavar or parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def _options(command: Any) -> str:
+    rows = ""
+    for parameter in command.params:
+        if parameter.name == "help" or parameter.hidden:
+            continue
+        if parameter.param_type_name == "argument":
+            names = f"`{_argument(parameter)}`"
+        else:
+            value = "" if parameter.is_flag else f" {parameter.metavar or _type_name(parameter)}"
+            names = ", ".join(f"`{name}{value}`" for name in parameter.opts)
+        notes = [_cell(parameter.help or "")]
+        if parameter.required and parameter.param_type_name == "option":
+            notes.append("Required.")
+        default = parameter.default
+        if default not in (None, False, (), []) and parameter.show_default is not False and not callable(default):
+            notes.append(f"Default: `{getattr(default, 'value', default)}`.")
+        if parameter.envvar:
+            notes.append(f"Environment: `{parameter.envvar}`.")
+        rows += f"| {names} | {' '.join(note for note in notes if note)} |\n".replace("\u00a0", " ")
+    return f"\n| | |\n|---|---|\n{rows}" if rows else ""
+
+
+def _type_name(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    if hasattr(kind, "__members__"):
+        return "\\|".join(str(choice.value) for choice in kind)
+    return {int: "N", float: "SECONDS", Path: "PATH"}.get(kind, "TEXT")
+
+
+# --- .proto files
+
+
+class _Comments:
+    """A .proto file and the comment before each of its parts."""
+
+    def __init__(self, name: str) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            out = Path(directory) / "set"
+            includes = [f"-I{PROTO}", f"-I{Path(protoc.__file__).parent / '_proto'}"]
+            if protoc.main(["protoc", *includes, f"--descriptor_set_out={out}", "--include_source_info", name]):
+                raise SystemExit(f"protoc refuses {name}")
+            self.file: FileDescriptorProto = FileDescriptorSet.FromString(out.read_bytes()).file[0]
+        self._leading = {
+            tuple(location.path): location.leading_comments
+            for location in self.file.source_code_info.location
+            if location.leading_comments
+        }
+
+    def of(self, *path: int) -> str:
+        """Return the comment before the part at a path of field numbers and indexes."""
+        return " ".join(self._leading.get(path, "").split())
+
+    def introduction(self) -> str:
+        """Return what the file opens with."""
+        lines = (PROTO / self.file.name).read_text().splitlines()
+        opening = [line.removeprefix("//").strip() for line in lines[: lines.index('syntax = "proto3";')]]
+        return escaped(" ".join(" ".join(opening).split()))
+
+    def messages(self) -> Iterator[str]:
+        """Yield the section of each message and enum, in the order of the file."""
+        parts = [(self._line(4, i), _message(self, m, (4, i))) for i, m in enumerate(self.file.message_type)]
+        parts += [(self._line(5, i), self._enum(i)) for i in range(len(self.file.enum_type))]
+        for _, section in sorted(parts):
+            yield section
+
+    def _line(self, *path: int) -> int:
+        return next(int(at.span[0]) for at in self.file.source_code_info.location if tuple(at.path) == path)
+
+    def _enum(self, index: int) -> str:
+        enum = self.file.enum_type[index]
+        text = f"\n## {enum.name}\n\n{_about(self.of(5, index), enum.name)}\n\n| value | meaning |\n|---|---|\n"
+        for number, value in enumerate(enum.value):
+            text += f"| `{value.name}` | {_cell(self.of(5, index, 2, number))} |\n"
+        return text
+
+
+def _message(comments: _Comments, message: DescriptorProto, path: tuple[int, ...]) -> str:
+    text = f"\n## {message.name}\n\n{_about(comments.of(*path), message.name)}\n\n"
+    if message.field:
+        text += "| field | type | meaning |\n|---|---|---|\n"
+    for number, field in enumerate(message.field):
+        kind = _field_type(field, message)
+        oneof = ""
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            oneof = f" (one of `{message.oneof_decl[field.oneof_index].name}`)"
+        text += f"| `{field.name}` | {kind} | {_cell(comments.of(*path, 2, number))}{oneof} |\n"
+    return text
+
+
+def _field_type(field: FieldDescriptorProto, message: DescriptorProto) -> str:
+    name = (
+        field.type_name.rpartition(".")[2] or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    )
+    for entry in message.nested_type:
+        if entry.name == name and entry.options.map_entry:
+            key, value = (
+                FieldDescriptorProto.Type.Name(part.type).removeprefix("TYPE_").lower() for part in entry.field
+            )
+            return f"map<{key}, {value}>".replace("<", "&lt;").replace(">", "&gt;")
+    own = field.type_name.startswith(".tablegate.v1.")
+    linked = f"[{name}](#{name.lower()})" if own else f"`{field.type_name.lstrip('.') or name}`"
+    return f"repeated {linked}" if field.label == FieldDescriptorProto.LABEL_REPEATED else linked
+
+
+def _about(comment: str, name: str) -> str:
+    text = re.sub(rf"^{name} (is|has|says|maps|reads|streams|makes|holds|binds|turns)\b", r"It \1", comment)
+    return escaped(text)
+
+
+def annotations_page() -> str:
+    """Return the page of the annotations, from the comments of options.proto."""
+    comments = _Comments("tablegate/v1/options.proto")
+    text = NOTE + f"# Annotations\n\n{comments.introduction()}\n\n"
+    text += 'A contract imports them: `import "tablegate/v1/options.proto";`\n\n'
+    text += "| option | on | of type | meaning |\n|---|---|---|---|\n"
+    for index, extension in enumerate(comments.file.extension):
+        place = extension.extendee.rpartition(".")[2].removesuffix("Options").lower()
+        kind = extension.type_name.rpartition(".")[2]
+        option = f"(tablegate.v1.{extension.name})"
+        text += f"| `{option}` | {place} | [{kind}](#{kind.lower()}) | {_cell(comments.of(7, index))} |\n"
+    return text + "".join(comments.messages())
+
+
+def query_messages_page() -> str:
+    """Return the page of the messages that contracts put into requests and responses."""
+    comments = _Comments("tablegate/v1/query.proto")
+    text = NOTE + f"# Messages of requests and responses\n\n{comments.introduction()}\n\n"
+    text += 'A contract imports them: `import "tablegate/v1/query.proto";`\n'
+    return text + "".join(comments.messages())
+
+
+# --- errors
+
+
+def errors_page() -> str:
+    """Return the page of the errors: reasons from errors.proto, statuses and advice from the gateway's own table."""
+    from google.rpc import code_pb2
+    from tablegate.gateway.query import errors
+    from tablegate.v1 import errors_pb2
+
+    classes: dict[int, list[Any]] = {}
+    for kind in _subclasses(errors.QueryError):
+        reason = kind.__dict__.get("reason")
+        if isinstance(reason, int) and kind.__module__ == errors.__name__:
+            classes.setdefault(reason, []).append(kind)
+    comments = _Comments("tablegate/v1/errors.proto")
+    text = NOTE + "# Errors\n\n"
+    text += (
+        "Every error has a `google.rpc.ErrorInfo` in the domain `tablegate`, whose reason is one of these. "
+        "Only UNAVAILABLE is worth a retry. An error with a pause carries `google.rpc.RetryInfo`.\n\n"
+        "| reason | status | meaning | what to do | pause |\n|---|---|---|---|---|\n"
+    )
+    for index, value in enumerate(comments.file.enum_type[0].value):
+        if not value.number:
+            continue
+        comment = comments.of(5, 0, 2, index)
+        status, _, meaning = comment.partition(": ")
+        named = errors.STATUS_OF_REASON[value.number]
+        served = code_pb2.Code.Name(named) if isinstance(named, int) else str(named.name)
+        if served != status:
+            raise SystemExit(f"{value.name}: errors.proto says {status}, the gateway sends {served}")
+        advice = pause = ""
+        for kind in classes.get(value.number, ()):
+            said = " ".join((kind.__doc__ or "").split())
+            advice = said.rpartition(": ")[2].rstrip(".") if ": " in said else ""
+            pause = f"{kind.retry_after_ms} ms" if kind.retry_after_ms is not None else ""
+        name = value.name.removeprefix("ERROR_REASON_")
+        text += f"| `{name}` | {served} | {_cell(meaning)} | {_cell(advice)} | {pause} |\n"
+    missing = set(errors_pb2.ErrorReason.values()) - {0} - set(errors.STATUS_OF_REASON)
+    if missing:
+        raise SystemExit(f"reasons without a status: {missing}")
+    return text
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _subclasses(below)
+
+
+# --- metrics
+
+
+def metrics_page() -> str:
+    """Return the page of the metrics, from the calls that define them; their labels from the samples' dicts."""
+    module = importlib.import_module("tablegate.gateway.server.services.metrics")
+    text = NOTE + "# Metrics\n\n"
+    text += "`GET /metrics` on the gateway's port, in the text format of Prometheus. Any worker answers for all.\n\n"
+    text += "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
+    for function in ast.walk(ast.parse(inspect.getsource(module))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        assigned = _assignments(function)
+        families = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_family(node)]
+        for call in sorted(families, key=lambda node: node.lineno):
+            name, kind, about = (_constant(argument, assigned) for argument in call.args[:3])
+            labels = ", ".join(f"`{label}`" for label in _labels(call.args[3], assigned, set()))
+            text += f"| `tablegate_{name}` | {kind} | {labels} | {_cell(about)} |\n"
+    return text
+
+
+def _is_family(call: ast.Call) -> bool:
+    kinds = ("counter", "gauge", "histogram")
+    return len(call.args) == 4 and isinstance(call.args[1], ast.Constant) and call.args[1].value in kinds
+
+
+def _assignments(function: ast.FunctionDef) -> dict[str, ast.expr]:
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found[node.target.id] = node.value
+    return found
+
+
+def _constant(node: ast.expr, assigned: dict[str, ast.expr]) -> str:
+    if isinstance(node, ast.Name) and node.id in assigned:
+        node = assigned[node.id]
+    if not isinstance(node, ast.Constant):
+        raise SystemExit(f"metrics: {ast.unparse(node)} is no constant")
+    return str(node.value)
+
+
+def _labels(node: ast.expr, assigned: dict[str, ast.expr], seen: set[str]) -> list[str]:
+    """Return the keys of all dicts that an expression is made of, those of the names in it first."""
+    found: list[str] = []
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id in assigned and part.id not in seen:
+            seen.add(part.id)
+            found += _labels(assigned[part.id], assigned, seen)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Dict):
+            found += [str(key.value) for key in part.keys if isinstance(key, ast.Constant)]
+    return list(dict.fromkeys(found))
+
+
+# --- Python modules
+
+
+def jobs_page() -> str:
+    """Return the page of what declarations import."""
+    module = importlib.import_module("tablegate.jobs")
+    if not getattr(module, "__all__", ()):
+        module = importlib.import_module("tablegate.jobs.table")
+    return NOTE + f"# tablegate.jobs\n\n{about_module(module)}\n" + members(module)
+
+
+def testing_page() -> str:
+    """Return the page of what tests of declarations import."""
+    module = importlib.import_module("tablegate.jobs.testing")
+    return NOTE + f"# tablegate.jobs.testing\n\n{about_module(module)}\n" + members(module)
+
+
+def client_page() -> str:
+    """Return the page of the Python client, for threads and for asyncio."""
+    module = importlib.import_module("tablegate.client")
+    aio = importlib.import_module("tablegate.client.aio")
+    own = [name for name in public(aio) if getattr(aio, name) is not getattr(module, name, None)]
+    text = NOTE + f"# tablegate.client\n\n{about_module(module)}\n" + members(module)
+    return text + f"\n# tablegate.client.aio\n\n{about_module(aio)}\n" + members(aio, own)
+
+
+# --- text
+
+
+def _prose(text: str | None) -> str:
+    """Return help texts of commands as Markdown."""
+    lines = inspect.cleandoc(re.sub(r"\[/?bold\]", "`", text or "")).splitlines()
+    table = [bool(re.match(r"\w+ {2,}", line)) for line in lines]  # words and their meanings, in columns
+    out: list[str] = []
+    for number, line in enumerate(lines):
+        starts, ends = not (number and table[number - 1]), not any(table[number + 1 : number + 2])
+        if table[number]:
+            out += [*(["", "```text"] if starts else []), line, *(["```"] if ends else [])]
+        else:
+            out.append(escaped(line))
+    return "\n".join(out)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\[/?bold\]", "`", escaped(" ".join(text.split()))).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Sample events into Kafka: topics are made where they are missing, then events are sent."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tablegate.examples.samples.events import Event
+from tablegate.jobs.jars import SetupError
+
+ANSWER_TIMEOUT_S = 10.0
+POLL_S = 0.05
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
+    """Create a topic and wait until it can be written; return whether it was missing.
+
+    Raise `SetupError` if it cannot be had, or is there with another number of partitions.
+    """
+    client = AdminClient(client_settings(bootstrap))
+    created = True
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+    try:
+        client.create_topics([topic], operation_timeout=ANSWER_TIMEOUT_S, request_timeout=ANSWER_TIMEOUT_S)[
+            name
+        ].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise SetupError(
+                f'topic "{name}" cannot be created at {bootstrap} ({error.args[0].str()}): '
+                "check the address and the name"
+            ) from None
+        created = False
+    found = _partitions(client, bootstrap, name)
+    if found != partitions:
+        raise SetupError(f'topic "{name}" has {found} partitions, not {partitions}: delete it, or ask for {found}')
+    return created
+
+
+def record_count(bootstrap: str, topic: str) -> int:
+    """Return how many records the topic holds, counting those that compaction removed; raise `SetupError`."""
+    partitions = _partitions(AdminClient(client_settings(bootstrap)), bootstrap, topic)
+    consumer = Consumer({**client_settings(bootstrap), "group.id": "record-count", "enable.auto.commit": False})
+    try:
+        ranges = [_offset_range(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
+    except KafkaException as error:
+        raise SetupError(
+            f'the offsets of topic "{topic}" at {bootstrap} cannot be read ({error.args[0].str()}): '
+            "check that Kafka runs there"
+        ) from None
+    finally:
+        consumer.close()
+    return sum(end - start for start, end in ranges)
+
+
+def _offset_range(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """Return a partition's first and end offset. A broker that has just started announces leaders before it is one."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            start, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return start, end
+
+
+def _partitions(client: AdminClient, bootstrap: str, topic: str) -> int:
+    """Return the topic's partitions, once each has a leader; raise `SetupError` if that does not come about."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    problem = "a partition has no leader"
+    while time.monotonic() < deadline:
+        try:
+            found = client.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
+            if found.error is not None:
+                problem = found.error.str()
+            elif all(partition.leader >= 0 for partition in found.partitions.values()):
+                return len(found.partitions)
+        except KafkaException as error:
+            problem = error.args[0].str()
+        time.sleep(POLL_S)
+    raise SetupError(f'topic "{topic}" at {bootstrap} cannot be used ({problem}): check the address and the name')
+
+
+def client_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
+    """Return what every client of these brokers is made with."""
+    # Faults come back as errors of calls; the log on stderr would only repeat them.
+    return {"bootstrap.servers": bootstrap, "log_level": 0}
+
+
+DELIVERY_TIMEOUT_S = 30.0
+QUEUED_EVENTS_MAX = 5_000  # so partitions stay close in the time of their events, and no event is late by accident
+
+Progress = Callable[[int], None]
+"""Takes how many events have been sent."""
+
+
+class EventProducer:
+    """Sends events, each partition's in their order. For one thread."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._producer = Producer(
+            {
+                **client_settings(bootstrap),
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": QUEUED_EVENTS_MAX,
+                "partitioner": "murmur2_random",
+                "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
+            }
+        )
+        self._undelivered: Counter[str] = Counter()
+        self._failure = ""
+
+    def send(self, event: Event) -> None:
+        """Queue one event."""
+        self._undelivered[event.topic] += 1
+        while True:
+            try:
+                self._producer.produce(
+                    event.topic,
+                    key=event.key,
+                    value=event.value,
+                    partition=-1 if event.partition is None else event.partition,
+                    timestamp=event.timestamp_ms or 0,
+                    on_delivery=self._delivered,
+                )
+            except BufferError:  # the queue is full: let some of it leave
+                self._producer.poll(POLL_S)
+            except KafkaException as error:  # a partition that the topic does not have
+                self._failure = error.args[0].str()
+                break
+            else:
+                break
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
+        self._producer.flush(DELIVERY_TIMEOUT_S + 1)
+        undelivered, self._undelivered = +self._undelivered, Counter()
+        if undelivered:
+            topics = ", ".join(f'"{topic}"' for topic in sorted(undelivered))
+            raise SetupError(
+                f"{undelivered.total()} events did not get into topic {topics} at {self._bootstrap} "
+                f"({self._failure or 'no answer'}): check that Kafka runs there and that the topic exists"
+            )
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self._undelivered[message.topic() or ""] -= 1
+        else:
+            self._failure = error.str()
+
+
+def send(bootstrap: str, events: Iterable[Event], *, progress: Progress | None = None) -> int:
+    """Send all `events` and wait until they are in Kafka; return their number. Raise `SetupError`."""
+    producer = EventProducer(bootstrap)
+    sent = 0
+    for sent, event in enumerate(events, start=1):
+        producer.send(event)
+        if progress is not None:
+            progress(sent)
+    producer.flush()
+    return sent

@@ -1,0 +1,35 @@
+"""How a command ends that cannot do what it was asked: with one sentence on stderr."""
+
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+# Packages that the gateway does without, and the distributions that bring them.
+_DISTRIBUTIONS = {
+    "tablegate.client": "tablegate-client",
+    "tablegate.examples": "tablegate",
+    "tablegate.jobs": "tablegate-jobs",
+}
+
+
+def fail(sentence: object) -> NoReturn:
+    """End with exit code 1 and one sentence for the user."""
+    complain(sentence)
+    raise typer.Exit(1)
+
+
+def complain(sentence: object) -> None:
+    """Print one sentence to stderr."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {_plain(str(sentence))}")
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def missing_distribution(error: ModuleNotFoundError) -> str | None:
+    """Return a sentence that says what to install; None if the module is not one of another distribution of ours."""
+    package = ".".join((error.name or "").split(".")[:2])
+    distribution = _DISTRIBUTIONS.get(package)
+    return distribution and f"this command needs {package}, which is not installed: pip install {distribution}"

@@ -1,0 +1,160 @@
+"""Turns the records of a changelog into changes for a store. Plain code; it keeps nothing but counts.
+
+A record is a row (a key, a version header of this generation, an Avro value or none), a progress marker (an empty key),
+or poison: it is skipped and counted, as a gateway that stops at a bad record would serve nothing. What comes after the
+last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
+from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.versions import VERSION_BYTES
+from tablegate.gateway.contract.windows import Expiry
+from tablegate.gateway.kafka.log import Record, TopicPartition
+from tablegate.gateway.stores.base import Change, Position
+from tablegate.v1.changelog_pb2 import ProgressMarker
+
+_logger = logging.getLogger("tablegate.gateway.replication")
+_change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
+_LATE = "row comes after the last marker of its generation"
+_FOREIGN_KEY = "key is too short for the table's key columns"
+
+
+class Poison(Exception):
+    """A record that cannot be applied; the message is the reason, without data."""
+
+
+@dataclass(slots=True)
+class SkippedRecords:
+    """The poison of a table, by reason. Each reason is logged once."""
+
+    table: str
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def count(self, reason: str, topic_partition: TopicPartition, offset: Offset) -> None:
+        """Count a record."""
+        self.reasons[reason] += 1
+        if self.reasons[reason] == 1:
+            _logger.warning(
+                "skipped a record: %s (more of this kind are counted, not logged)",
+                reason,
+                extra={
+                    "table": self.table,
+                    "topic": topic_partition.topic,
+                    "partition": topic_partition.partition,
+                    "offset": offset,
+                },
+            )
+
+    @property
+    def total(self) -> int:
+        """Return how many records were skipped."""
+        return self.reasons.total()
+
+
+@dataclass(slots=True)
+class Batch:
+    """What records come to, before it is stored: changes, the bookmark of the newest marker, and what was skipped."""
+
+    changes: list[Change]
+    source_offsets: Mapping[tuple[str, int], int]
+    as_of_ms: int
+    is_final: bool
+    skipped: list[tuple[str, Offset]] = field(default_factory=list)
+
+
+class RecordReader:
+    """Reads the records of one generation, of all its partitions. `decoder` may be replaced by one of more schemas."""
+
+    def __init__(
+        self, generation: int, *, decoder: RowDecoder, expiry: Expiry | None, now_ms: Callable[[], int]
+    ) -> None:
+        self.decoder = decoder
+        self._generation = generation
+        self._generation_bytes = generation.to_bytes(4, "big")
+        self._expiry = expiry
+        self._now_ms = now_ms
+
+    def read(self, records: list[Record], position: Position) -> Batch:
+        """Return what records that follow on a position come to."""
+        batch = self._decode(records, position)
+        if self._expiry is not None and batch.changes:
+            batch.changes, foreign = split_expired(batch.changes, self._expiry, now_us=self._now_ms() * 1_000)
+            batch.skipped += [(_FOREIGN_KEY, offset) for offset in foreign]
+        return batch
+
+    def _decode(self, records: list[Record], position: Position) -> Batch:
+        """Turn records into changes. The loop runs for each record of a restore: keep it short."""
+        batch = Batch([], position.source_offsets, position.as_of_ms, position.is_final)
+        decode, generation_bytes, append = self.decoder.decode, self._generation_bytes, batch.changes.append
+        left = iter(records)
+        for record in () if batch.is_final else left:
+            offset, key, value, version, time_ms = record
+            try:
+                if (
+                    key
+                    and version is not None
+                    and len(version) == VERSION_BYTES
+                    and version[:4] == generation_bytes
+                    and len(key) <= KEY_BYTES_MAX
+                ):
+                    row = None if value is None else decode(value)
+                    append(_change(Change, (offset, key, version, row, time_ms)))
+                elif key == b"":
+                    self._read_marker(value, batch)
+                    if batch.is_final:
+                        batch.as_of_ms = time_ms
+                        break
+                else:
+                    raise Poison(self._why_not_a_row(record))
+            except (Poison, UndecodableRecord) as error:
+                batch.skipped.append((str(error), offset))
+        if records and not batch.is_final:
+            batch.as_of_ms = records[-1].time_ms
+        batch.skipped += [(_LATE, record.offset) for record in left if record.key != b""]
+        return batch
+
+    def _read_marker(self, value: bytes | None, batch: Batch) -> None:
+        """Record a progress marker: no source offset goes back, and those of the last marker count alone."""
+        try:
+            marker = ProgressMarker.FromString(value or b"")
+        except DecodeError:
+            raise Poison("progress marker does not parse") from None
+        if marker.generation != self._generation:
+            raise Poison("progress marker of another generation")
+        offsets = {} if marker.final else dict(batch.source_offsets)
+        for topic in marker.sources:
+            for partition, next_offset in topic.next_offsets.items():
+                at = (topic.topic, partition)
+                offsets[at] = max(next_offset, offsets.get(at, next_offset))
+        batch.source_offsets, batch.is_final = offsets, marker.final
+
+    def _why_not_a_row(self, record: Record) -> str:
+        if record.key is None:
+            return "key is null"
+        if len(record.key) > KEY_BYTES_MAX:
+            return f"key is longer than {KEY_BYTES_MAX} bytes"
+        if record.version is None:
+            return "version header is missing"
+        if len(record.version) != VERSION_BYTES:
+            return f"version header has not {VERSION_BYTES} bytes"
+        return "version is of another generation"
+
+
+def split_expired(changes: Sequence[Change], expiry: Expiry, *, now_us: int) -> tuple[list[Change], list[Offset]]:
+    """Return the changes whose rows are not expired, and the offsets of those whose keys are none of the table."""
+    kept: list[Change] = []
+    foreign: list[Offset] = []
+    for change in changes:
+        try:
+            if expiry.at_us(change.key) > now_us:
+                kept.append(change)
+        except InvalidKey:
+            foreign.append(change.offset)
+    return kept, foreign

@@ -1,0 +1,90 @@
+-- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; then key and value of each
+-- change. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
+-- then the numbers of the stale ones, from 0; nothing: went back.
+local brought, new = tonumber(ARGV[4]), ARGV[5]
+local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
+local new_phase = string.sub(new, 17, 17)
+if went_back(new_phase) then return {} end
+if new_next < stored_next then
+  if string.byte(new_phase) ~= $RESTORING and string.byte(stored, 29) == $RESTORING then
+    -- Others still restore what is whole for this gateway: from here on the history has what they bring.
+    stored = string.sub(stored, 1, 28) .. new_phase .. string.sub(stored, 30)
+  end
+  redis.call('HSET', position, gateway, new_phase, 'at', stored)
+  return {new_phase .. stored, -1}
+end
+-- What was whole once stays whole, whichever gateway goes on with it: its history is not given up.
+local is_shared = redis.call('HLEN', position) > (phase and 2 or 1)
+local was_whole = is_shared and string.byte(stored, 29) ~= $RESTORING
+local restoring = string.byte(new_phase) == $RESTORING and not was_whole
+
+local function is_newer(value, than)
+  local a, b, c = struct.unpack('>I4I4I4', value, 9)
+  local d, e, f = struct.unpack('>I4I4I4', than, 9)
+  if a ~= d then return a > d end
+  if b ~= e then return b > e end
+  return c > f
+end
+
+local keys = {}
+for i = 6, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
+local found = values_of(rows, keys)
+local was, newest, touched, changes, result = {}, {}, {}, {}, {'', 0}
+local previous = -1
+for i, key in ipairs(keys) do
+  local value = ARGV[2 * i + 5]
+  local offset = number(value, 1)
+  if offset <= previous or offset >= new_next then
+    return redis.error_reply('ERR changes are not in order, or beyond their position')
+  end
+  previous = offset
+  if was[key] == nil then was[key] = found[i]; newest[key] = found[i] end
+  local before = newest[key]
+  if offset < brought or (offset >= stored_next and before and not is_newer(value, before)) then
+    result[#result + 1] = i - 1
+  elseif offset >= stored_next then  -- what is below, another gateway has applied
+    if before == was[key] then touched[#touched + 1] = key end
+    newest[key] = value
+    changes[#changes + 1] = {key, value, before}
+  end
+end
+result[2] = #changes
+
+local put, live, gone, buried, raised = {}, {}, {}, {}, {}
+for _, key in ipairs(touched) do
+  local value, old = newest[key], was[key]
+  put[#put + 1] = key; put[#put + 1] = value
+  if is_row(value) then
+    if not is_row(old) then live[#live + 1] = 0; live[#live + 1] = key end
+    if old and not is_row(old) then raised[#raised + 1] = key end
+  else
+    if is_row(old) then gone[#gone + 1] = key end
+    buried[#buried + 1] = string.format('%.0f', number(value, 1)); buried[#buried + 1] = key
+  end
+end
+if not stored then redis.call('UNLINK', rows, order, tombstones, history) end  -- what a removal has left
+call_many('HSET', rows, put)
+call_many('ZADD', order, live)
+call_many('ZREM', order, gone)
+call_many('ZREM', tombstones, raised)
+call_many('ZADD', tombstones, buried)
+
+local history_start = stored and number(stored, 31) or number(new, 19)
+if restoring then
+  redis.call('UNLINK', history)
+  last_offset, last_order, history_start = 0, 0, new_next
+else
+  for _, change in ipairs(changes) do
+    local value = change[2]
+    remember(number(value, 1), $RECORD_ORDER, change, time_of(value), not is_row(value), change[3])
+  end
+  history_start = bound(history_start)
+end
+local as_of, common_phase = string.sub(new, 9, 16), new_phase
+if is_shared and number(stored, 21) > number(new, 9) then as_of = string.sub(stored, 21, 28) end
+if was_whole and string.byte(new_phase) == $RESTORING then common_phase = string.sub(stored, 29, 29) end
+local head = string.sub(new, 1, 8) .. as_of .. common_phase .. string.sub(new, 18, 18)
+local life = stored and string.sub(stored, 47, 54) or string.sub(new, 35, 42)
+result[1] = new_phase .. save(head, history_start, life .. string.sub(new, 43))
+redis.call('HSET', position, gateway, new_phase)
+return result

@@ -1,0 +1,22 @@
+-- ARGV[4]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
+if went_back(nil) then return {} end
+local keys, seen = {}, {}
+for i = 5, #ARGV do
+  if not seen[ARGV[i]] then seen[ARGV[i]] = true; keys[#keys + 1] = ARGV[i] end
+end
+local found = values_of(rows, keys)
+local gone, values = {}, {}
+for i, key in ipairs(keys) do
+  if is_row(found[i]) then gone[#gone + 1] = key; values[#gone] = found[i] end
+end
+call_many('HDEL', rows, gone)
+call_many('ZREM', order, gone)
+if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
+  local next_offset = number(stored, 13)
+  local order_before = last_offset == next_offset and last_order or 0
+  for i, key in ipairs(gone) do
+    remember(next_offset, order_before + i, {key, values[i]}, tonumber(ARGV[4]), true, values[i])
+  end
+  stored = save(string.sub(stored, 13, 30), bound(number(stored, 31)), string.sub(stored, 47))
+end
+return {phase and stored and phase .. stored, #gone}

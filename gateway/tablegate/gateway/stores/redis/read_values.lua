@@ -1,0 +1,2 @@
+-- KEYS: position, rows. ARGV: the gateway; then keys. Returns position and values.
+return {held(), values_of(KEYS[2], {unpack(ARGV, 2)})}

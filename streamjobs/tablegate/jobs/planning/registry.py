@@ -1,0 +1,182 @@
+"""Ids of Avro schemas: the writers' of a source, and those of a table's values."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.schemas import Registered, WriterSchemas, record_names, sort_schemas
+from tablegate.v1 import changelog_pb2
+
+REGISTRY_TIMEOUT_S = 10
+NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
+_RECORD_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+
+T = TypeVar("T")
+
+
+class SchemaRegistry:
+    """A Confluent-compatible schema registry. Every method raises `JobError`, and leaves no connection open.
+
+    `url` may hold user and password.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._user = split_credentials(url)
+
+    def writer_schemas(self, topic: str, schema: str, *, seen: Collection[int] = ()) -> WriterSchemas:
+        """Return what the topic's writers have registered, sorted by how `schema`, the reader's, takes it.
+
+        Subjects may be named after the topic, after topic and record, or after the record alone. `seen` are ids of
+        records in the topic that none of these subjects has: they count by the names of their records, and one that the
+        registry does not know is left out.
+        """
+        with _Connection(self._url, self._user) as connection:
+            found = [*connection.of_topic(topic), *connection.of_records(record_names(schema))]
+            known = {one.schema_id for one in found}
+            for schema_id in seen:
+                by_id = connection.by_id(schema_id) if schema_id not in known else None
+                if by_id is not None:
+                    found.append(Registered(schema_id, by_id))
+        if not found:
+            raise JobError(
+                f'the schema registry at {self._url} has no subject "{topic}-value", and none of topic "{topic}" and a '
+                "record; let a producer register its schema first, or run without --schema-registry"
+            )
+        return sort_schemas(topic, schema, found)
+
+    def find(self, schema_id: int) -> str | None:
+        """Return the JSON text of an Avro schema; None where the registry has none of that id."""
+        with _Connection(self._url, self._user) as connection:
+            schema = connection.by_id(schema_id)
+        return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
+
+    def register_value_schema(self, topic: str, schema: str) -> int:
+        """Register the schema of a changelog's values and return its id."""
+        with _Connection(self._url, self._user) as connection:
+            return connection.register(f"{topic}-value", schema)
+
+
+class _Connection:
+    """Asks a registry while the block runs; every method raises `JobError`."""
+
+    def __init__(self, url: str, user: str | None) -> None:
+        self._url = url
+        settings: dict[str, object] = {"url": url, "timeout": REGISTRY_TIMEOUT_S, "max.retries": 1}
+        if user is not None:
+            settings["basic.auth.user.info"] = user
+        self._client = SchemaRegistryClient(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def of_topic(self, topic: str) -> Iterator[Registered]:
+        """Yield the schemas of the subjects `<topic>-value` and `<topic>-<full record name>`."""
+        prefix = f"{topic}-"
+        yield from self._versions(f"{prefix}value")
+        listed = self._ask("its subjects cannot be listed", partial(self._client.get_subjects, prefix)) or []
+        for subject in sorted(listed):
+            rest = subject.removeprefix(prefix)
+            # Other topics' subjects may begin so, too: not all registries filter, and a topic's name may go on.
+            if subject.startswith(prefix) and rest != "value" and _RECORD_NAME.fullmatch(rest):
+                yield from (one for one in self._versions(subject) if one.name == rest)
+
+    def of_records(self, names: Iterable[str]) -> Iterator[Registered]:
+        """Yield the schemas of the subjects that are named after records."""
+        for name in names:
+            yield from (one for one in self._versions(name) if one.name == name)
+
+    def by_id(self, schema_id: int) -> Schema | None:
+        """Return a schema, None where there is none of that id."""
+        return self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register an Avro schema and return its id."""
+        try:
+            return self._client.register_schema(subject, Schema(schema, "AVRO"))
+        except Exception as error:  # noqa: BLE001 - the client's HTTP library has errors of its own
+            raise self._failure(f'the schema cannot be registered under subject "{subject}"', error) from None
+
+    def _versions(self, subject: str) -> Iterator[Registered]:
+        what = f'subject "{subject}" cannot be read'
+        for version in self._ask(what, partial(self._client.get_versions, subject)) or []:
+            found = self._ask(what, partial(self._client.get_version, subject, version))
+            if found is not None and found.schema_id is not None:
+                yield Registered(found.schema_id, found.schema, subject)
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        """Return the registry's answer; None where it has no such thing."""
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - as above
+            if isinstance(error, SchemaRegistryError) and error.error_code in NOT_FOUND:
+                return None
+            raise self._failure(what, error) from None
+
+    def _failure(self, what: str, error: Exception) -> JobError:
+        if not isinstance(error, SchemaRegistryError):
+            return JobError(
+                f"no schema registry answers at {self._url} ({error}); start it, or correct --schema-registry"
+            )
+        if error.http_status_code in (401, 403):
+            return JobError(
+                f"schema registry at {self._url}: {what}: it refuses the user; correct user and password in "
+                "--schema-registry https://user:password@host"
+            )
+        return JobError(f"schema registry at {self._url}: {what}: {error.error_message}")
+
+
+def split_credentials(url: str) -> tuple[str, str | None]:
+    """Return the URL of a registry without user and password, and these as `user:password`; None where it has none.
+
+    Several URLs of one registry are divided by commas; the first may hold the user. Raise `JobError` for what is no
+    URL. It does not repeat the URL: who can say what of it is a password?
+    """
+    hosts: list[str] = []
+    user = None
+    for part in url.split(","):
+        try:
+            parsed = urlsplit(part.strip())
+            is_right = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
+        except ValueError:
+            is_right = False
+        if not is_right or "@" in parsed.path + parsed.query + parsed.fragment:
+            raise JobError(
+                "--schema-registry is not a URL; give http://host:port or https://user:password@host, with % and two "
+                "hex digits for each special character of the password"
+            )
+        if parsed.username is not None and not hosts:
+            user = f"{unquote(parsed.username)}:{unquote(parsed.password or '')}"
+        hosts.append(f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path.rstrip('/')}")
+    return ",".join(hosts), user
+
+
+def choose_value_schema(
+    schema: Mapping[str, object],
+    topic: str,
+    generation: int,
+    old: changelog_pb2.Manifest | None,
+    registry: SchemaRegistry | None,
+) -> tuple[int, dict[int, str]]:
+    """Return the id of the values' schema, and all schemas of this changelog by id: those before it stay readable."""
+    kept = dict(old.value_schemas) if old is not None and old.generation == generation else {}
+    text = json.dumps(schema, separators=(",", ":"))
+    if registry is not None:
+        schema_id = registry.register_value_schema(topic, text)
+        if kept.get(schema_id, text) != text:
+            raise JobError(
+                f'topic "{topic}" already has another value schema with id {schema_id}, from a run without this schema '
+                "registry; raise the table's generation"
+            )
+    else:
+        known = [schema_id for schema_id, known_text in kept.items() if known_text == text]
+        schema_id = known[0] if known else max(kept, default=0) + 1
+    return schema_id, {**kept, schema_id: text}

@@ -1,0 +1,101 @@
+"""Holds a declaration against its contract and against Spark, without Kafka.
+
+Its queries are those of a job, and are started as a job starts them: over sources that have no record, so that
+Kafka, the sink, is never asked for.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
+from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.plan import Plan, plan_without_cluster
+from tablegate.jobs.running.queries import start
+from tablegate.jobs.running.session import MICROBATCH_SLOTS, spark_session, table_session
+from tablegate.jobs.table import Mode, Table
+
+PLANNED_WITHIN_S = 60.0  # of Spark, for the first batch of a query; it takes a second
+POLL_S = 0.02
+
+
+@contextmanager
+def check_session(tables: Sequence[Table], spark_log: Path | None) -> Iterator[SparkSession]:
+    """Start Spark with as many threads as one of the tables may need; raise `JobError`."""
+    slots = MICROBATCH_SLOTS + max((len(table.all_sides) for table in tables), default=0) + 1
+    with (
+        tempfile.TemporaryDirectory(prefix="tablegate-check-") as scratch,
+        spark_session("tablegate check", master=f"local[{slots}]", checkpoints=scratch, spark_log=spark_log) as spark,
+    ):
+        yield spark
+
+
+def check_table(spark: SparkSession, table: Table) -> None:
+    """Raise `JobError` where a job could not keep the table."""
+    with tempfile.TemporaryDirectory(prefix="tablegate-check-") as scratch:
+        plan = plan_without_cluster(table, scratch)
+        session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
+        before = {query.id for query in session.streams.active}
+        try:
+            frames = build(session, plan, row_outputs=True, other_outputs=True, reader=_NoRecords(session))
+            _await_physical_plan(start(frames, plan).table, plan)
+        except (PySparkException, Py4JError) as error:
+            raise JobError(f'{table.declared_at}: table "{table.name}": {error_reason(error)}') from None
+        finally:
+            for query in session.streams.active:
+                if query.id not in before:
+                    with suppress(PySparkException, Py4JError):  # it ends with Spark at the latest
+                        query.stop()
+
+
+class _NoRecords:
+    """Topics without a record, as Spark's own test sources give them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        jvm = spark.sparkContext._jvm
+        row = jvm.org.apache.spark.sql.types.StructType.fromDDL(KAFKA_SCHEMA)
+        self._encoder = jvm.org.apache.spark.sql.Encoders.row(row)
+        streaming = jvm.org.apache.spark.sql.execution.streaming
+        self._batched = _scala_object(streaming.runtime, "MemoryStream")
+        self._realtime = _scala_object(streaming.sources, "LowLatencyMemoryStream")
+
+    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return a stream that brings nothing; of micro-batches, there is not even a first one."""
+        source = self._batched if batched else self._realtime
+        return DataFrame(source.apply(self._spark._jsparkSession, 1, self._encoder).toDF(), self._spark)
+
+    def read_all(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return no records."""
+        return self._spark.createDataFrame([], KAFKA_SCHEMA)
+
+
+def _scala_object(package: Any, name: str) -> Any:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _await_physical_plan(query: StreamingQuery, plan: Plan) -> None:
+    """Return when Spark has taken the physical plan for Real-time Mode: its first tasks run then."""
+    if plan.mode is Mode.MICROBATCH:
+        return
+    where = f'{plan.table.declared_at}: table "{plan.table.name}"'
+    tracker = query._jsq.sparkSession().sparkContext().statusTracker()
+    group = str(query._jsq.runId())
+    end_s = time.monotonic() + PLANNED_WITHIN_S
+    while not list(tracker.getJobIdsForGroup(group)):
+        failure = query._jsq.exception()
+        if failure.isDefined():
+            reason = thrown_reason(failure.get())
+            raise JobError(f"{where} does not run in Real-time Mode: {reason}; use mode=Mode.MICROBATCH")
+        if time.monotonic() >= end_s:
+            raise JobError(f"{where}: Spark does not plan it within {PLANNED_WITHIN_S:g} s; use --spark-log to see why")
+        time.sleep(POLL_S)

@@ -1,0 +1,1 @@
+"""The documents, as tests read them."""
