@@ -1,6 +1,6 @@
 """Hook of mkdocs: links from a page to files outside of docs/ lead to the repository.
 
-Where no repository is known (TABLEGATE_REPOSITORY_URL is unset), such a link becomes its text: a site has no such file.
+Where no repository is known (TABLEGATE_REPOSITORY_URL is not set), such a link becomes its text.
 """
 
 import re

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
-from python_modules import about_module, escaped, members, public
+from python_modules import about_module, escaped, escaped_prose, members, public
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -44,13 +45,23 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each generated page by its file name."""
+    """Return the text of each generated page by its file name, formatted as `make check` wants it."""
+    return {name: _formatted(name, text) for name, text in _pages().items()}
+
+
+def _formatted(name: str, text: str) -> str:
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", HERE / name, "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def _pages() -> dict[str, str]:
     return {
         "cli.md": cli_page(),
         "annotations.md": annotations_page(),
         "query-messages.md": query_messages_page(),
         "errors.md": errors_page(),
         "metrics.md": metrics_page(),
+        "states.md": states_page(),
         "jobs.md": jobs_page(),
         "testing.md": testing_page(),
         "client.md": client_page(),
@@ -67,6 +78,10 @@ def cli_page() -> str:
 
     root: Any = typer.main.get_command(app)
     text = NOTE + "# Commands\n\n" + _prose(root.help) + "\n\n"
+    prefix = (root.context_settings or {}).get("auto_envvar_prefix")
+    if prefix:
+        text += f"Each option has an environment variable: `--limit` of `tablegate range` is `{prefix}_RANGE_LIMIT`. "
+        text += "Where several commands share one, it has the shorter name that is shown.\n\n"
     text += "Every command has `--help`. These options stand before the command:\n" + _options(root)
     for path, command in _commands(root, "tablegate"):
         usage = [path, "[OPTIONS]" if _optional(command) else ""]
@@ -77,8 +92,9 @@ def cli_page() -> str:
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if getattr(command, "commands", None):
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
             yield from _commands(command, f"{path} {name}")
         elif not command.hidden:
             yield f"{path} {name}", command
@@ -112,7 +128,7 @@ def _options(command: Any) -> str:
         if parameter.envvar:
             notes.append(f"Environment: `{parameter.envvar}`.")
         rows += f"| {names} | {' '.join(note for note in notes if note)} |\n".replace("\u00a0", " ")
-    return f"\n| | |\n|---|---|\n{rows}" if rows else ""
+    return f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
 
 
 def _type_name(parameter: Any) -> str:
@@ -242,8 +258,8 @@ def errors_page() -> str:
     text = NOTE + "# Errors\n\n"
     text += (
         "Every error has a `google.rpc.ErrorInfo` in the domain `tablegate`, whose reason is one of these. "
-        "Only UNAVAILABLE is worth a retry. An error with a pause carries `google.rpc.RetryInfo`.\n\n"
-        "| reason | status | meaning | what to do | pause |\n|---|---|---|---|---|\n"
+        "Only UNAVAILABLE is worth a retry, after the pause that `google.rpc.RetryInfo` asks for.\n\n"
+        "| reason and status | meaning | what to do |\n|---|---|---|\n"
     )
     for index, value in enumerate(comments.file.enum_type[0].value):
         if not value.number:
@@ -254,17 +270,22 @@ def errors_page() -> str:
         served = code_pb2.Code.Name(named) if isinstance(named, int) else str(named.name)
         if served != status:
             raise SystemExit(f"{value.name}: errors.proto says {status}, the gateway sends {served}")
-        advice = pause = ""
+        advice = ""
         for kind in classes.get(value.number, ()):
             said = " ".join((kind.__doc__ or "").split())
-            advice = said.rpartition(": ")[2].rstrip(".") if ": " in said else ""
-            pause = f"{kind.retry_after_ms} ms" if kind.retry_after_ms is not None else ""
-        name = value.name.removeprefix("ERROR_REASON_")
-        text += f"| `{name}` | {served} | {_cell(meaning)} | {_cell(advice)} | {pause} |\n"
+            advice = said.rpartition(": ")[2] if ": " in said else advice
+            if kind.retry_after_ms is not None:
+                advice = f"{advice} Pause: {kind.retry_after_ms} ms."
+        name = f"`{value.name.removeprefix('ERROR_REASON_')}`"
+        text += f"| {name}<br>{served} | {_sentence(_cell(meaning))} | {_sentence(_cell(advice))} |\n"
     missing = set(errors_pb2.ErrorReason.values()) - {0} - set(errors.STATUS_OF_REASON)
     if missing:
         raise SystemExit(f"reasons without a status: {missing}")
     return text
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _subclasses(kind: type) -> Iterator[type]:
@@ -328,6 +349,41 @@ def _labels(node: ast.expr, assigned: dict[str, ast.expr], seen: set[str]) -> li
         if isinstance(part, ast.Dict):
             found += [str(key.value) for key in part.keys if isinstance(key, ast.Constant)]
     return list(dict.fromkeys(found))
+
+
+# --- states
+
+
+def states_page() -> str:
+    """Return the page of the states that logs, status and metrics name, from the tables that the gateway moves by."""
+    text = NOTE + "# States\n\n"
+    try:
+        module = importlib.import_module("tablegate.gateway.replication.states")
+    except ModuleNotFoundError:
+        phases = next(part for part in _Comments("tablegate/v1/cluster.proto").messages() if "## ReplicaPhase" in part)
+        return text + phases.lstrip()
+    text += "A table, each of its generations, and each partition of a generation have a state. A move that is not "
+    text += "listed here is a defect: the gateway refuses it.\n"
+    for kind in ("Table", "Generation", "Partition"):
+        states = getattr(module, f"{kind}State")
+        moves = getattr(module, f"{kind.upper()}_TRANSITIONS")
+        meanings = _comments_of(states)
+        text += f"\n## {kind}\n\n{escaped_prose(inspect.getdoc(states) or '')}\n\n"
+        text += "| state | meaning | moves |\n|---|---|---|\n"
+        for state in states:
+            onward: dict[Any, list[str]] = {}
+            for (origin, event), target in moves.items():
+                if origin is state:
+                    onward.setdefault(target, []).append(str(event.value))
+            listed = "<br>".join(f"→ `{target.name}`: {', '.join(events)}" for target, events in onward.items())
+            text += f"| `{state.name}` | {_sentence(_cell(meanings.get(state.name, '')))} | {listed} |\n"
+    return text
+
+
+def _comments_of(kind: type) -> dict[str, str]:
+    """Return the comment behind each member of an enum."""
+    lines = inspect.getsource(kind).splitlines()
+    return dict(match.groups() for line in lines if (match := re.match(r" +(\w+) = .*?  # (.+)$", line)))
 
 
 # --- Python modules

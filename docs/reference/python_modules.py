@@ -73,9 +73,9 @@ def _class(kind: type) -> str:
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
-    for owner in kind.__mro__:
-        if not owner.__module__.startswith("tablegate."):
-            continue
+    foreign = {name for owner in kind.__mro__ if not _is_ours(owner) for name in vars(owner)}  # a dict's `keys`, say
+    seen |= foreign
+    for owner in filter(_is_ours, kind.__mro__):
         for name, member in vars(owner).items():
             if name.startswith("_") or name in seen:
                 continue
@@ -85,6 +85,10 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
                 about = plain.fget if isinstance(plain, property) else plain
                 if inspect.getdoc(about):
                     yield name, plain
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("tablegate.")
 
 
 def _constructor(kind: type, tree: ast.ClassDef) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd, WorkerEnd, open_pipe
 from tablegate.gateway.stores.changes import NotifyingStore
 from tablegate.gateway.stores.lmdb.store import LmdbStore

@@ -16,7 +16,7 @@ from tablegate.gateway.stores.base import (
     StoreWriter,
 )
 from tablegate.gateway.stores.redis.connection import BadRedisUrl, parse_address
-from tablegate.gateway.stores.redis.layout import Keys, place_of
+from tablegate.gateway.stores.redis.layout import Keys, parse_partition_name
 from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
@@ -381,7 +381,7 @@ def test_everything_runs_in_a_cluster() -> None:
         slots: dict[object, set[int]] = {}
         for key in server.run("KEYS", "*"):
             tag = key.partition(b"{")[2].partition(b"}")[0]
-            place = tag if tag == b"tables" else place_of(tag)
+            place = tag if tag == b"tables" else parse_partition_name(tag)
             slots.setdefault(place, set()).add(server.run("CLUSTER", "KEYSLOT", key))
         assert len(slots) == 3
         assert all(len(of_place) == 1 for of_place in slots.values())

@@ -247,8 +247,8 @@ def test_what_a_snapshot_of_the_writer_held_is_let_go(own_redis_server: RedisSer
     with store.snapshot() as snapshot:
         store.apply(ID, P0, [change(4, b"b", 2, b"new")], position(5))
         assert snapshot.get(ID, P0, b"b") == b"b"
-        assert own_redis_server.run("KEYS", "*:held:*") != []
-    assert own_redis_server.run("KEYS", "*:held:*") == []
+        assert own_redis_server.run("KEYS", "*:copy:*") != []
+    assert own_redis_server.run("KEYS", "*:copy:*") == []
 
 
 def test_the_history_is_a_stream_that_others_find_by_the_table(own_redis_server: RedisServer) -> None:

@@ -10,8 +10,7 @@ from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.stores.base import Change, Phase, StoreReader, StoreWentBack
 from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
-from tablegate.gateway.stores.redis.removal import GONE_MS
-from tablegate.gateway.stores.redis.store import RedisReader, RedisStore, wipe
+from tablegate.gateway.stores.redis.store import GONE_MS, RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 

@@ -11,9 +11,8 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import Phase, StoreUnavailable, StoreWentBack
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
 from tablegate.gateway.stores.redis.layout import Keys
-from tablegate.gateway.stores.redis.removal import GONE_MS, Removal
 from tablegate.gateway.stores.redis.scripts import BURY
-from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore
+from tablegate.gateway.stores.redis.store import GONE_MS, STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, Removal
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
@@ -237,11 +236,11 @@ def test_what_redis_forgot_to_be_here_can_be_removed(own_redis_server: RedisServ
     for _ in range(2):
         apply_batches(store, 0, 2)
         store.set_status(b"up")
-        own_redis_server.run("DEL", keys.places)
+        own_redis_server.run("DEL", keys.partitions)
         with pytest.raises(StoreWentBack):
             store.set_status(b"up")
         assert store.store_ids() == {ID}
-        own_redis_server.run("DEL", keys.places)
+        own_redis_server.run("DEL", keys.partitions)
         assert store.drop_partition(ID, P0, limit=10**6)
         assert own_redis_server.run("KEYS", "*{1/0}*") == []
         store = RedisStore(own_redis_server.url(), "a")

@@ -19,7 +19,7 @@ from tablegate.gateway.query.errors import ShuttingDown
 from typer.testing import CliRunner
 
 from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
-from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.gateways_in_process.ratings import Fault, RatingsServer
 from tests.kit.table.filled import ROOT, catalogue_of, rating
 
 ROWS = 30
@@ -27,8 +27,8 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsDoor]:
-    with RatingsDoor() as door:
+def door() -> Iterator[RatingsServer]:
+    with RatingsServer() as door:
         door.put(range(ROWS))
         yield door
 
@@ -36,7 +36,7 @@ def door() -> Iterator[RatingsDoor]:
 class Command:
     """`tablegate subscribe ratings` in a process of its own, its lines read one by one."""
 
-    def __init__(self, door: RatingsDoor, *words: str) -> None:
+    def __init__(self, door: RatingsServer, *words: str) -> None:
         command = [
             sys.executable,
             "-m",
@@ -78,7 +78,7 @@ class Command:
         return self._process.wait(), complaints
 
 
-def test_each_event_is_a_line(door: RatingsDoor) -> None:
+def test_each_event_is_a_line(door: RatingsServer) -> None:
     command = Command(door, "--json")
     first, *rows, last = command.until("current")
     assert first["event"] == "reset"
@@ -96,7 +96,7 @@ def test_each_event_is_a_line(door: RatingsDoor) -> None:
     assert command.end() == (0, "")
 
 
-def test_it_ends_at_sigterm_and_when_nobody_reads(door: RatingsDoor) -> None:
+def test_it_ends_at_sigterm_and_when_nobody_reads(door: RatingsServer) -> None:
     command = Command(door)
     command.until("current")
     assert command.end(signal.SIGTERM) == (0, "")
@@ -107,7 +107,7 @@ def test_it_ends_at_sigterm_and_when_nobody_reads(door: RatingsDoor) -> None:
     assert command.end(None) == (0, "")
 
 
-def test_it_goes_on_where_its_file_says(door: RatingsDoor, tmp_path: Path) -> None:
+def test_it_goes_on_where_its_file_says(door: RatingsServer, tmp_path: Path) -> None:
     words = ("--resume", str(tmp_path / "token"), 'subscribe_options={"progress_interval": "0.1s"}')
     command = Command(door, *words)
     command.until("current")
@@ -120,7 +120,7 @@ def test_it_goes_on_where_its_file_says(door: RatingsDoor, tmp_path: Path) -> No
     command.end()
 
 
-def test_only_changes(door: RatingsDoor) -> None:
+def test_only_changes(door: RatingsServer) -> None:
     command = Command(door, "--changes-only")
     assert len(command.until("current")) == 1
     door.put([7])
@@ -137,13 +137,15 @@ def _run(*words: str) -> Result:
     [
         (["nothing"], 'this gateway has no table "nothing": it has ratings'),
         (["ratings", "movie=3"], 'SubscribeRatingsRequest has no field "movie"'),
-        (["ratings", "--resume", "TMP/junk"], "has no token of this gateway, table and fields: delete the file"),
-        (["ratings", "--resume", "TMP/binary"], "is no token file"),
+        (["ratings", "--resume", "TMP/junk"], "has no token for this gateway, table and fields: delete it"),
+        (["ratings", "--resume", "TMP/binary"], "is not a token file"),
         (["ratings", "--resume", "/proc/none/token"], '"/proc/none/token" cannot be used for --resume'),
         (["ratings", 'subscribe_options={"progress_interval": "-1s"}'], "INVALID_ARGUMENT (INVALID_FIELD)"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(door: RatingsDoor, tmp_path: Path, words: Sequence[str], sentence: str) -> None:
+def test_what_is_wrong_is_one_sentence(
+    door: RatingsServer, tmp_path: Path, words: Sequence[str], sentence: str
+) -> None:
     (tmp_path / "junk").write_text("1.junk\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     result = _run(*(word.replace("TMP", str(tmp_path)) for word in words), "--address", door.address)
@@ -207,9 +209,7 @@ def test_the_view_says_what_phase_it_is_in(view: LiveView, clock: Clock) -> None
     assert _lines(view)[0].rstrip() == "ratings  catching up, 1,234 rows so far"
     view.apply(_current(clock))
     clock.now_s = 2.0
-    assert _lines(view)[0].startswith(
-        "ratings  current, 2.0 s old  0.0 changes/s  the 20 of 1,234 rows that changed last"
-    )
+    assert _lines(view)[0].startswith("ratings  current, 2.0 s old  0.0 changes/s  latest 20 of 1,234 rows")
     view.apply(Disconnected("UNAVAILABLE", "", "failed to connect; last error: refused", 1.0))
     assert "reconnecting, 2.0 s old" in _lines(view, width=120)[0]
     assert _lines(view, width=120)[0].rstrip().endswith("UNAVAILABLE: refused")
@@ -249,7 +249,7 @@ def test_rows_that_changed_last_are_shown_in_order_and_marked(view: LiveView, cl
     assert _ids(_lines(view, height=9)) == [41, 42, 43, 44, 45]
 
 
-def test_a_stream_that_breaks_is_no_error(door: RatingsDoor) -> None:
+def test_a_stream_that_breaks_is_no_error(door: RatingsServer) -> None:
     door.faults.append(Fault(1, ShuttingDown()))
     command = Command(door)
     assert [event["event"] for event in command.until("disconnected")] == ["reset", "disconnected"]

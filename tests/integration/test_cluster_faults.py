@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.query.retry import HEARD_S
+from tablegate.gateway.query.forwarding import HEARD_S
 
 from tests.kit.gateway_processes.cells.changelog import CONTRACT, Cells, filled_cells
 from tests.kit.gateway_processes.cells.load import Load

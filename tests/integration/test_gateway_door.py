@@ -20,7 +20,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.health import Health, live_tables
 from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import REFLECTION_SERVICES, reflection_methods
@@ -425,7 +425,7 @@ def test_a_second_door_on_the_port_is_refused_unless_it_is_shared() -> None:
 
 def test_the_query_layer_knows_no_grpc() -> None:
     """Handlers take bytes and a call: importing them must not bring grpc in."""
-    code = "import sys, tablegate.gateway.query.plans; sys.exit('grpc' in sys.modules)"
+    code = "import sys, tablegate.gateway.query.service; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
     assert not [
         path

@@ -17,14 +17,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.http.protocols import web_protocols
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from typer.testing import CliRunner
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.programs.go_tools import go_tool
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, FilledTable, catalogue_of
@@ -63,7 +62,7 @@ def _door() -> HttpServer:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ThreadedDoor(_door) as door:
+    with ServerThread(_door) as door:
         yield f"127.0.0.1:{door.port}"
 
 

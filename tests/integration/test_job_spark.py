@@ -324,10 +324,10 @@ def test_checkpoint_is_claimed_once(spark: SparkSession, tmp_path: Path) -> None
     [
         ({"table": "other"}, 'belongs to table "other", not "ratings"; give each table its own'),
         ({"generation": 1}, "belongs to generation 1, the declaration says 2"),
-        ({"source_topic_ids": {"ratings": "x"}}, 'belongs to another life of source topic "ratings"'),
+        ({"source_topic_ids": {"ratings": "x"}}, 'belongs to source topic "ratings" as it was before'),
         ({"source_topic_ids": {}}, 'belongs to a table without the source topic "ratings"'),
         ({"source_topic_ids": {"ratings": "s", "b": "t"}}, 'belongs to a table with the source topic "b"'),
-        ({"changelog_topic_id": "x"}, "belongs to another life of the changelog topic"),
+        ({"changelog_topic_id": "x"}, "belongs to the changelog topic as it was before"),
     ],
 )
 def test_checkpoint_of_another_job(spark: SparkSession, tmp_path: Path, change: dict[str, Any], words: str) -> None:

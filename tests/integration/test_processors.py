@@ -293,7 +293,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("tablegate", "job_levels", "tests", "pandas", "fastavro"):
+        if name.partition(".")[0] in ("tablegate", "job_levels", "job_levels_rates", "tests", "pandas", "fastavro"):
             raise ImportError(f"{name} is not on this machine")
 
 
@@ -328,6 +328,21 @@ def test_workers_need_nothing_of_the_project(
     stream.write(record("a", 14, 0), record("a", 2, 1))
     stream.run(levels[0])
     assert [row["total"] for row in stream.emitted[0]] == [28, -3]
+
+
+def test_what_a_users_file_imports_from_beside_it_travels_with_it(
+    spark: SparkSession, tmp_path: Path, levels: tuple[Processor, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job_levels_rates").mkdir()
+    (tmp_path / "job_levels_rates" / "__init__.py").write_text("from job_levels_rates.of_gold import RATE\n")
+    (tmp_path / "job_levels_rates" / "of_gold.py").write_text("class Rate:\n    factor = 5\n\n\nRATE = Rate()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rates, module = importlib.import_module("job_levels_rates"), sys.modules["job_levels"]
+    monkeypatch.setattr(module, "points_of", lambda amount, _: amount * rates.RATE.factor)
+    stream = Stream(spark, tmp_path)
+    stream.write(record("a", 14, 0))
+    stream.run(levels[0])
+    assert [row["total"] for row in stream.emitted[0]] == [70]
 
 
 def test_an_error_in_a_users_file(spark: SparkSession, tmp_path: Path, levels: tuple[Processor, Path]) -> None:

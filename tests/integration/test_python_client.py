@@ -27,7 +27,7 @@ from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_le
 from tests.kit.gateway_processes.changelog import RatingsChangelog
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.gateways_in_process.client_copies import Copy, for_asyncio, for_threads, request, stub_method
-from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.gateways_in_process.ratings import Fault, RatingsServer
 from tests.kit.programs.kafka import new_topic
 
 Copying = Callable[..., AbstractContextManager[Copy]]
@@ -36,8 +36,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsDoor]:
-    with RatingsDoor() as door:
+def door() -> Iterator[RatingsServer]:
+    with RatingsServer() as door:
         yield door
 
 
@@ -47,12 +47,12 @@ def copying(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def channel(door: RatingsDoor) -> Iterator[grpc.Channel]:
+def channel(door: RatingsServer) -> Iterator[grpc.Channel]:
     with open_channel(door.address) as channel:
         yield channel
 
 
-def test_a_live_table_follows(door: RatingsDoor, copying: Copying) -> None:
+def test_a_live_table_follows(door: RatingsServer, copying: Copying) -> None:
     door.put(range(700))
     told: dict[int, Any] = {}
     with copying(door.address, request(), told.__setitem__) as copy:
@@ -70,7 +70,7 @@ def test_a_live_table_follows(door: RatingsDoor, copying: Copying) -> None:
     assert copy.counts() == door.counts
 
 
-def test_a_closed_table_is_not_waited_for(door: RatingsDoor, channel: grpc.Channel) -> None:
+def test_a_closed_table_is_not_waited_for(door: RatingsServer, channel: grpc.Channel) -> None:
     with LiveTable(stub_method(channel), request()) as table:
         table.wait_current(WAIT_S)
     with pytest.raises(RuntimeError, match="closed"):
@@ -86,7 +86,7 @@ def test_a_closed_table_is_not_waited_for(door: RatingsDoor, channel: grpc.Chann
     asyncio.run(wait())
 
 
-def test_a_live_table_of_one_key(door: RatingsDoor, copying: Copying) -> None:
+def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:
     door.put(range(10))
     with copying(door.address, request(movie_id=7)) as copy:
         copy.wait(WAIT_S)
@@ -109,7 +109,7 @@ def test_a_live_table_of_one_key(door: RatingsDoor, copying: Copying) -> None:
     ids=lambda fault: f"{type(fault.error).__name__}-{fault.after}",
 )
 def test_a_live_table_outlives_its_streams(
-    door: RatingsDoor, copying: Copying, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    door: RatingsServer, copying: Copying, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriber, "SILENCE_MIN_S", 0.5)
     door.put(range(3_000))
@@ -122,7 +122,7 @@ def test_a_live_table_outlives_its_streams(
         assert door.streams >= 3
 
 
-def test_a_live_table_outlives_the_gateway(door: RatingsDoor, copying: Copying) -> None:
+def test_a_live_table_outlives_the_gateway(door: RatingsServer, copying: Copying) -> None:
     door.put(range(1_000))
     with copying(door.address, request()) as copy:
         copy.wait(WAIT_S)
@@ -136,7 +136,7 @@ def test_a_live_table_outlives_the_gateway(door: RatingsDoor, copying: Copying) 
             soon(lambda: copy.table.is_current and copy.counts() == door.counts, "it goes on", WAIT_S)
 
 
-def test_a_new_generation_never_shows_half(door: RatingsDoor, copying: Copying) -> None:
+def test_a_new_generation_never_shows_half(door: RatingsServer, copying: Copying) -> None:
     door.put(range(2_000))
     sizes: set[int] = set()
     with copying(door.address, request()) as copy:
@@ -147,7 +147,7 @@ def test_a_new_generation_never_shows_half(door: RatingsDoor, copying: Copying) 
         assert sizes <= {2_000, 1_001}
 
 
-def test_what_the_gateway_refuses_is_raised(door: RatingsDoor, copying: Copying) -> None:
+def test_what_the_gateway_refuses_is_raised(door: RatingsServer, copying: Copying) -> None:
     wrong = {"subscribe_options": {"progress_interval": {"seconds": -1}}}
     with copying(door.address, request(**wrong)) as copy:
         with pytest.raises(SubscribeError, match="progress_interval") as caught:
@@ -167,7 +167,7 @@ def _says(copy: Copy, words: str) -> bool:
     return words in str(caught.value)
 
 
-def test_a_callback_that_fails_ends_the_copy(door: RatingsDoor, copying: Copying) -> None:
+def test_a_callback_that_fails_ends_the_copy(door: RatingsServer, copying: Copying) -> None:
     door.put(range(10))
 
     def fail(key: int, row: Any) -> None:
@@ -186,7 +186,7 @@ def _failed(copy: Copy) -> bool:
     return False
 
 
-def test_a_table_closes_itself_in_its_callback(door: RatingsDoor, channel: grpc.Channel) -> None:
+def test_a_table_closes_itself_in_its_callback(door: RatingsServer, channel: grpc.Channel) -> None:
     door.put(range(3))
     seen: list[int] = []
     ready = threading.Event()
@@ -203,7 +203,7 @@ def test_a_table_closes_itself_in_its_callback(door: RatingsDoor, channel: grpc.
 
 
 @pytest.mark.parametrize("copying", [for_threads, for_asyncio])
-def test_streams_that_a_server_cancels_or_ends_are_opened_again(door: RatingsDoor, copying: Copying) -> None:
+def test_streams_that_a_server_cancels_or_ends_are_opened_again(door: RatingsServer, copying: Copying) -> None:
     """By a server that does what a gateway does not, and proxies do."""
     door.put(range(20))
     with open_channel(door.address) as behind:

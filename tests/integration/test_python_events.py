@@ -36,7 +36,7 @@ from tablegate.client import (
 )
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.client_copies import request, stub_method
-from tests.kit.gateways_in_process.ratings import Fault, RatingsDoor
+from tests.kit.gateways_in_process.ratings import Fault, RatingsServer
 from tests.kit.table.filled import RATINGS, ROOT
 
 OFTEN = {"progress_interval": {"nanos": 100_000_000}}
@@ -44,13 +44,13 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def door() -> Iterator[RatingsDoor]:
-    with RatingsDoor() as door:
+def door() -> Iterator[RatingsServer]:
+    with RatingsServer() as door:
         yield door
 
 
 @pytest.fixture
-def channel(door: RatingsDoor) -> Iterator[grpc.Channel]:
+def channel(door: RatingsServer) -> Iterator[grpc.Channel]:
     with open_channel(door.address) as channel:
         yield channel
 
@@ -69,7 +69,7 @@ def _is_current(event: Any) -> bool:
     return isinstance(event, Current)
 
 
-def test_events_come_in_order(door: RatingsDoor, channel: grpc.Channel) -> None:
+def test_events_come_in_order(door: RatingsServer, channel: grpc.Channel) -> None:
     door.put(range(5))
     with subscribe(stub_method(channel), request()) as events:
         first = _through(events, _is_current)
@@ -109,7 +109,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_kept_copy_is_right_wherever_its_process_ended(door: RatingsDoor, kind: str) -> None:
+def test_a_kept_copy_is_right_wherever_its_process_ended(door: RatingsServer, kind: str) -> None:
     choice = random.Random(kind)
     kept = Kept()
 
@@ -143,7 +143,7 @@ def test_a_kept_copy_is_right_wherever_its_process_ended(door: RatingsDoor, kind
         process(10_000)
 
 
-def test_a_token_is_stored_once_all_before_it_was_taken(door: RatingsDoor, channel: grpc.Channel) -> None:
+def test_a_token_is_stored_once_all_before_it_was_taken(door: RatingsServer, channel: grpc.Channel) -> None:
     door.put(range(5))
     tokens = TokenMemory()
     with subscribe(stub_method(channel), request(subscribe_options=OFTEN), token_store=tokens) as events:
@@ -154,7 +154,7 @@ def test_a_token_is_stored_once_all_before_it_was_taken(door: RatingsDoor, chann
     assert tokens.load() == before != ""
 
 
-def test_a_stored_token_goes_on(door: RatingsDoor, channel: grpc.Channel, tmp_path: Path) -> None:
+def test_a_stored_token_goes_on(door: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
     door.put(range(5))
     for movie_ids in (range(5), [3], [8, 9]):
         door.put(movie_ids)
@@ -165,7 +165,7 @@ def test_a_stored_token_goes_on(door: RatingsDoor, channel: grpc.Channel, tmp_pa
             next(events)  # so what was told before is taken, and this is not
 
 
-def test_a_refused_token_is_told_or_begins_anew(door: RatingsDoor, channel: grpc.Channel, tmp_path: Path) -> None:
+def test_a_refused_token_is_told_or_begins_anew(door: RatingsServer, channel: grpc.Channel, tmp_path: Path) -> None:
     door.put(range(5))
     path, asked = tmp_path / "token", request(subscribe_options=OFTEN)
     path.write_text("1.junk\n")
@@ -183,7 +183,7 @@ def test_a_refused_token_is_told_or_begins_anew(door: RatingsDoor, channel: grpc
     assert path.read_text() != "1.junk\n"
 
 
-def test_closing_ends_a_wait_of_another_thread(door: RatingsDoor, channel: grpc.Channel) -> None:
+def test_closing_ends_a_wait_of_another_thread(door: RatingsServer, channel: grpc.Channel) -> None:
     events = subscribe(stub_method(channel), request())
     taken: list[Any] = []
     thread = threading.Thread(target=lambda: taken.extend(events))
@@ -194,7 +194,7 @@ def test_closing_ends_a_wait_of_another_thread(door: RatingsDoor, channel: grpc.
     assert not any(isinstance(event, Disconnected) for event in taken)
 
 
-def test_unary_calls_are_tried_again_and_have_deadlines(door: RatingsDoor) -> None:
+def test_unary_calls_are_tried_again_and_have_deadlines(door: RatingsServer) -> None:
     door.put([7])
     busy = [Fault(0, ShuttingDown()), Fault(0, PartitionUnavailable("ratings", 1, "it is restored"))]
     with open_channel(door.address, deadline_s=9) as channel:
@@ -248,7 +248,7 @@ asyncio.run(ask())
 """
 
 
-def test_a_program_with_generated_code(door: RatingsDoor, tmp_path: Path) -> None:
+def test_a_program_with_generated_code(door: RatingsServer, tmp_path: Path) -> None:
     door.put(range(10))
     includes = [f"-I{ROOT / 'proto'}", f"-I{ROOT / 'proto' / 'googleapis'}", f"-I{CONTRACTS}"]
     includes.append(f"-I{Path(protoc.__file__).parent / '_proto'}")

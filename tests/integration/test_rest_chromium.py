@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.programs.chromium import PROGRAM, Chromium
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed")]
@@ -18,7 +18,7 @@ COUNT_REQUESTS = """
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Chromium]:
-    with RestDoor(WatchOn='get: "/watched"') as door, Chromium() as browser:
+    with RestServer(WatchOn='get: "/watched"') as door, Chromium() as browser:
         browser.open(f"http://127.0.0.1:{door.port}/docs")
         browser.wait_for("document.querySelector('.opblock')")
         browser.run(COUNT_REQUESTS)

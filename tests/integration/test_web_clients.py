@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 from grpc_tools import protoc
 from tablegate.examples import CONTRACTS
 
-from tests.kit.gateways_in_process.web import WebDoor
+from tests.kit.gateways_in_process.web import WebServer
 from tests.kit.programs.chromium import PROGRAM, Chromium
 from tests.kit.table.filled import RATINGS, ROOT
 
@@ -118,7 +118,7 @@ def _site(directory: Path) -> Iterator[int]:
 
 @pytest.mark.tools
 def test_a_client_in_node(built: Path) -> None:
-    with WebDoor() as door:
+    with WebServer() as door:
         told = json.loads(_run("node", "node_client.js", f"http://127.0.0.1:{door.port}", cwd=built))
     assert len(told) == 6
     assert told == dict.fromkeys(told, TOLD)
@@ -130,7 +130,7 @@ def test_a_page_of_another_origin(built: Path) -> None:
         pytest.skip("pages need Chromium")
     with Chromium() as browser, _site(built / "site") as port:
         allowed, other = f"http://127.0.0.1:{port}", f"http://localhost:{port}"
-        with WebDoor(origins=(allowed,)) as door:
+        with WebServer(origins=(allowed,)) as door:
             address = json.dumps(f"http://127.0.0.1:{door.port}")
             told = {}
             for page in (allowed, other):

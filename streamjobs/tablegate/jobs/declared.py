@@ -1,4 +1,4 @@
-"""Where a declaration stands, and what is said of a wrong one."""
+"""Where a declaration stands in its file, and the error of a wrong one."""
 
 import sys
 from dataclasses import dataclass

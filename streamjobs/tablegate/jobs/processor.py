@@ -1,4 +1,4 @@
-"""What users write where SQL aggregates cannot say it: Python that sees the records of a key one after the other.
+"""Processors: what users write where SQL aggregates do not suffice. Python gets the records of a key in their order.
 
     class Points(Processor):
         state = "points BIGINT"
@@ -35,7 +35,7 @@ Emitted = Iterable[Mapping[str, object]] | None
 
 
 class ProcessorError(Exception):
-    """What stops a processor. Raise it in one to say why: its text is shown, that of other exceptions is not."""
+    """What stops a processor. Raise it to give the reason: of other exceptions the text is not shown."""
 
 
 class UnknownField(ProcessorError, AttributeError):
@@ -93,7 +93,7 @@ class State:
 
 
 class Processor:
-    """Python over the records of each key; micro-batches only, as Real-time Mode takes no Python.
+    """Python over the records of each key; micro-batches only, as Real-time Mode runs no Python.
 
     `state` and `emits` are columns in Spark SQL's DDL. `state`: what is kept of one key. A new key starts with zeros,
     empty text, lists and maps; TIMESTAMP, DATE and STRUCT, which have no zero, with None. It is kept for ever: let it

@@ -149,7 +149,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A topic that is read whole in each batch, and looked up for each record of the other sides as it comes.
+    """A topic that is read from its start in each batch, and joined to each record of the other sides.
 
     `key`: expression of this topic's own key. `on`: the key function, an expression over the other side's record.
     A change of this topic shows in a row with the row's next input. Micro-batches only; for topics that fit in memory.
@@ -240,10 +240,11 @@ class Table:
     name: `count(actions)`, `prospects.name`. With a `processor`, `columns` are expressions over what it emits. A row
     that does not meet `having` is deleted.
 
-    `trigger_s` (Real-time Mode) is the length of a batch: how often progress is kept and told, what Kafka Streams calls
-    `commit.interval.ms`; rows come at once all the same. `emit_interval_s` (micro-batches) is how often rows come: at
-    most one change of a key in that time, what Kafka Streams' record cache does; 0 is as often as can be.
-    `generation` is raised when logic or input changes: the table is then built anew, in a changelog of its own.
+    `trigger_s` (Real-time Mode) is the length of a batch: how often progress is saved and published, what Kafka
+    Streams calls `commit.interval.ms`; rows come at once all the same. `emit_interval_s` (micro-batches) is how often
+    rows come: at most one change of a key in that time, what Kafka Streams' record cache does; 0 is as often as
+    possible. `generation` is raised when logic or input changes: then the table is built anew, in a changelog of its
+    own.
     """
 
     name: str
@@ -291,7 +292,7 @@ class Table:
         return self.processor is None and len(sources) == 1 and sources[0].keyed
 
     def why_not_realtime(self) -> str | None:
-        """Return what in the declaration needs micro-batches; None where Real-time Mode takes all of it."""
+        """Return what in the declaration needs micro-batches; None where Real-time Mode supports all of it."""
         if self.processor is not None:
             return "a processor"
         for name, side in self.all_sides.items():

@@ -1,4 +1,4 @@
-"""The Python values that columns of Spark SQL's types take.
+"""The Python values of Spark SQL's types, and the DDL that declares them (`parse_columns`).
 
 A value is of exactly one Python type, so that nothing is rounded, cut or turned into null on its way: BOOLEAN bool;
 TINYINT, SMALLINT, INT, BIGINT int; FLOAT, DOUBLE float; DECIMAL(p, s) Decimal; STRING str; BINARY bytes; TIMESTAMP
@@ -18,7 +18,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Misfit(Exception):
-    """A value that its column does not take; the message says what it is and what the column takes."""
+    """A value that does not fit its column; the message says what it is and what the column needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.query.call import StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
-from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import StoreReader
 
 from tests.kit.store.memory import MemoryStore

@@ -141,7 +141,7 @@ class Copy:
     def check(self, world: World) -> None:
         """Fail unless the copy is what its cursor says."""
         for number, partition in enumerate(self.selection.partitions):
-            mark = self.cursor.marks.get(partition)
+            mark = self.cursor.change_positions.get(partition)
             assert number <= self.cursor.filling or mark is None
             wanted = {} if mark is None else world.shown(self.selection, partition, mark)
             if number == self.cursor.filling:

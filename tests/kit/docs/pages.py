@@ -1,13 +1,15 @@
 """The Markdown pages of this repository: which there are, their headings, links and code blocks."""
 
+import functools
+import os
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
+MADE = ("node_modules", "target", "gen", "dist", "build", "site", "bench-results")  # folders that tools make
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+)(?P<info>.*)$")
 _HEADING = re.compile(r"^(#{1,6}) +(.*?) *#*$")
@@ -27,14 +29,11 @@ class Block:
 
 def pages() -> list[Path]:
     """Return every Markdown page that belongs to the project, the starter project's too."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [ROOT / name for name in sorted(listed.stdout.splitlines()) if (ROOT / name).is_file()]
+    found: list[Path] = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in MADE]
+        found += [Path(folder) / name for name in files if name.endswith(".md")]
+    return sorted(found)
 
 
 def blocks(page: Path) -> list[Block]:
@@ -79,6 +78,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
             yield number, match[1]
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return what links to places within a page may name, as GitHub and mkdocs make it of headings."""
     found: set[str] = set()

@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import json
 import re
 import sys
@@ -47,6 +48,7 @@ def split(identifier: str) -> list[str]:
     return [word.lower() for word in _PART.findall(identifier)]
 
 
+@functools.cache
 def offenders() -> list[Found]:
     """Return each definition with a retired word, in the order of files and lines."""
     words, allowed = retired()

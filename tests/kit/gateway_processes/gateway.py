@@ -202,7 +202,7 @@ class MonotoneReader:
     """Asks for one movie after another while the block runs, and notes each answer that went back.
 
     `violations`: counts that went down, and rows that were there and then were not. `answers`: rows that were given.
-    `unavailable`: calls that the gateway did not take.
+    `unavailable`: calls that the gateway refused.
     """
 
     def __init__(self, gateway: GatewayProcess, movies: Sequence[int]) -> None:

@@ -35,7 +35,7 @@ SYMBOLS = ("stock-1", "stock-2", "stock-3")
 class OwnWrites:
     """A broker, the job of an example table and a gateway, all of its own. `get_path` is the table's Get.
 
-    `refused`: answers that said NOT_CAUGHT_UP. One thread.
+    `refused`: answers of NOT_CAUGHT_UP. One thread.
     """
 
     def __init__(self, directory: Path, table: str, mode: Mode, get_path: str) -> None:
@@ -80,7 +80,7 @@ class OwnWrites:
         self._running.close()
 
     def write(self, event: Event) -> Message:
-        """Write one record; return what Kafka said of it, which is its partition and offset."""
+        """Write one record; return its partition and offset, as Kafka acknowledged it."""
         reports: list[tuple[KafkaError | None, Message]] = []
         self._producer.produce(
             event.topic,
@@ -109,7 +109,7 @@ class OwnWrites:
             assert self._job.process.poll() is None, f"the job has ended: {self._job.errors()}"
 
     def marked_positions(self) -> int:
-        """Return at how many positions of its source the job has told its progress."""
+        """Return at how many positions of its source the job has written markers."""
         records = consume(self.bootstrap, changelog_name(self._table.name, self._table.generation))
         markers = [ProgressMarker.FromString(record.value or b"") for record in records if record.key == b""]
         return len({tuple(sorted(marker.sources[0].next_offsets.items())) for marker in markers})

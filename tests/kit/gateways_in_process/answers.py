@@ -7,7 +7,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
-from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.table.filled import SIGNER
 
 ROWS = 300
@@ -33,7 +33,7 @@ def failure(error: Any) -> tuple[Any, str, list[Any]]:
     return error.code(), info.reason, list(status.details)
 
 
-def refused(doors: ClusterDoors, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
+def refused(doors: GrpcCluster, gateway_id: str, method: str, **more: Any) -> tuple[Any, str, list[Any]]:
     with pytest.raises(grpc.RpcError) as raised:
         doors.ask(gateway_id, method, **more)
     return failure(raised.value)

@@ -1,4 +1,4 @@
-"""Gateways of one cluster: real doors over memory stores, in a thread's event loop, which ask each other by gRPC.
+"""Gateways of one cluster: real servers over memory stores, in a thread's event loop, which ask each other by gRPC.
 
 What the replicators would announce is written by hand. Beside them one gateway that stands alone has every partition:
 what it answers is right.
@@ -15,19 +15,18 @@ from typing import Any, NamedTuple, Self
 
 import grpc
 from google.protobuf.message import Message
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
-from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.query.call import Call, Methods, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods, wall_clock_ms
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.services.health import Health
 from tablegate.gateway.server.services.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
@@ -40,11 +39,11 @@ from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, catalogue_of, r
 
 ALONE = ""
 
-Held = Mapping[str, Collection[int]]
+Placement = Mapping[str, Collection[int]]
 """From a gateway's id to the partitions that it has."""
 
-EACH_ON_TWO: Held = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
-EACH_ON_ONE: Held = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
+EACH_ON_TWO: Placement = {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]}
+EACH_ON_ONE: Placement = {"a": [0, 1], "b": [2, 3], "c": [4, 5]}
 
 
 class Called(NamedTuple):
@@ -99,21 +98,21 @@ class ClusterGateway:
         self._signer = signer
         self._tls = tls
         self._loop = loop
-        self._bell = Notifier()
-        self._door: HttpServer | None = None
+        self._notifier = Notifier()
+        self._server: HttpServer | None = None
 
     @property
     def is_up(self) -> bool:
         """Return whether it listens."""
-        return self._door is not None
+        return self._server is not None
 
     def start(self) -> None:
         """Listen: on the port of before, if there was one."""
 
         async def start() -> None:
-            self._door = self._made()
-            await self._door.start()
-            self.port = self._door.port
+            self._server = self._made()
+            await self._server.start()
+            self.port = self._server.port
 
         asyncio.run_coroutine_threadsafe(start(), self._loop).result()
 
@@ -121,10 +120,10 @@ class ClusterGateway:
         """End calls, and listen no more."""
 
         async def stop() -> None:
-            assert self._door is not None
-            await self._door.stop(0)
+            assert self._server is not None
+            await self._server.stop(0)
             await self.router.forwarder.close()
-            self._door = None
+            self._server = None
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
 
@@ -133,7 +132,7 @@ class ClusterGateway:
 
         async def run() -> None:
             work()
-            self._bell.notify()
+            self._notifier.notify()
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
@@ -142,10 +141,10 @@ class ClusterGateway:
         mine = [row for row in rows if self.table.partition_of(row) in self.held]
         self.do(lambda: self.table.put(mine))
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Look at what the replicator has left in the store, as a worker does; nothing of it rings there."""
         with suppress(StoreUnavailable), self.store.snapshot() as snapshot:
-            self.router.look(snapshot, self.catalogue.tables)
+            self.router.refresh(snapshot, self.catalogue.tables)
 
     def hold(self, partitions: Iterable[int], phase: Phase = Phase.LIVE) -> None:
         """Have these partitions, and no others."""
@@ -164,7 +163,7 @@ class ClusterGateway:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
         forwarder = GrpcForwarder(ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials)
         self.router = Router(Directory(), forwarder)
-        parts = self.catalogue, self.store, self._signer, self._bell
+        parts = self.catalogue, self.store, self._signer, self._notifier
         methods = {
             **query_methods(*parts, ends=self.ends, router=self.router),
             **metadata_methods(*parts, ends=self.ends, router=self.router),
@@ -187,15 +186,15 @@ class ClusterGateway:
         }
 
 
-class ClusterDoors(AbstractContextManager["ClusterDoors"]):
+class GrpcCluster(AbstractContextManager["GrpcCluster"]):
     """Gateways by id, those of `held`; `whole` stands alone and has everything. One at a time in a process.
 
-    Doors share a buffer, so they need to be in one thread; their clients are in others.
+    Servers share a buffer, so they need to be in one thread; their clients are in others.
     """
 
     def __init__(
         self,
-        held: Held,
+        held: Placement,
         *,
         contract: Path = RATINGS,
         table: str = "ratings",
@@ -247,10 +246,10 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
         """Let all gateways know of each other, as they are now."""
         status = GetStatusResponse()
         for gateway in self.gateways.values():
-            told = status.gateways.add(alive=gateway.gateway_id not in dead)
-            told.record.gateway_id = gateway.gateway_id
-            told.record.endpoint = f"127.0.0.1:{gateway.port}"
-            serving = told.record.tables.add(table=gateway.table.table.name).serving
+            announced = status.gateways.add(alive=gateway.gateway_id not in dead)
+            announced.record.gateway_id = gateway.gateway_id
+            announced.record.endpoint = f"127.0.0.1:{gateway.port}"
+            serving = announced.record.tables.add(table=gateway.table.table.name).serving
             serving.generation = gateway.table.generation
             for partition in sorted(gateway.held):
                 serving.partitions.append(partition)
@@ -258,15 +257,15 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
                 serving.next_offsets.append(0)
         for gateway in self.gateways.values():
             status.gateway_id = gateway.gateway_id
-            self.tell(gateway, status.SerializeToString())
+            self.announce_to(gateway, status.SerializeToString())
 
     @staticmethod
-    def tell(gateway: ClusterGateway, status: bytes) -> None:
+    def announce_to(gateway: ClusterGateway, status: bytes) -> None:
         """Give a gateway its replicator's status."""
         gateway.status = status
         gateway.table.store.set_status(status)
         if gateway.is_up:
-            gateway.do(gateway.look)
+            gateway.do(gateway.refresh)
 
     def calls(self) -> list[str]:
         """Return which gateways were called by others, once for each call; and forget it."""
@@ -275,7 +274,7 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
             gateway.calls.clear()
         return called
 
-    def spread(self, held: Held) -> None:
+    def place(self, held: Placement) -> None:
         """Have partitions elsewhere from now on; their rows are to be put anew."""
         for gateway_id, partitions in held.items():
             self.gateways[gateway_id].hold(partitions)
@@ -352,8 +351,8 @@ class ClusterDoors(AbstractContextManager["ClusterDoors"]):
         return channel
 
 
-def movie_of(doors: ClusterDoors, partition: int, *, first: int = 0) -> int:
+def movie_of(cluster: GrpcCluster, partition: int, *, first: int = 0) -> int:
     """Return the first movie, of those from `first` on, whose row is of a partition."""
     return next(
-        number for number in itertools.count(first) if doors.whole.table.partition_of(rating(number)) == partition
+        number for number in itertools.count(first) if cluster.whole.table.partition_of(rating(number)) == partition
     )

@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
-from tablegate.gateway.cluster.forwarding import Forwarder, PeerFailed
+from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
 from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
@@ -31,10 +31,10 @@ from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, FilledTable, LocalCall, catalogue_of, now_ms
 
 SERVICE = "/examples.ratings.v1.RatingsService"
-Held = Mapping[int, Collection[int]]
+Placement = Mapping[int, Collection[int]]
 """From a gateway's number to the partitions that it holds."""
 
-SAFE: Held = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
+SAFE: Placement = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
 
 
 async def next_of(messages: Any) -> bytes | None:
@@ -48,19 +48,19 @@ async def next_of(messages: Any) -> bytes | None:
 class Local(Forwarder):
     """Asks gateways of this process, each message by itself: nothing is read ahead."""
 
-    def __init__(self, marks: ForwardTokenSigner, gateways: Mapping[str, "LocalGateway"]) -> None:
-        super().__init__(marks.sign)
-        self._marks = marks
+    def __init__(self, forward_tokens: ForwardTokenSigner, gateways: Mapping[str, "LocalGateway"]) -> None:
+        super().__init__(forward_tokens.sign)
+        self._forward_tokens = forward_tokens
         self._gateways = gateways
 
     @override
     async def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         gateway = self._gateways[peer.gateway_id]
         if gateway.is_down:
             raise PeerFailed(status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection refused"))
-        call = LocalCall(time_left_s, forwarded=self._marks.sign(mark))
+        call = LocalCall(time_left_s, forwarded=self._forward_tokens.sign(token))
         async with aclosing(gateway.answers(path, data, call)) as messages:
             while True:
                 try:
@@ -98,9 +98,9 @@ class LocalGateway:
         """Begin with an empty store."""
         self.store = MemoryStore(history_changes_max=self._cluster.history_changes_max)
         self._publish(life_id)
-        marks = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
+        forward_tokens = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
         self.answered = BreakingStore(self.store)
-        self.router = Router(self.directory, Local(marks, self._cluster.gateways))
+        self.router = Router(self.directory, Local(forward_tokens, self._cluster.gateways))
         self.methods = query_methods(
             self._cluster.catalogue, self.answered, SIGNER, self.bell, router=self.router, now_ms=self._cluster.now_ms
         )
@@ -109,7 +109,7 @@ class LocalGateway:
         """Take in what the replicator says, as far as it can be read."""
         self.store.set_status(status)
         with suppress(StoreUnavailable), self.answered.snapshot() as snapshot:
-            self.router.look(snapshot, self._cluster.catalogue.tables)
+            self.router.refresh(snapshot, self._cluster.catalogue.tables)
         self.bell.notify()
 
     def switch(self, partitions: Collection[int]) -> None:
@@ -218,7 +218,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        held: Held,
+        held: Placement,
         *,
         path: Path = RATINGS,
         table: str = "ratings",

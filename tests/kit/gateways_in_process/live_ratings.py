@@ -5,13 +5,13 @@ from typing import Self
 
 from typing_extensions import override
 
-from tests.kit.gateways_in_process.ratings import RatingsDoor
+from tests.kit.gateways_in_process.ratings import RatingsServer
 
 DRAIN_S = 5
 PIECE_BYTES = 64 * 1024
 
 
-class LiveRatings(RatingsDoor):
+class LiveRatings(RatingsServer):
     """100 movies at first. Clients reach the door through a relay: so a connection can be cut under them."""
 
     def __init__(self) -> None:

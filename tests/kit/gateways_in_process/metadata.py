@@ -12,7 +12,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, TableMetadata
 
-from tests.kit.gateways_in_process.cluster import ALONE, ClusterDoors
+from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster
 
 SERVICE = "/tablegate.v1.GatewayService"
 RATINGS_SERVICE = "examples.ratings.v1.RatingsService"
@@ -61,7 +61,7 @@ class Asked:
         return answer
 
 
-def at(doors: ClusterDoors, gateway_id: str) -> Asked:
+def at(doors: GrpcCluster, gateway_id: str) -> Asked:
     """Return the service of a gateway of the cluster, or of the one that stands alone."""
     return Asked((doors.whole if gateway_id == ALONE else doors[gateway_id]).port)
 

@@ -1,4 +1,4 @@
-"""The ratings table behind a door in this process, which is changed, stopped and started again, with planted faults."""
+"""The ratings table behind a server in this process: it is changed, stopped and started again, with planted faults."""
 
 import asyncio
 from collections import deque
@@ -10,10 +10,10 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -31,7 +31,7 @@ class Fault:
     error: QueryError | None = None
 
 
-class RatingsDoor:
+class RatingsServer:
     """`counts` is what the table holds: movie → count. `faults` befall one call each, in turn.
 
     `streams`: how many came. `left_s` are the seconds that each Get had left when it came.
@@ -46,7 +46,7 @@ class RatingsDoor:
         self._store = MemoryStore(history_changes_max=history_changes_max)
         self._table = ratings_table(self._store)
         self._version = 0
-        self._served: ThreadedDoor | None = None
+        self._served: ServerThread | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,7 +63,7 @@ class RatingsDoor:
 
     def start(self) -> None:
         """Listen: on the port of before, if there was one."""
-        self._served = ThreadedDoor(self._made)
+        self._served = ServerThread(self._made)
         self._served.__enter__()
         self.port = self._served.port
 
@@ -124,8 +124,8 @@ class RatingsDoor:
         self._loop, self._bell = asyncio.get_running_loop(), Notifier()
         catalogue = catalogue_of()
         methods = {**query_methods(catalogue, self._store, SIGNER, self._bell), **reflection_methods(catalogue)}
-        self._door = HttpServer({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
-        return self._door
+        self._server = HttpServer({**methods, **self._faulty(methods)}, f"127.0.0.1:{self.port}")
+        return self._server
 
     def _faulty(self, methods: Methods) -> Methods:
         subscribe, get = methods[SUBSCRIBE], methods[GET]

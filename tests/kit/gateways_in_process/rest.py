@@ -1,11 +1,11 @@
-"""The door in this process with REST and the pages, over 100 movies and over things that are sent back as they came."""
+"""The server in this process, with REST and the pages: over 100 movies, and over things that it sends back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf import descriptor_pool
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.http.rest.pages import Pages
+from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
@@ -13,9 +13,9 @@ from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 from tests.kit.table.things import SERVICE, thing_routes
@@ -23,7 +23,7 @@ from tests.kit.table.things import SERVICE, thing_routes
 YEAR_10000 = b"Z\x07\x08\x80\x83\xd1\xff\xaf\x07"  # a start time that JSON has no text for
 
 
-class RestDoor(ThreadedDoor):
+class RestServer(ServerThread):
     """As said above. `rules`: of the things' service.
 
     What is found is the thing that was asked for. `ended`: how many streams without end were left by their clients.

@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from tests.kit.call.subscribing import METHOD, Copy, Stream, TableWriter, options
-from tests.kit.gateways_in_process.cluster_without_network import Held, LocalCluster
+from tests.kit.gateways_in_process.cluster_without_network import LocalCluster, Placement
 from tests.kit.table.filled import LocalCall
 
 QUICK = {"progress_interval": {"nanos": 20_000_000}}
@@ -51,7 +51,7 @@ async def apply_all(stream: Stream, one: Copy) -> None:
         one.take(await stream.next())
 
 
-def filled(held: Held, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
+def filled(held: Placement, rows: int = 300, **more: Any) -> tuple[LocalCluster, Writer]:
     cluster = LocalCluster(held, **more)
     writer = Writer(cluster)
     writer.put(*range(rows))

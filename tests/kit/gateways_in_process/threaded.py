@@ -1,4 +1,4 @@
-"""A door in this process, in a thread of its own, so that clients of any kind can block."""
+"""A server in this process, in a thread of its own, so that clients of any kind can block."""
 
 import asyncio
 import threading
@@ -11,8 +11,8 @@ from tablegate.gateway.http.server import HttpServer
 START_TIMEOUT_S = 30
 
 
-class ThreadedDoor:
-    """The door that `make` makes, in its thread's event loop."""
+class ServerThread:
+    """The server that `make` makes, in its thread's event loop."""
 
     def __init__(self, make: Callable[[], HttpServer]) -> None:
         self.port = 0
@@ -41,8 +41,8 @@ class ThreadedDoor:
     async def _serve(self) -> None:
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
         self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
-        door = self._make()
-        await door.start()
-        self._started.set_result(door.port)
+        server = self._make()
+        await server.start()
+        self._started.set_result(server.port)
         await stopped.wait()
-        await door.stop(0)
+        await server.stop(0)

@@ -1,4 +1,4 @@
-"""The door in this process, with every protocol of the web, and clients that speak plain HTTP to it."""
+"""The server in this process, with every protocol of the web, and clients that speak plain HTTP to it."""
 
 import asyncio
 import http.client
@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pool
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.http.protocols import web_protocols
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.health import Health, live_tables
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -36,8 +35,8 @@ def codec() -> JsonCodec:
     return JsonCodec([catalogue_of().pool, descriptor_pool.Default()])
 
 
-class WebDoor(ThreadedDoor):
-    """A door over 100 movies, with the protocols of the web, and `more` methods."""
+class WebServer(ServerThread):
+    """A server over 100 movies, with the protocols of the web, and `more` methods."""
 
     def __init__(self, more: Methods | None = None, *, origins: tuple[str, ...] = ()) -> None:
         super().__init__(self._made)
@@ -122,8 +121,8 @@ class Answer:
 class WebClient:
     """Speaks plain HTTP: version 1.1 by Python, version 2 by curl."""
 
-    def __init__(self, door: WebDoor, *, http2: bool) -> None:
-        self.door = door
+    def __init__(self, server: WebServer, *, http2: bool) -> None:
+        self.server = server
         self.http2 = http2
 
     def ask(self, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -137,7 +136,7 @@ class WebClient:
         return self.ask("POST", target, data, content_type=content_type, **headers)
 
     def _by_python(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.door.port, timeout=HTTP_TIMEOUT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=HTTP_TIMEOUT_S)
         try:
             connection.request(method, target, body, headers)
             response = connection.getresponse()
@@ -157,7 +156,7 @@ class WebClient:
                 words += ["--header", f"{name}: {value}" if value else f"{name}:"]
             if body is not None:
                 words += ["--data-binary", "@-"]
-            words.append(f"http://127.0.0.1:{self.door.port}{target}")
+            words.append(f"http://127.0.0.1:{self.server.port}{target}")
             subprocess.run(words, input=body or b"", check=True, timeout=2 * HTTP_TIMEOUT_S)
             first, *lines = heads.read_bytes().decode("latin-1").split("\r\n")
             joined: dict[str, str] = {}
@@ -167,11 +166,11 @@ class WebClient:
             return Answer(int(first.split()[1]), joined, out.read_bytes() if out.exists() else b"")
 
 
-def web_clients(door: WebDoor) -> dict[str, WebClient]:
+def web_clients(server: WebServer) -> dict[str, WebClient]:
     """Return a client of each HTTP version; without curl there is none of version 2."""
-    clients = {"http1": WebClient(door, http2=False)}
+    clients = {"http1": WebClient(server, http2=False)}
     if shutil.which("curl") is not None:
-        clients["http2"] = WebClient(door, http2=True)
+        clients["http2"] = WebClient(server, http2=True)
     return clients
 
 

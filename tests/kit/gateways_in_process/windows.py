@@ -9,15 +9,15 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
-from tests.kit.gateways_in_process.cluster_without_network import Held, LocalCluster
+from tests.kit.gateways_in_process.cluster_without_network import LocalCluster, Placement
 from tests.kit.table.parcels import PARCELS
 
 VISITS = PARCELS.with_name("visits.proto")
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
 NOW_MS = 1_790_000_000_000
 WINDOW_US = 5_000_000
-ONE_EACH: Held = {0: [0], 1: [1], 2: []}
-ON_TWO: Held = {0: [0, 1], 1: [0, 1], 2: []}
+ONE_EACH: Placement = {0: [0], 1: [1], 2: []}
+ON_TWO: Placement = {0: [0, 1], 1: [0, 1], 2: []}
 
 
 async def until(stream: Any, one: Copy, wanted: dict[Any, int]) -> None:
@@ -29,7 +29,7 @@ async def until(stream: Any, one: Copy, wanted: dict[Any, int]) -> None:
 class Windows:
     """Visits of pages on gateways that remove what is expired at their own times. Each window starts 5 s after one."""
 
-    def __init__(self, held: Held = ONE_EACH, *, partition_count: int = 2) -> None:
+    def __init__(self, held: Placement = ONE_EACH, *, partition_count: int = 2) -> None:
         self.cluster = LocalCluster(
             held,
             path=VISITS,

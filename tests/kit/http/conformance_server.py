@@ -1,4 +1,4 @@
-"""The server that the Connect conformance suite tests: its service, as handlers behind the door.
+"""The server that the Connect conformance suite tests: its service, as handlers behind the server.
 
 Run by the suite, with the descriptor set of its protos: it writes a message of what to serve to our input, and reads
 from our output where it is served. Each is preceded by its length in four bytes.
@@ -168,16 +168,16 @@ async def _serve(service: ConformanceService, pool: DescriptorPool, request: Any
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     tls = _tls_files(request, directory) if request.use_tls else None
-    door = HttpServer(service.methods(), "127.0.0.1:0", web=web, tls=tls)
-    await door.start()
-    response = service.message_class("ServerCompatResponse")(host="127.0.0.1", port=door.port)
+    server = HttpServer(service.methods(), "127.0.0.1:0", web=web, tls=tls)
+    await server.start()
+    response = service.message_class("ServerCompatResponse")(host="127.0.0.1", port=server.port)
     if request.use_tls:
         response.pem_cert = request.server_creds.cert
     encoded = response.SerializeToString()
     sys.stdout.buffer.write(len(encoded).to_bytes(4, "big") + encoded)
     sys.stdout.buffer.flush()
     await stopped.wait()
-    await door.stop(0)
+    await server.stop(0)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from tablegate.gateway.http.exchange import Exchange, Head, Trailer
+from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
 from tablegate.gateway.http.h2.headers import HpackDecoder
@@ -16,8 +16,8 @@ from tablegate.gateway.query.call import Fields
 WAIT_S = 20.0  # longer than anything takes
 SOCKET_BYTES = 64 * 1024  # that the kernel keeps each way: small, so that a client that reads nothing is felt soon
 OPENING = frames.PREFACE + frame(frames.SETTINGS, 0, 0)
-HEAD = Head(200, ((b"content-type", b"text/plain"),))
-_LONG_HEAD = Head(200, ((b"filler", b"x" * 4_000),))
+HEAD = ResponseHeaders(200, ((b"content-type", b"text/plain"),))
+_LONG_HEAD = ResponseHeaders(200, ((b"filler", b"x" * 4_000),))
 TRAILER = Trailer(((b"rest", b"none"),))
 PIECE = b"p" * 1_024
 REQUEST: Fields = (
@@ -196,7 +196,7 @@ class PathApp:
         exchange.on_gone = lambda: self.gone.append(exchange.target)
         name, _, number = exchange.target[1:].partition(b"/")
         if exchange.oversize:
-            exchange.respond(Head(413), b"too large", TRAILER)
+            exchange.respond(ResponseHeaders(413), b"too large", TRAILER)
         elif name.isdigit():
             exchange.respond(HEAD, b"x" * int(name), TRAILER)
         elif name == b"bare":

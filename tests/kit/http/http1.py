@@ -6,12 +6,12 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from tablegate.gateway.http.exchange import Exchange, Head, Trailer
-from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 
-OK = Head(200, ((b"content-type", b"text/plain"),))
-TOO_LARGE = Head(413, ((b"content-type", b"text/plain"),))
-NO_CONTENT = Head(204)
+OK = ResponseHeaders(200, ((b"content-type", b"text/plain"),))
+TOO_LARGE = ResponseHeaders(413, ((b"content-type", b"text/plain"),))
+NO_CONTENT = ResponseHeaders(204)
 BODY_BYTES_MAX = 100_000
 BIG = b"x" * 1_000_000
 WAIT_S = 20.0  # no test takes that long; one that hangs says where

@@ -38,7 +38,7 @@ _VARIANTS = Path(__file__).parent / "variants" / "variants.py"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A table as a job is told to keep it, and what it must come to."""
+    """A table with the arguments of its job, and the rows that it must have in the end."""
 
     job: str
     fold: Callable[[Iterable[Record]], Fold]

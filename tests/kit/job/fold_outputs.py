@@ -78,12 +78,12 @@ def check_notifications(
         if fields["CustomerType"] == "PRIME"
     )
     cards: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    told: Counter[tuple[str, str, float, float]] = Counter()
+    written: Counter[tuple[str, str, float, float]] = Counter()
     for one in found:
         card, earned = one["CustomerCardNo"], one["EarnedLoyaltyPoints"]
-        told[one["InvoiceNumber"], card, one["TotalAmount"], earned] += 1
+        written[one["InvoiceNumber"], card, one["TotalAmount"], earned] += 1
         cards[card].append((one["TotalLoyaltyPoints"], earned))
-    assert told == expected, f"missing: {list(expected - told)[:5]}, too many: {list(told - expected)[:5]}"
+    assert written == expected, f"missing: {list(expected - written)[:5]}, too many: {list(written - expected)[:5]}"
     for card, steps in cards.items():
         sum_so_far = 0.0
         for total, earned in sorted(steps):

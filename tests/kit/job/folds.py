@@ -145,7 +145,7 @@ def fold_suspicious_browsers(records: Iterable[Record]) -> Fold:
 
 
 def fold_user_browsers(records: Iterable[Record]) -> Fold:
-    """Return the browsers with many actions whose user, told by a browser's last character, has passed no captcha.
+    """Return the browsers with many actions whose user, who is the browser's last character, has passed no captcha.
 
     All captchas were there before the first action.
     """

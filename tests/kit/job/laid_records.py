@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import fastavro
 from tablegate.examples.samples import Event
 from tablegate.examples.samples.events import START_MS
-from tablegate.gateway.contract.partitioner import murmur2_partition
+from tablegate.gateway.contract.keys import murmur2_partition
 
 from tests.kit.programs.kafka import RawRecord
 

@@ -1,4 +1,4 @@
-"""A job as a process of its own, and what its changelog says."""
+"""A job as a process of its own, and a reader of its changelog."""
 
 import json
 import os
@@ -112,7 +112,7 @@ class Changelog:
         self._consumer.close()
 
     def read(self) -> None:
-        """Take in what has been written."""
+        """Read what has been written so far."""
         while records := self._consumer.consume(10_000, timeout=0.3):
             for record in records:
                 assert record.error() is None, record.error()
@@ -138,11 +138,11 @@ class Changelog:
         return rows
 
     def source_offsets(self, topic: str) -> dict[int, int] | None:
-        """Return the offsets of a source that all partitions have a marker of; None where they differ."""
+        """Return the offsets of a source in the newest markers; None while partitions have different ones."""
         self.read()
         marked = [
             {source.topic: dict(source.next_offsets) for source in marker.sources}.get(topic)
             for marker in self.markers.values()
         ]
-        whole = len(marked) == self._partition_count and all(offsets == marked[0] for offsets in marked)
-        return marked[0] if whole else None
+        is_complete = len(marked) == self._partition_count and all(offsets == marked[0] for offsets in marked)
+        return marked[0] if is_complete else None

@@ -1,4 +1,4 @@
-"""The demo as a user starts it, and what it says."""
+"""The demo as a user starts it, and its output."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def start_demo(data: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Return what it says up to the first line with a text."""
+    """Return its output up to the first line with a text."""
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:

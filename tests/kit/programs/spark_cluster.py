@@ -62,17 +62,17 @@ class Daemon:
         """Return the port that Spark chose for one of its services, once it has."""
         pattern = re.compile(rf"Successfully started service '{service}' on port (\d+)")
         end_s = time.monotonic() + START_TIMEOUT_S
-        while (found := pattern.search(said := self._log_file.read_text(errors="replace"))) is None:
-            assert self.process.poll() is None, f"it ended while it started: {said[-2_000:]}"
-            assert time.monotonic() < end_s, f"no {service} within {START_TIMEOUT_S:g} s: {said[-2_000:]}"
+        while (found := pattern.search(text := self._log_file.read_text(errors="replace"))) is None:
+            assert self.process.poll() is None, f"it ended while it started: {text[-2_000:]}"
+            assert time.monotonic() < end_s, f"no {service} within {START_TIMEOUT_S:g} s: {text[-2_000:]}"
             time.sleep(POLL_S)
         return int(found[1])
 
     def metrics(self, service: str) -> str:
-        """Return what it tells Prometheus, by the name of its page."""
+        """Return its metrics for Prometheus."""
         with urlopen(f"http://127.0.0.1:{self.port(service)}{PROMETHEUS_PATH}", timeout=30) as answer:
-            text: str = answer.read().decode()
-        return text
+            metrics: str = answer.read().decode()
+        return metrics
 
 
 class SparkCluster:

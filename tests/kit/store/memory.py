@@ -24,7 +24,7 @@ from tablegate.gateway.stores.base import (
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
-Place = tuple[StoreId, Partition]
+_PartitionName = tuple[StoreId, Partition]
 _OFFSET = attrgetter("offset")
 
 
@@ -45,21 +45,21 @@ class _Part:
 class _Content:
     """One moment of the store. While snapshots read it, the writer works on a copy."""
 
-    parts: dict[Place, _Part] = field(default_factory=dict)
+    parts: dict[_PartitionName, _Part] = field(default_factory=dict)
     tables: dict[str, TableState] = field(default_factory=dict)
     status: bytes = b""
     readers: int = 0
-    own: set[Place] = field(default_factory=set)  # parts that no other moment has
+    own: set[_PartitionName] = field(default_factory=set)  # parts that no other moment has
 
     def copy(self) -> "_Content":
         return _Content(dict(self.parts), dict(self.tables), self.status)
 
-    def part(self, place: Place) -> _Part:
+    def part(self, name: _PartitionName) -> _Part:
         """Return the partition's part, to be changed."""
-        if place not in self.own:
-            self.own.add(place)
-            self.parts[place] = self.parts[place].copy() if place in self.parts else _Part()
-        return self.parts[place]
+        if name not in self.own:
+            self.own.add(name)
+            self.parts[name] = self.parts[name].copy() if name in self.parts else _Part()
+        return self.parts[name]
 
 
 class MemorySnapshot(Snapshot):
@@ -248,18 +248,18 @@ class MemoryStore(OwnStore):
     @override
     def drop(self, store_id: StoreId, *, limit: int) -> bool:
         with self._write() as content:
-            places = [place for place in content.parts if place[0] == store_id]
-            for place in places:
-                content.part(place).position = None
-            return all(self._drop(content, place, limit) for place in places)
+            names = [name for name in content.parts if name[0] == store_id]
+            for name in names:
+                content.part(name).position = None
+            return all(self._drop(content, name, limit) for name in names)
 
     @override
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
         with self._write() as content:
             return (store_id, partition) not in content.parts or self._drop(content, (store_id, partition), limit)
 
-    def _drop(self, content: _Content, place: Place, limit: int) -> bool:
-        part = content.part(place)
+    def _drop(self, content: _Content, name: _PartitionName, limit: int) -> bool:
+        part = content.part(name)
         part.position = None
         part.history.clear()
         for key in part.keys[: max(limit, 0)]:
@@ -267,8 +267,8 @@ class MemoryStore(OwnStore):
         del part.keys[: max(limit, 0)]
         if part.keys:
             return False
-        del content.parts[place]
-        content.own.discard(place)
+        del content.parts[name]
+        content.own.discard(name)
         return True
 
     @override

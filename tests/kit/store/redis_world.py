@@ -12,7 +12,7 @@ from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
 from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
-from tablegate.gateway.stores.redis.removal import GONE_MS
+from tablegate.gateway.stores.redis.store import GONE_MS
 from tablegate.internal.v1.store_pb2 import TableState
 
 from tests.kit.programs.redis import RedisServer

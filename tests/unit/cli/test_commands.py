@@ -12,13 +12,13 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.metadata import status_methods
 from tablegate.gateway.server.services.reflection import reflection_methods
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from typer.testing import CliRunner
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import RATINGS, SIGNER, catalogue_of, rating, ratings_table
@@ -35,7 +35,7 @@ def _status() -> GetStatusResponse:
 
 @contextmanager
 def _served(methods: Methods, tls: TlsFiles | None = None) -> Iterator[str]:
-    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", tls=tls)) as door:
         yield f"127.0.0.1:{door.port}"
 
 

@@ -17,20 +17,20 @@ from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
 from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-from tablegate.v1.status_pb2 import GetStatusResponse
+from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
 from typer.testing import CliRunner
 
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 LIVE, RESTORING = REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-Held = dict[str, dict[int, int]]
+Placement = dict[str, dict[int, int]]
 """From a gateway's name to its partitions, with their phases."""
 
 
 def _status(
-    held: Held, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = (), replicas: int = 2
+    held: Placement, *, own: str = "a", away: Sequence[str] = (), draining: Sequence[str] = (), replicas: int = 2
 ) -> bytes:
     """Return what gateway `own` of a cluster says of a table of 4 partitions."""
     status = GetStatusResponse(kafka_reachable=True, gateway_id=own)
@@ -84,7 +84,7 @@ class _Gateway:
 @contextmanager
 def _serving(status: bytes) -> Iterator[_Gateway]:
     gateway = _Gateway(status)
-    with ThreadedDoor(gateway.door) as door:
+    with ServerThread(gateway.door) as door:
         gateway.address = f"127.0.0.1:{door.port}"
         yield gateway
 
@@ -93,7 +93,7 @@ def _run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
 
 
-WHOLE: Held = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}
+WHOLE: Placement = {"a": {0: LIVE, 1: RESTORING, 3: LIVE}, "b": {0: LIVE, 1: LIVE}, "c": {2: LIVE}}
 
 
 def _lines(result: Result) -> list[list[str]]:
@@ -118,7 +118,7 @@ def test_status_shows_the_cluster_and_who_has_each_partition() -> None:
     assert [each["record"]["gateway_id"] for each in as_json["gateways"]] == ["a", "b", "c"]
 
 
-TWICE: Held = {"a": {0: LIVE, 1: LIVE, 3: LIVE}, "b": {0: LIVE, 1: LIVE, 2: LIVE}, "c": {2: LIVE, 3: LIVE}}
+TWICE: Placement = {"a": {0: LIVE, 1: LIVE, 3: LIVE}, "b": {0: LIVE, 1: LIVE, 2: LIVE}, "c": {2: LIVE, 3: LIVE}}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,23 @@ def test_status_of_a_gateway_without_the_generation_that_is_served() -> None:
     assert ["0", "a", "b", "d", "restoring", "of", "generation", "2"] in _lines(result)
 
 
+def test_status_names_the_states() -> None:
+    status = GetStatusResponse.FromString(_status(WHOLE, away=["c"]))
+    table = status.tables[0]
+    table.state = TableState.TABLE_STATE_JOINING
+    table.partitions[0].state = PartitionState.PARTITION_STATE_FROZEN
+    table.generations.add(generation=1, state=GenerationState.GENERATION_STATE_SERVING)
+    why = "its partition 3 has no marker yet"
+    table.generations.add(generation=2, state=GenerationState.GENERATION_STATE_BUILDING, waits_for=why)
+    table.generations.add(generation=3, state=GenerationState.GENERATION_STATE_DISCOVERED)
+    with _serving(status.SerializeToString()) as gateway:
+        result = _run("status", "--address", gateway.address)
+    assert "ratings not serving (joining)" in result.stdout
+    assert f"  generation 2 is building: {why}\n  generation 3 is discovered\n" in result.stdout
+    assert "generation 1 is" not in result.stdout
+    assert any("frozen" in line for line in _lines(result))
+
+
 def test_status_tells_a_partition_that_nobody_has() -> None:
     with _serving(_status(WHOLE, away=["c"])) as gateway:
         result = _run("status", "--address", gateway.address)
@@ -183,7 +200,7 @@ def test_status_tells_a_partition_that_nobody_has() -> None:
 def test_explain_shows_who_answers_and_why() -> None:
     store, catalogue = MemoryStore(), catalogue_of()
     ratings_table(store).put([rating(362)])
-    with ThreadedDoor(
+    with ServerThread(
         lambda: HttpServer(metadata_methods(catalogue, store, SIGNER, Notifier()), "127.0.0.1:0")
     ) as door:
         at = ("--address", f"127.0.0.1:{door.port}")

@@ -12,8 +12,8 @@ from grpc import aio as grpc_aio
 from tablegate.client import aio, open_direct_channel
 from tablegate.client.channels import DirectChannel
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors, movie_of
-from tests.kit.gateways_in_process.ratings import GET, RatingsDoor
+from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, GrpcCluster, movie_of
+from tests.kit.gateways_in_process.ratings import GET, RatingsServer
 from tests.kit.table.filled import catalogue_of, rating
 
 ROWS = 60
@@ -21,13 +21,13 @@ Ask = Callable[[int], Any]
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_TWO) as doors:
+def doors() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_TWO) as doors:
         doors.put(rating(number, count=number) for number in range(ROWS))
         yield doors
 
 
-def _getter(doors: ClusterDoors, channel: Any) -> Any:
+def _getter(doors: GrpcCluster, channel: Any) -> Any:
     """Return GetRating of a generated stub."""
     query = doors.catalogue.queries[doors.path("GetRating")]
     return channel.unary_unary(
@@ -38,12 +38,12 @@ def _getter(doors: ClusterDoors, channel: Any) -> Any:
     )
 
 
-def _owner(doors: ClusterDoors, partition: int) -> str:
+def _owner(doors: GrpcCluster, partition: int) -> str:
     [replica, *_] = doors["a"].router.directory.replicas("ratings", partition)  # type: ignore[arg-type]
     return str(replica.gateway_id)
 
 
-def _asked(doors: ClusterDoors) -> list[str]:
+def _asked(doors: GrpcCluster) -> list[str]:
     """Return which gateways got a GetRating, those of other gateways marked; and forget it."""
     names = [
         f"{name}*" if call.is_forwarded else name
@@ -56,12 +56,12 @@ def _asked(doors: ClusterDoors) -> list[str]:
     return names
 
 
-def _knows(channel: Any, doors: ClusterDoors) -> bool:
+def _knows(channel: Any, doors: GrpcCluster) -> bool:
     """Return whether the channel has found all gateways that live."""
     return len(channel.owners.usable) == len([gateway for gateway in doors.gateways.values() if gateway.is_up])
 
 
-def test_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
+def test_each_key_is_asked_of_its_owner(doors: GrpcCluster) -> None:
     with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
         get = _getter(doors, channel)
         request = doors.request
@@ -78,7 +78,7 @@ def test_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
         assert get.future(request("GetRating", movie_id=number)).result().rating.rating_count == number
 
 
-def test_a_standby_answers_where_the_owner_is_gone(doors: ClusterDoors) -> None:
+def test_a_standby_answers_where_the_owner_is_gone(doors: GrpcCluster) -> None:
     owner = _owner(doors, 4)
     with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
         get = _getter(doors, channel)
@@ -96,13 +96,13 @@ def test_a_standby_answers_where_the_owner_is_gone(doors: ClusterDoors) -> None:
         assert _asked(doors) == [owner]
 
 
-def _known(channel: DirectChannel, doors: ClusterDoors, get: Any) -> None:
+def _known(channel: DirectChannel, doors: GrpcCluster, get: Any) -> None:
     get(doors.request("GetRating", movie_id=0))
     soon(lambda: _knows(channel, doors), "all gateways are known")
     _asked(doors)
 
 
-def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> None:
+def test_the_target_may_go_once_the_others_are_known(doors: GrpcCluster) -> None:
     """The watch goes on at another gateway, and tells where the partitions went."""
     with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
         get = _getter(doors, channel)
@@ -110,7 +110,7 @@ def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> Non
         doors["a"].stop()
         number = movie_of(doors, 4)
         assert get(doors.request("GetRating", movie_id=number)).rating.rating_count == number
-        doors.spread({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
+        doors.place({"b": [0, 1, 2], "c": [3, 4, 5], "a": []})
         doors.put(rating(number, count=1_000) for number in range(ROWS))
         doors.announce(dead={"a"})
 
@@ -122,7 +122,7 @@ def test_the_target_may_go_once_the_others_are_known(doors: ClusterDoors) -> Non
         soon(is_there, "partition 3 is asked of where it went")
 
 
-def test_an_owner_that_is_silent_costs_half_of_the_time(doors: ClusterDoors) -> None:
+def test_an_owner_that_is_silent_costs_half_of_the_time(doors: GrpcCluster) -> None:
     owner = _owner(doors, 4)
     with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
         get = _getter(doors, channel)
@@ -132,7 +132,7 @@ def test_an_owner_that_is_silent_costs_half_of_the_time(doors: ClusterDoors) -> 
         assert get(request, timeout=4).rating.rating_count == movie_of(doors, 4)
 
 
-def test_what_the_owner_refuses_is_the_answer(doors: ClusterDoors) -> None:
+def test_what_the_owner_refuses_is_the_answer(doors: GrpcCluster) -> None:
     with open_direct_channel(f"127.0.0.1:{doors['a'].port}") as channel:
         get = _getter(doors, channel)
         _known(channel, doors, get)
@@ -143,7 +143,7 @@ def test_what_the_owner_refuses_is_the_answer(doors: ClusterDoors) -> None:
         assert len(_asked(doors)) == 1
 
 
-def test_a_gateway_that_stands_alone_answers_as_ever(doors: ClusterDoors) -> None:
+def test_a_gateway_that_stands_alone_answers_as_ever(doors: GrpcCluster) -> None:
     with open_direct_channel(f"127.0.0.1:{doors.whole.port}") as channel:
         get = _getter(doors, channel)
         for number in range(ROWS):
@@ -152,7 +152,7 @@ def test_a_gateway_that_stands_alone_answers_as_ever(doors: ClusterDoors) -> Non
 
 
 def test_a_gateway_that_does_not_tell_where_tables_are_answers_as_ever() -> None:
-    with RatingsDoor() as door, open_direct_channel(door.address) as channel:
+    with RatingsServer() as door, open_direct_channel(door.address) as channel:
         door.put([7])
         query = catalogue_of().queries[GET]
         get = channel.unary_unary(GET, query.request_class.SerializeToString, query.response_class.FromString)
@@ -160,7 +160,7 @@ def test_a_gateway_that_does_not_tell_where_tables_are_answers_as_ever() -> None
             assert get(query.request_class(movie_id=7)).rating.rating_count == 1  # type: ignore[call-arg]
 
 
-def test_calls_without_a_key_are_those_of_any_channel(doors: ClusterDoors) -> None:
+def test_calls_without_a_key_are_those_of_any_channel(doors: GrpcCluster) -> None:
     with open_direct_channel(f"127.0.0.1:{doors['b'].port}") as channel:
         query = doors.catalogue.queries[doors.path("ScanRatings")]
         scan = channel.unary_stream(query.path, None, query.response_class.FromString)
@@ -172,7 +172,7 @@ def test_calls_without_a_key_are_those_of_any_channel(doors: ClusterDoors) -> No
         assert raw(doors.request("GetRating", movie_id=3).SerializeToString())
 
 
-def test_closing_ends_its_threads(doors: ClusterDoors) -> None:
+def test_closing_ends_its_threads(doors: GrpcCluster) -> None:
     before = set(threading.enumerate())
     channel = open_direct_channel(f"127.0.0.1:{doors['a'].port}")
     get = _getter(doors, channel)
@@ -186,7 +186,7 @@ def test_closing_ends_its_threads(doors: ClusterDoors) -> None:
         get(doors.request("GetRating", movie_id=0))
 
 
-def test_many_threads_share_a_channel(doors: ClusterDoors) -> None:
+def test_many_threads_share_a_channel(doors: GrpcCluster) -> None:
     wrong: list[object] = []
     with open_direct_channel(f"127.0.0.1:{doors['c'].port}") as channel:
         get = _getter(doors, channel)
@@ -212,7 +212,7 @@ def test_many_threads_share_a_channel(doors: ClusterDoors) -> None:
 # The same with asyncio.
 
 
-def _run(doors: ClusterDoors, use: Callable[[Any, Any], Awaitable[None]], gateway_id: str = "a") -> None:
+def _run(doors: GrpcCluster, use: Callable[[Any, Any], Awaitable[None]], gateway_id: str = "a") -> None:
     async def run() -> None:
         async with aio.open_direct_channel(f"127.0.0.1:{doors[gateway_id].port}") as channel:
             await use(channel, _getter(doors, channel))
@@ -220,13 +220,13 @@ def _run(doors: ClusterDoors, use: Callable[[Any, Any], Awaitable[None]], gatewa
     asyncio.run(run())
 
 
-async def _all_known(channel: Any, doors: ClusterDoors, get: Any) -> None:
+async def _all_known(channel: Any, doors: GrpcCluster, get: Any) -> None:
     await get(doors.request("GetRating", movie_id=0))
     await asyncio.to_thread(soon, lambda: _knows(channel, doors), "all gateways are known")
     _asked(doors)
 
 
-def test_asyncio_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
+def test_asyncio_each_key_is_asked_of_its_owner(doors: GrpcCluster) -> None:
     async def use(channel: Any, get: Any) -> None:
         await _all_known(channel, doors, get)
         for partition in range(6):
@@ -248,7 +248,7 @@ def test_asyncio_each_key_is_asked_of_its_owner(doors: ClusterDoors) -> None:
     _run(doors, use)
 
 
-def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(doors: ClusterDoors) -> None:
+def test_asyncio_others_answer_where_the_owner_is_silent_or_gone(doors: GrpcCluster) -> None:
     async def use(channel: Any, get: Any) -> None:
         await _all_known(channel, doors, get)
         owner = _owner(doors, 4)

@@ -8,8 +8,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
-from tablegate.gateway.contract.keys import ENCODERS, INT64_MAX, INT64_MIN, KeyType
-from tablegate.gateway.contract.partitioner import crc32_partition, murmur2_partition
+from tablegate.gateway.contract.keys import ENCODERS, INT64_MAX, INT64_MIN, KeyType, crc32_partition, murmur2_partition
 from tablegate.v1 import options_pb2
 
 from tablegate.client import keys

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.keys import encode_key
-from tablegate.gateway.contract.partitioner import crc32_partition
+from tablegate.gateway.contract.keys import crc32_partition, encode_key
 from tablegate.v1.options_pb2 import PARTITIONER_CRC32, PARTITIONER_MURMUR2
 from tablegate.v1.status_pb2 import REPLICA_ROLE_OWNER, REPLICA_ROLE_STANDBY, WatchTableRequest, WatchTableResponse
 
@@ -201,7 +200,7 @@ def test_a_gateway_alone_names_nobody() -> None:
 
 def test_what_is_not_understood_goes_anywhere() -> None:
     path, request = _request("GetRating", movie_id=1)
-    for told in (
+    for damaged in (
         b"\xff",
         b"",
         _told([("a:7",)] * PARTITIONS, partitioner=9),
@@ -209,7 +208,7 @@ def test_what_is_not_understood_goes_anywhere() -> None:
         _told([("a:7",)] * PARTITIONS, key=[("another", 1)]),
     ):
         owners = _owners()
-        owners.apply("ratings", told)
+        owners.apply("ratings", damaged)
         _prove(owners)
         assert list(_endpoints(owners, path, request)) == []
 

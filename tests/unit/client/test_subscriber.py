@@ -53,14 +53,14 @@ async def _stream(ratings: Ratings, subscriber: Subscriber) -> AsyncIterator[Any
         await messages.aclose()  # type: ignore[attr-defined]
 
 
-async def _receive(rows: Rows, subscriber: Subscriber, messages: AsyncIterator[Any], told: dict[int, int]) -> None:
-    """Take one message; `told` follows from what `take` says has changed."""
+async def _receive(rows: Rows, subscriber: Subscriber, messages: AsyncIterator[Any], applied: dict[int, int]) -> None:
+    """Apply one message; `applied` follows the changes that `apply` returns."""
     for event in subscriber.receive(await asyncio.wait_for(anext(messages), TIMEOUT_S)):
         for key, row in rows.apply(event):
             if row is None:
-                del told[key]  # type: ignore[arg-type]
+                del applied[key]  # type: ignore[arg-type]
             else:
-                told[key] = row.rating_count  # type: ignore[index]
+                applied[key] = row.rating_count  # type: ignore[index]
 
 
 def _counts(rows: Rows) -> dict[Any, int]:
@@ -85,12 +85,12 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
         ratings.asker.bell.notify()
 
     async def talk() -> None:
-        rows, told, subscriber = Rows(), dict[int, int](), Subscriber(_request(ratings))
+        rows, applied, subscriber = Rows(), dict[int, int](), Subscriber(_request(ratings))
         change(2_500)
         for _ in range(10):
             messages = _stream(ratings, subscriber)
             for _ in range(choice.randrange(1, 5)):
-                await _receive(rows, subscriber, messages, told)
+                await _receive(rows, subscriber, messages, applied)
                 assert rows.as_of or not rows, "half of a snapshot is shown"
                 change(choice.randrange(1, 30))
             await messages.aclose()  # type: ignore[attr-defined]
@@ -99,9 +99,9 @@ def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
             change(choice.randrange(60))
         messages = _stream(ratings, subscriber)
         while not (rows.is_current and _counts(rows) == wanted):
-            await _receive(rows, subscriber, messages, told)
+            await _receive(rows, subscriber, messages, applied)
         await messages.aclose()  # type: ignore[attr-defined]
-        assert told == wanted
+        assert applied == wanted
 
     asyncio.run(talk())
 
@@ -153,8 +153,8 @@ def test_pauses_grow_to_a_bound_and_start_over_once_a_stream_got_on() -> None:
     assert subscriber.receive(reset) == [Reset(reset.progress.resume_token)]
     assert subscriber.disconnected(ENDED).retry_after_s == BACKOFF_MAX_S
     assert isinstance(subscriber.receive(caught_up)[-1], Current)
-    told = subscriber.disconnected(Failure("UNAVAILABLE", "busy", "PARTITION_UNAVAILABLE", retry_after_s=0.5))
-    assert told == Disconnected("UNAVAILABLE", "PARTITION_UNAVAILABLE", "busy", 0.6)
+    disconnected = subscriber.disconnected(Failure("UNAVAILABLE", "busy", "PARTITION_UNAVAILABLE", retry_after_s=0.5))
+    assert disconnected == Disconnected("UNAVAILABLE", "PARTITION_UNAVAILABLE", "busy", 0.6)
 
 
 @pytest.mark.parametrize(

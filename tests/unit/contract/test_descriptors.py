@@ -105,13 +105,13 @@ def test_what_does_not_compile_is_told_in_one_sentence(old, new, said, tmp_path)
 def test_what_is_no_descriptor_set_is_refused(raw, tmp_path):
     path = tmp_path / "contract.binpb"
     path.write_bytes(raw)
-    with pytest.raises(DescriptorError, match=r'contract ".*contract\.binpb" is no descriptor set; make one'):
+    with pytest.raises(DescriptorError, match=r'contract ".*contract\.binpb" is not a descriptor set; make one'):
         load_descriptors(path)
 
 
 def test_a_missing_file_is_told(tmp_path):
     for path in (tmp_path / "nothing.proto", tmp_path):
-        with pytest.raises(DescriptorError, match=r"is no file; give a \.proto file or a descriptor set"):
+        with pytest.raises(DescriptorError, match=r"is not a file; give a \.proto file or a descriptor set"):
             load_descriptors(path)
 
 

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-from tablegate.gateway.contract.keys import KeyColumn, KeyType, decode_key, encode_key, key_prefix
-from tablegate.gateway.contract.partitioner import crc32_partition, murmur2, murmur2_partition
+from tablegate.gateway.contract.keys import (
+    KeyColumn,
+    KeyType,
+    crc32_partition,
+    decode_key,
+    encode_key,
+    key_prefix,
+    murmur2,
+    murmur2_partition,
+)
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.versions import Version, make_version, read_version

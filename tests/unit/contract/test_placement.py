@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tablegate.gateway.contract.placement import Candidate, ranked, takes_part, wanted, wanted_of_all
+from tablegate.gateway.contract.placement import Candidate, is_candidate, ranked, wanted, wanted_of_all
 from tablegate.gateway.contract.types import Partition
 
 GOLDEN = Path(__file__).parents[2] / "golden/placements.json"
@@ -127,6 +127,6 @@ def test_who_is_a_candidate_for_a_generation(serving: int, building: int, refuse
     found = {
         generation
         for generation in (1, 2, 3)
-        if takes_part(generation, serving=serving, building=building, refused=refused)
+        if is_candidate(generation, serving=serving, building=building, refused=refused)
     }
     assert found == generations

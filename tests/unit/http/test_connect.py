@@ -12,14 +12,13 @@ import pytest
 from google.rpc import error_details_pb2
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX
+from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, MESSAGE_BYTES_MAX
 from tablegate.gateway.http.rpc.connect import _CODE_NAMES
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
 from tests.kit.http import h2
 from tests.kit.table.filled import catalogue_of, rating
 
@@ -197,8 +196,8 @@ def test_a_row_that_json_cannot_say_is_internal_in_json_alone() -> None:
         yield scanned
 
     methods: Methods = {GET_RATING: UnaryMethod(lambda _data, _call: got, 5.0, 5.0), SCAN: StreamMethod(scan)}
-    with WebDoor(methods) as door:
-        client = WebClient(door, http2=False)
+    with WebServer(methods) as server:
+        client = WebClient(server, http2=False)
         assert client.post(GET_RATING, b"", PROTO).body == got
         _error(client.post(GET_RATING, "{}", JSON), 500, "internal")
         assert _envelopes(client.post(SCAN, _envelope(b""), STREAM_PROTO).body)[0] == (0, scanned)
@@ -255,13 +254,13 @@ def test_a_stream_ends_at_its_deadline(client: WebClient) -> None:
     assert _end(answer)["error"]["code"] == "deadline_exceeded"
 
 
-def test_a_client_that_goes_away_ends_its_call(door: WebDoor) -> None:
-    door.ended.clear()
+def test_a_client_that_goes_away_ends_its_call(server: WebServer) -> None:
+    server.ended.clear()
     for path, body, content_type in (
         ("/test.Service/Wait", b"", PROTO),
         ("/test.Service/Endless", _envelope(b""), STREAM_PROTO),
     ):
-        with _connected(door) as raw:
+        with _connected(server) as raw:
             head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
             raw.sendall(head.encode() + b"\r\n" + body)
             if "Endless" in path:
@@ -270,7 +269,7 @@ def test_a_client_that_goes_away_ends_its_call(door: WebDoor) -> None:
                 raw.settimeout(0.2)
                 with pytest.raises(TimeoutError):
                     raw.recv(1)
-    soon(lambda: sorted(door.ended) == ["stream", "unary"], "both calls end")
+    soon(lambda: sorted(server.ended) == ["stream", "unary"], "both calls end")
 
 
 def test_a_slow_reader_gets_whole_messages_and_the_end() -> None:
@@ -284,7 +283,7 @@ def test_a_slow_reader_gets_whole_messages_and_the_end() -> None:
             ended.set()
 
     more = ((b"content-type", STREAM_PROTO.encode()), (b"connect-timeout-ms", b"100"))
-    with WebDoor({"/test.Service/Big": StreamMethod(big)}) as door, _connected(door) as raw:
+    with WebServer({"/test.Service/Big": StreamMethod(big)}) as server, _connected(server) as raw:
         raw.sendall(h2.OPENING + h2.head(1, h2.request(b"/test.Service/Big", *more)))
         raw.sendall(h2.data(1, _envelope(b""), ended=True))
         assert ended.wait(10), "the deadline ends the handler, though the client's window is full"
@@ -306,18 +305,18 @@ def test_a_slow_reader_gets_whole_messages_and_the_end() -> None:
     assert json.loads(last)["error"]["code"] == "deadline_exceeded"
 
 
-def _connected(door: WebDoor) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", door.port), timeout=10)
+def _connected(server: WebServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=10)
 
 
-def test_grpc_needs_http2(door: WebDoor) -> None:
-    client = client_of(web_clients(door), "http1")
+def test_grpc_needs_http2(server: WebServer) -> None:
+    client = client_of(web_clients(server), "http1")
     answer = client.post(GET_RATING, _envelope(_message("GetRating", movie_id=7)), "application/grpc")
     assert (answer.status, answer.body) == (505, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
 
 
-def test_json_may_be_as_long_packed_as_plain(door: WebDoor) -> None:
-    client = client_of(web_clients(door), "http1")
+def test_json_may_be_as_long_packed_as_plain(server: WebServer) -> None:
+    client = client_of(web_clients(server), "http1")
     body = json.dumps({"movieId": 7}).encode() + b" " * (MESSAGE_BYTES_MAX + 1)
     for sent, coding in ((body, "identity"), (gzip.compress(body), "gzip")):
         assert client.post(GET_RATING, sent, JSON, content_encoding=coding).status == 200

@@ -3,7 +3,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.kit.gateways_in_process.web import SERVICE, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import SERVICE, WebClient, WebServer, client_of, web_clients
 
 PAGE = "https://shop.example"
 GET_RATING = f"{SERVICE}/GetRating"
@@ -11,15 +11,15 @@ ASKED = "content-type, connect-protocol-version, x-grpc-web"
 
 
 @pytest.fixture(scope="module")
-def doors() -> Iterator[dict[str, WebDoor]]:
+def servers() -> Iterator[dict[str, WebServer]]:
     with ExitStack() as stack:
         origins = {"one": (PAGE,), "any": ("*",), "none": ()}
-        yield {name: stack.enter_context(WebDoor(origins=allowed)) for name, allowed in origins.items()}
+        yield {name: stack.enter_context(WebServer(origins=allowed)) for name, allowed in origins.items()}
 
 
 @pytest.fixture(params=["http1", "http2"])
-def clients(request: pytest.FixtureRequest, doors: dict[str, WebDoor]) -> dict[str, WebClient]:
-    return {name: client_of(web_clients(door), request.param) for name, door in doors.items()}
+def clients(request: pytest.FixtureRequest, servers: dict[str, WebServer]) -> dict[str, WebClient]:
+    return {name: client_of(web_clients(server), request.param) for name, server in servers.items()}
 
 
 def _preflight(client: WebClient, **headers: str) -> dict[str, str]:

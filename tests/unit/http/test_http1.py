@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from tablegate.gateway.http.h1.connection import AHEAD_BYTES_MAX, WRITE_BUFFER_BYTES
+from tablegate.gateway.http.h1_connection import AHEAD_BYTES_MAX, WRITE_BUFFER_BYTES
 
 from tests.kit.http.http1 import BIG, BODY_BYTES_MAX, OK, Client, Http1Server, http1_server, until
 

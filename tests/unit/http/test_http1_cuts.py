@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 
 from tests.kit.http.http1 import SmallApp, http1_server
 

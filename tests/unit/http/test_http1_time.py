@@ -3,11 +3,11 @@
 import asyncio
 import socket
 
-from tablegate.gateway.http.h1.connection import Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Limits
 
 from tests.kit.http.http1 import Client, Http1Server, http1_server, until
 
-LIMITS = Http1Limits(head_s=10, body_s=30, idle_s=75, stall_s=60, linger_s=2)
+LIMITS = Http1Limits(header_s=10, body_s=30, idle_s=75, stall_s=60, linger_s=2)
 GET = b"GET /echo HTTP/1.1\r\nhost: a\r\n\r\n"
 
 

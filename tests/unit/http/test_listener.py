@@ -59,7 +59,7 @@ def test_tls_hello_gets_an_alert() -> None:
 
 def test_silent_clients_are_closed() -> None:
     async def run() -> None:
-        async with served(limits=Limits(greeting_s=10)) as it:
+        async with served(limits=Limits(detection_s=10)) as it:
             silent, half = await it.connect(), await it.connect()
             await half.send(PREFACE[:5])
             await it.accepted(2)
@@ -237,7 +237,7 @@ def test_clients_wait_where_there_are_no_descriptors(caplog: pytest.LogCaptureFi
 
 def test_mistake_with_one_connection_leaves_the_limits_of_others(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        async with served(limits=Limits(greeting_s=0)) as it:
+        async with served(limits=Limits(detection_s=0)) as it:
             await it.connect()
             silent = await it.connect()
             await it.accepted(2)

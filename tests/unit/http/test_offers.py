@@ -10,7 +10,7 @@ import grpc
 import pytest
 from tablegate.gateway.query.call import Call, StreamMethod
 
-from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebDoor, client_of, web_clients
+from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient, WebServer, client_of, web_clients
 from tests.kit.table.filled import catalogue_of, rating
 
 SCAN = f"{SERVICE}/ScanRatings"
@@ -23,7 +23,7 @@ ORIGIN = "https://pages.example.org"
 RESPONSE: Any = catalogue_of().queries[SCAN].response_class
 
 
-class OfferingDoor(WebDoor):
+class OfferingServer(WebServer):
     """Streams rows by offer and by yield in turn. `taken`: of the last stream, the numbers that went by offer."""
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class OfferingDoor(WebDoor):
 
 
 @pytest.fixture(scope="module")
-def offering() -> Iterator[OfferingDoor]:
-    with OfferingDoor() as served:
+def offering() -> Iterator[OfferingServer]:
+    with OfferingServer() as served:
         yield served
 
 
 @pytest.fixture(params=["http1", "http2"])
-def offered_client(request: pytest.FixtureRequest, offering: OfferingDoor) -> WebClient:
+def offered_client(request: pytest.FixtureRequest, offering: OfferingServer) -> WebClient:
     return client_of(web_clients(offering), request.param)
 
 
@@ -115,7 +115,7 @@ WAYS: dict[str, tuple[Callable[[WebClient], Answer], Callable[[bytes], list[int]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_offers_come_in_their_places_over_every_protocol_of_the_web(
-    offering: OfferingDoor, offered_client: WebClient, way: str
+    offering: OfferingServer, offered_client: WebClient, way: str
 ) -> None:
     ask, read = WAYS[way]
     answer = ask(offered_client)
@@ -125,7 +125,7 @@ def test_offers_come_in_their_places_over_every_protocol_of_the_web(
     assert 0 not in offering.taken, "nothing goes before the head"
 
 
-def test_offers_come_in_their_places_over_grpc(offering: OfferingDoor) -> None:
+def test_offers_come_in_their_places_over_grpc(offering: OfferingServer) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{offering.port}") as channel:
         messages = list(channel.unary_stream(SCAN, response_deserializer=RESPONSE.FromString)(b"", timeout=TIMEOUT_S))
     assert [message.ratings[0].movie_id for message in messages] == list(range(COUNT))
@@ -133,7 +133,7 @@ def test_offers_come_in_their_places_over_grpc(offering: OfferingDoor) -> None:
     assert 0 not in offering.taken
 
 
-def test_a_client_that_does_not_read_is_offered_no_more_and_misses_nothing(offering: OfferingDoor) -> None:
+def test_a_client_that_does_not_read_is_offered_no_more_and_misses_nothing(offering: OfferingServer) -> None:
     offering.refused.clear()
     with grpc.insecure_channel(f"127.0.0.1:{offering.port}") as channel:
         stream = channel.unary_stream(LARGE)(b"", timeout=TIMEOUT_S)

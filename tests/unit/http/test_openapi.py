@@ -13,7 +13,7 @@ from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.rest.openapi import openapi_document
 
-from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import WebClient
 from tests.kit.table.contracts import VISITS, bind_visits
 from tests.kit.table.filled import RATINGS, ROOT, catalogue_of
@@ -136,8 +136,8 @@ def test_templates_become_paths(tmp_path):
 def test_the_gateway_answers_what_the_document_says():
     document = document_of(catalogue_of())
     components = {"components": document["components"]}
-    with RestDoor() as door:
-        client = WebClient(door, http2=False)
+    with RestServer() as server:
+        client = WebClient(server, http2=False)
         for path, method, operation in _operations(document):
             if path.endswith(":subscribe"):
                 continue

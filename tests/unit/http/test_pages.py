@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import WebClient, client_of, web_clients
 
 TYPES = {
@@ -17,14 +17,14 @@ TYPES = {
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[RestDoor]:
-    with RestDoor() as served:
+def server() -> Iterator[RestServer]:
+    with RestServer() as served:
         yield served
 
 
 @pytest.fixture(params=["http1", "http2"])
-def client(request: pytest.FixtureRequest, door: RestDoor) -> WebClient:
-    return client_of(web_clients(door), request.param)
+def client(request: pytest.FixtureRequest, server: RestServer) -> WebClient:
+    return client_of(web_clients(server), request.param)
 
 
 @pytest.mark.parametrize("path", TYPES)
@@ -47,10 +47,10 @@ def test_a_page_that_the_client_has(client, path):
     assert client.ask("GET", path, if_none_match='W/"another"').status == 200
 
 
-def test_etags_are_the_same_in_another_process(door):
-    with RestDoor() as other:
+def test_etags_are_the_same_in_another_process(server):
+    with RestServer() as other:
         for path in TYPES:
-            etags = {WebClient(one, http2=False).ask("GET", path).headers["etag"] for one in (door, other)}
+            etags = {WebClient(one, http2=False).ask("GET", path).headers["etag"] for one in (server, other)}
             assert len(etags) == 1
 
 
@@ -64,7 +64,7 @@ def test_nothing_else_is_a_page(client):
         assert client.ask("GET", f"/docs/{path}").status == 404
 
 
-def test_the_page_takes_nothing_from_elsewhere(door):
-    page = WebClient(door, http2=False).ask("GET", "/docs").body.decode()
+def test_the_page_takes_nothing_from_elsewhere(server):
+    page = WebClient(server, http2=False).ask("GET", "/docs").body.decode()
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert links == ["data:,", "docs/swagger-ui.css", "docs/swagger-ui-bundle.js", "docs/page.js"]

@@ -12,26 +12,24 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtensionOID, NameOID
-from tablegate.gateway.cluster.forwarding import FORWARDED
-from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
+from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
 from tablegate.gateway.http.h2_exchange import Http2Exchange
-from tablegate.gateway.http.protocols import CrossOrigin
-from tablegate.gateway.http.rpc import calls as door_calls
-from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.rpc.envelopes import envelope
+from tablegate.gateway.http.rpc import calls as call_limits
+from tablegate.gateway.http.rpc.calls import Calls, ConcurrencyLimit
+from tablegate.gateway.http.rpc.grpc import envelope
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
-from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.http.server import CrossOrigin, HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 
 from tests.kit.call.subscribing import Copy
-from tests.kit.gateways_in_process.cluster import ClusterDoors
+from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.http.certificates import HOSTS, Authority, Pair
 from tests.kit.http.h2 import OPENING, RawClient, data, head, request
 from tests.kit.http.http1 import Client, until
@@ -168,8 +166,8 @@ class Work:
             "/a.B/Stream": StreamMethod(self._stream),
             "/a.B/Wait": UnaryMethod(self._wait, 20.0, 20.0),
             "/a.B/Talk": DuplexMethod(self._talk),
-            "/a.B/MarkedStream": StreamMethod(self._stream, checks_mark=True),
-            "/a.B/MarkedWait": UnaryMethod(self._wait, 20.0, 20.0, checks_mark=True),
+            "/a.B/MarkedStream": StreamMethod(self._stream, checks_forward_token=True),
+            "/a.B/MarkedWait": UnaryMethod(self._wait, 20.0, 20.0, checks_forward_token=True),
             "/a.B/Now": UnaryMethod(lambda data, _call: data, 20.0, 20.0),
         }
 
@@ -194,10 +192,10 @@ class Work:
 
 
 class Clients:
-    """A door with `work`, and who asks it."""
+    """A server with `work`, and who asks it."""
 
-    def __init__(self, door: HttpServer, work: Work, authority: Authority, stack: AsyncExitStack) -> None:
-        self.door = door
+    def __init__(self, server: HttpServer, work: Work, authority: Authority, stack: AsyncExitStack) -> None:
+        self.server = server
         self.work = work
         self._authority = authority
         self._stack = stack
@@ -205,7 +203,7 @@ class Clients:
     async def connect(self, own: Pair | None, *, tls: bool = True) -> RawClient:
         """Return a client over HTTP/2."""
         context = client_context(self._authority, own, "h2") if tls else None
-        client = RawClient(*await asyncio.open_connection("127.0.0.1", self.door.port, ssl=context))
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context))
         client.send(OPENING)
         self._stack.push_async_callback(client.close)
         return client
@@ -213,7 +211,7 @@ class Clients:
     async def connect_http1(self, own: Pair) -> Client:
         """Return a client over HTTP/1.1."""
         context = client_context(self._authority, own, "http/1.1")
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.door.port, ssl=context))
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context))
         self._stack.callback(client.writer.transport.abort)
         return client
 
@@ -231,10 +229,10 @@ async def clients_of(authority: Authority, *, tls: bool = True) -> AsyncIterator
     work = Work()
     async with AsyncExitStack() as stack:
         files = server_files(authority) if tls else None
-        door = HttpServer(work.methods, "127.0.0.1:0", web=web_of_all_origins, tls=files)
-        await door.start()
-        stack.push_async_callback(door.stop, 0)
-        yield Clients(door, work, authority, stack)
+        server = HttpServer(work.methods, "127.0.0.1:0", web=web_of_all_origins, tls=files)
+        await server.start()
+        stack.push_async_callback(server.stop, 0)
+        yield Clients(server, work, authority, stack)
 
 
 def asked(stream: int, path: bytes, message: bytes = b"", *fields: tuple[bytes, bytes], ended: bool = True) -> bytes:
@@ -250,8 +248,8 @@ async def status(client: RawClient, stream: int) -> bytes:
 
 @pytest.fixture
 def one_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_calls, "STREAMS_OF_PRINCIPAL_MAX", 1)
-    monkeypatch.setattr(door_calls, "CALLS_OF_PRINCIPAL_MAX", 1)
+    monkeypatch.setattr(call_limits, "STREAMS_OF_PRINCIPAL_MAX", 1)
+    monkeypatch.setattr(call_limits, "CALLS_OF_PRINCIPAL_MAX", 1)
 
 
 @pytest.mark.usefixtures("one_each")
@@ -358,7 +356,7 @@ def test_the_limit_is_that_of_every_protocol(authority: Authority, origin: bytes
 def test_clients_without_certificates_share_the_limit_of_all(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_calls, "STREAMS_MAX", 3)
+    monkeypatch.setattr(call_limits, "STREAMS_MAX", 3)
 
     async def run() -> None:
         async with clients_of(authority, tls=False) as it:
@@ -373,14 +371,14 @@ def test_clients_without_certificates_share_the_limit_of_all(
 
 
 def test_nothing_is_kept_of_principals_that_have_nothing_at_work() -> None:
-    places = ConcurrencyLimit("streams", most=2, most_of_principal=1)
-    with places.held("alice"), places.held(None):
+    limit = ConcurrencyLimit("streams", most=2, most_of_principal=1)
+    with limit.hold("alice"), limit.hold(None):
         for principal in ("alice", "bob", None):
-            with pytest.raises(Overloaded), places.held(principal):
+            with pytest.raises(Overloaded), limit.hold(principal):
                 pass
-        assert places.taken == 2
-    assert places.taken == 0
-    assert not places._taken_of
+        assert limit.at_work == 2
+    assert limit.at_work == 0
+    assert not limit._at_work_of
 
 
 # What gateways forward.
@@ -420,7 +418,7 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
     path = f"/examples.ratings.v1.RatingsService/{name}"
     method = query_methods(catalogue, store, SIGNER, Notifier())[path]
     assert isinstance(method, UnaryMethod | StreamMethod)
-    assert method.checks_mark
+    assert method.checks_forward_token
     message = catalogue.queries[path].request_class(**REQUESTS[name]).SerializeToString()
 
     def begin() -> None:
@@ -435,14 +433,14 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
 @pytest.mark.usefixtures("one_each")
 def test_gateways_may_forward_more_than_one_client_may_ask_for(authority: Authority) -> None:
     """All of them, and their clients, have the same certificate."""
-    with ClusterDoors({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as doors:
-        doors.put(rating(number) for number in range(60))
-        streams = [doors.stream(gateway_id, "SubscribeRatings") for gateway_id in "abc"]
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as servers:
+        servers.put(rating(number) for number in range(60))
+        streams = [servers.stream(gateway_id, "SubscribeRatings") for gateway_id in "abc"]
         for messages in streams:
             copy = Copy()
             while len(copy.rows) < 60:
                 copy.take(next(messages))
         for gateway_id in "abc":
             with pytest.raises(grpc.RpcError) as raised:
-                next(doors.stream(gateway_id, "SubscribeRatings"))
+                next(servers.stream(gateway_id, "SubscribeRatings"))
             assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from google.rpc import code_pb2
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES
+from tablegate.gateway.http.rpc.calls import HTTP_STATUSES
 from tablegate.gateway.query.errors import STATUS_OF_REASON
 
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.rest import RestDoor
+from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.gateways_in_process.web import HTTP_TIMEOUT_S, Answer, WebClient, client_of, web_clients
 
 RULES = {
@@ -35,23 +35,23 @@ RULES = {
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[RestDoor]:
-    with RestDoor(**RULES) as served:
+def server() -> Iterator[RestServer]:
+    with RestServer(**RULES) as served:
         yield served
 
 
 @pytest.fixture(params=["http1", "http2"])
-def client(request: pytest.FixtureRequest, door: RestDoor) -> WebClient:
-    return client_of(web_clients(door), request.param)
+def client(request: pytest.FixtureRequest, server: RestServer) -> WebClient:
+    return client_of(web_clients(server), request.param)
 
 
 @pytest.fixture
-def ask(door: RestDoor) -> Any:
+def ask(server: RestServer) -> Any:
     """A function that returns the JSON of an answer that must be OK."""
 
     def asked(method: str, target: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        answer = WebClient(door, http2=False).ask(method, target, data)
+        answer = WebClient(server, http2=False).ask(method, target, data)
         assert answer.status == 200, answer
         return answer.json
 
@@ -59,11 +59,11 @@ def ask(door: RestDoor) -> Any:
 
 
 @pytest.fixture
-def refused(door: RestDoor) -> Any:
+def refused(server: RestServer) -> Any:
     """A function that returns the name of the field that a request is refused for, and the message."""
 
     def asked(method: str, target: str, body: bytes | None = None) -> tuple[str, str]:
-        answer = WebClient(door, http2=False).ask(method, target, body)
+        answer = WebClient(server, http2=False).ask(method, target, body)
         assert answer.status == 400, answer
         error = answer.json["error"]
         assert (error["code"], error["status"], error["details"][0]["reason"]) == (
@@ -249,8 +249,8 @@ def test_what_does_not_fit_is_refused_by_name(refused, method, target, body, fie
     assert words in message
 
 
-def test_no_value_is_repeated_in_an_error(door):
-    answer = WebClient(door, http2=False).ask("GET", "/things/a?small=secret&startTime=secret")
+def test_no_value_is_repeated_in_an_error(server):
+    answer = WebClient(server, http2=False).ask("GET", "/things/a?small=secret&startTime=secret")
     assert b"secret" not in answer.body
 
 
@@ -280,8 +280,8 @@ def test_packed_bodies(client):
 
 
 @pytest.mark.parametrize("size", [300_000, 3_000_000])
-def test_bodies_that_are_too_large(door, size):
-    answer = WebClient(door, http2=False).ask("POST", "/things", b'{"name": "%b"}' % (b"x" * size))
+def test_bodies_that_are_too_large(server, size):
+    answer = WebClient(server, http2=False).ask("POST", "/things", b'{"name": "%b"}' % (b"x" * size))
     assert (answer.status, answer.json["error"]["status"]) == (413, "RESOURCE_EXHAUSTED")
     assert "retry-after" not in answer.headers
 
@@ -294,14 +294,14 @@ def test_an_answer_that_json_cannot_say(client):
     assert last["error"]["code"] == 500
 
 
-def test_a_client_that_goes_away_ends_its_stream(door):
-    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=HTTP_TIMEOUT_S)
+def test_a_client_that_goes_away_ends_its_stream(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HTTP_TIMEOUT_S)
     connection.request("GET", "/watched/on")
     response = connection.getresponse()
     assert response.readline() == b"{}\n"
     response.close()
     connection.close()
-    soon(lambda: door.ended, "the stream ends")
+    soon(lambda: server.ended, "the stream ends")
 
 
 def test_every_error_has_an_http_status():

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 from tablegate.gateway.contract.http_rules import parameter_fields
-from tablegate.gateway.http.rest.fields import FieldSetter, names_of
+from tablegate.gateway.http.rest.routes import FieldSetter, names_of
 from tablegate.gateway.query.errors import InvalidField
 
 from tests.kit.table.things import thing_routes

@@ -209,7 +209,7 @@ def test_failed_handshakes_are_logged_sparingly(files: TlsFiles, caplog: pytest.
 
 def test_handshake_that_is_not_done(files: TlsFiles, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        async with served(tls=files, limits=Limits(greeting_s=10)) as it:
+        async with served(tls=files, limits=Limits(detection_s=10)) as it:
             client = await it.connect()
             await client.send(b"\x16\x03\x01\x02\x00\x01")
             await it.accepted(1)
@@ -322,7 +322,7 @@ def test_files_are_loaded_again(authority: Authority, files: TlsFiles, caplog: p
             authority.issue()
             watched = it.listener._tls
             assert watched is not None
-            watched.look()
+            watched.reload_if_changed()
             second = await connect(it, client_context(authority))
             assert await serial(second) != before
             assert await serial(first) == before
@@ -339,16 +339,16 @@ def test_broken_files_leave_those_before(
     context = watched.context
     files.key.write_text("nonsense")
     for _ in range(5):
-        watched.look()
+        watched.reload_if_changed()
         assert watched.context is context
     assert caplog.text.count("cannot be used") == 1
     os.unlink(files.certificate)
     for _ in range(5):
-        watched.look()
+        watched.reload_if_changed()
         assert watched.context is context
     assert caplog.text.count("cannot be used") == 2
     authority.issue()
-    watched.look()
+    watched.reload_if_changed()
     assert watched.context is not context
 
 
@@ -359,10 +359,10 @@ def test_files_may_be_replaced_one_after_the_other(
     context = watched.context
     new = authority.issue("new")
     os.replace(new.certificate, files.certificate)
-    watched.look()  # between the two
+    watched.reload_if_changed()  # between the two
     assert watched.context is context
     os.replace(new.key, files.key)
-    watched.look()
+    watched.reload_if_changed()
     assert watched.context is not context
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -371,8 +371,8 @@ def test_expired_files_are_not_taken(authority: Authority, files: TlsFiles, capl
     watched = WatchedTls(files)
     context = watched.context
     authority.issue(expired=True)
-    watched.look()
-    watched.look()
+    watched.reload_if_changed()
+    watched.reload_if_changed()
     assert watched.context is context
     assert "expired at" in caplog.text
 

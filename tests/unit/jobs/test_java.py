@@ -1,4 +1,4 @@
-"""What is told of an error that comes out of Java, wherever it began."""
+"""The reason that a job gives for an error out of Java, wherever it began."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Events of the test kit: how they lie in topics, and what is said of those that cannot."""
+"""Events of the test kit: the records that they become, and the errors of those that cannot."""
 
 import json
 import struct
@@ -12,7 +12,7 @@ from tablegate.examples.samples.balances import Bookings
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.table import Bytes, Double, Json, Latest, Long, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent
-from tablegate.jobs.testing.events import START_TIME, Record, lay_events
+from tablegate.jobs.testing.events import START_TIME, Record, encode_events
 
 from tests.kit.job.laid_records import Record as LaidRecord
 from tests.kit.job.laid_records import avro_value
@@ -33,14 +33,14 @@ EVERY_FORMAT = Table(
 )
 
 
-def laid(table: Table, *events: Event) -> list[Record]:
-    (records,) = lay_events(table, [events])
+def encoded(table: Table, *events: Event) -> list[Record]:
+    (records,) = encode_events(table, [events])
     return records
 
 
 def test_offsets_and_times_count_on_over_batches() -> None:
     at = datetime(2020, 2, 29, 12, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=2)))
-    first, second = lay_events(
+    first, second = encode_events(
         CUSTOMERS,
         [
             [Event("tp_prospects", value=None), Event("tp_prospects", value=None, partition=1, timestamp=at)],
@@ -63,7 +63,7 @@ def test_offsets_and_times_count_on_over_batches() -> None:
 
 def test_avro_is_that_of_a_producer() -> None:
     bookings = Bookings()
-    (added, reserved) = laid(
+    (added, reserved) = encoded(
         BALANCES,
         Event("balance", key="ann", value={"customerId": "ann", "amount": Decimal("-1.0500")}),
         Event("balance", key="ann", value={"customerId": "ann", "reservationId": "r1"}, record_type="FundsReserved"),
@@ -73,7 +73,7 @@ def test_avro_is_that_of_a_producer() -> None:
     full = Event(
         "balance", value={"customerId": "a", "reservationId": "r"}, record_type="examples.balances.FundsReserved"
     )
-    assert laid(BALANCES, full) == laid(BALANCES, replace(full, record_type="FundsReserved"))
+    assert encoded(BALANCES, full) == encoded(BALANCES, replace(full, record_type="FundsReserved"))
 
 
 def test_avro_defaults_are_filled_in() -> None:
@@ -90,7 +90,7 @@ def test_avro_defaults_are_filled_in() -> None:
     table = replace(
         RATINGS, source=replace(RATINGS.source, value=replace(RATINGS.source.value, schema=json.dumps(schema)))
     )
-    (record,) = laid(table, Event("ratings", value={"b": {"c": "x"}, "again": {"c": "y"}}))
+    (record,) = encoded(table, Event("ratings", value={"b": {"c": "x"}, "again": {"c": "y"}}))
     found = avro_value(LaidRecord("ratings", 0, 0, 0, None, record.value), "R", {1: json.dumps(schema)})
     assert found == {"a": 7, "b": {"c": "x"}, "again": {"c": "y"}}
 
@@ -107,13 +107,13 @@ def test_avro_defaults_are_filled_in() -> None:
     ],
 )
 def test_formats(event: Event, key: bytes | None, value: bytes | None) -> None:
-    (record,) = laid(EVERY_FORMAT, event)
+    (record,) = encoded(EVERY_FORMAT, event)
     assert (record.key, record.value) == (key, value)
 
 
 def test_json_takes_times_and_amounts() -> None:
     value = {"name": "ü", "at": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.50"), "nested": [{"a": None}]}
-    (record,) = laid(CUSTOMERS, Event("tp_prospects", key="1", value=value))
+    (record,) = encoded(CUSTOMERS, Event("tp_prospects", key="1", value=value))
     assert json.loads(record.value or b"") == {
         "name": "ü",
         "at": "2026-01-02T00:00:00+00:00",
@@ -180,7 +180,7 @@ RATING = {"movie_id": 1, "rating": 1.0}
 def test_what_cannot_be(table: Table, event: Event, words: str) -> None:
     good = Event(table.source_of(next(iter(table.all_sides))).topic, value=None)
     with pytest.raises(UnfitEvent) as caught:
-        lay_events(table, [[good, event]])
+        encode_events(table, [[good, event]])
     message = str(caught.value)
     assert words in message
     assert message.startswith("event 2: ")
@@ -189,10 +189,10 @@ def test_what_cannot_be(table: Table, event: Event, words: str) -> None:
 
 def test_the_batch_is_named_where_there_are_several() -> None:
     with pytest.raises(UnfitEvent, match=r"^batch 2, event 1: topic "):
-        lay_events(RATINGS, [[Event("ratings", value=RATING)], [Event("x", value=None)]])
+        encode_events(RATINGS, [[Event("ratings", value=RATING)], [Event("x", value=None)]])
 
 
 @pytest.mark.parametrize("wrong", [lambda: [("ratings", RATING)], lambda: ["ratings"], lambda: [None]])
 def test_what_is_no_event(wrong: Callable[[], list[Event]]) -> None:
     with pytest.raises(UnfitEvent, match=r"event 1 is a \w+; give Event"):
-        lay_events(RATINGS, [wrong()])
+        encode_events(RATINGS, [wrong()])

@@ -1,4 +1,4 @@
-"""Processors without Spark: declarations, trials, what errors say."""
+"""Processors without Spark: declarations, trials, texts of errors."""
 
 import inspect
 from collections.abc import Iterable, Iterator

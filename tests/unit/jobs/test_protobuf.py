@@ -1,4 +1,4 @@
-"""Protobuf records: which struct a message is, what its bytes become, and what is said of wrong declarations."""
+"""Protobuf records: which struct a message is, what its bytes become, and the errors of wrong declarations."""
 
 import pickle
 import subprocess
@@ -18,7 +18,7 @@ from tablegate.jobs.dataflow.decoding import Decoder, decoded_message
 from tablegate.jobs.messages import files_of, frame_indexes
 from tablegate.jobs.table import DeclarationError, Json, Mode, Protobuf, RowOutput, Source, Table, Text
 from tablegate.jobs.testing import Event, UnfitEvent
-from tablegate.jobs.testing.events import lay_events
+from tablegate.jobs.testing.events import encode_events
 
 from tests.kit.job.orders.declared import LEGACY, LINE, ORDER, table_of
 
@@ -265,7 +265,7 @@ def test_wrong_message_is_refused(form: Protobuf, words: str) -> None:
             b'syntax = "proto3";\nmessage Order { int32 }',
             "bad.proto:2:23: Expected field name; correct the message file",
         ),
-        ("bad.binpb", b"no descriptors", "is no descriptor set"),
+        ("bad.binpb", b"no descriptors", "is not a descriptor set"),
     ],
 )
 def test_wrong_file_is_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -305,12 +305,12 @@ def test_realtime_mode_is_refused() -> None:
 def test_events_of_the_kit() -> None:
     message = GetMessageClass(ORDER.descriptor)(order_id="a", lines=[{"pieces": 1}])
     fields = {"order_id": "a", "lines": [{"pieces": 1}]}
-    ((first, second),) = lay_events(
+    ((first, second),) = encode_events(
         table_of(key=LINE), [[Event("orders", value=fields, key={"pieces": 1}), Event("orders", value=message)]]
     )
     assert first.value == second.value == bytes([0, 0, 0, 0, 1, 2, 2]) + message.SerializeToString()
     assert first.key == bytes([0, 0, 0, 0, 1, 4, 2, 0]) + b"\x10\x01"
-    ((bare,),) = lay_events(table_of(value=LEGACY), [[Event("orders", value={"name": "a"})]])
+    ((bare,),) = encode_events(table_of(value=LEGACY), [[Event("orders", value={"name": "a"})]])
     assert bare.value == b"\x0a\x01a"
 
 
@@ -327,5 +327,5 @@ def test_events_of_the_kit() -> None:
 )
 def test_events_that_do_not_fit(form: Protobuf, event: Event, words: str) -> None:
     with pytest.raises(UnfitEvent) as caught:
-        lay_events(table_of(value=form), [[event]])
+        encode_events(table_of(value=form), [[event]])
     assert words in str(caught.value)

@@ -12,7 +12,8 @@ from tablegate.jobs.kafka.markers import source_offsets
 from tablegate.jobs.kafka.topics import Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_contract
-from tablegate.jobs.planning.plan import check_changelog, check_succession, make_manifest
+from tablegate.jobs.planning.plan import check_changelog, check_contract_unchanged, make_manifest
+from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.session import check_slots, local_slots
 from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
@@ -40,14 +41,14 @@ def test_manifest_of_ratings() -> None:
     assert manifest.sources == [changelog_pb2.SourceTopic(topic="ratings", partition_count=2)]
     assert manifest.mode == changelog_pb2.JOB_MODE_MICROBATCH
     assert manifest.generation == 3
-    check_succession(TABLE, contract, manifest, 3)
+    check_contract_unchanged(TABLE, contract, manifest, 3)
 
 
 def test_changed_key_in_one_generation_is_refused() -> None:
     old = changelog_pb2.Manifest(generation=1, contract_fingerprint=b"other")
     with pytest.raises(JobError, match="have changed since generation 1 was built; build the next"):
-        check_succession(TABLE, load_contract(TABLE), old, 1)
-    check_succession(TABLE, load_contract(TABLE), old, 2)
+        check_contract_unchanged(TABLE, load_contract(TABLE), old, 1)
+    check_contract_unchanged(TABLE, load_contract(TABLE), old, 2)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,10 @@ def test_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = json.loads(capsys.readouterr().out)
     assert line.pop("time").endswith("Z")
     assert line == {"event": "batch", "batch": 3}
+
+
+def test_the_phases_of_a_handover_follow_each_other_once() -> None:
+    phases = [HandoverPhase.BUILDING]
+    while phases[-1] in TRANSITIONS:
+        phases.append(TRANSITIONS[phases[-1]])
+    assert phases == list(HandoverPhase)

@@ -1,4 +1,4 @@
-"""Columns in DDL, and which Python values they take, keep and give back."""
+"""Columns in DDL, and which Python values they accept, store and load."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal

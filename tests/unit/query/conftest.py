@@ -1,7 +1,7 @@
 import pytest
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe import routed as routed_subscribe
 from tablegate.gateway.query.subscribe import sources as givers
+from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 
 from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
 from tests.kit.store.memory import MemoryStore
@@ -18,8 +18,8 @@ def quick_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let routed subscriptions speak often, and look often for who has which partitions; none is taken for silent."""
     monkeypatch.setattr(subscribe, "PROGRESS_MIN_S", 0.02)
     monkeypatch.setattr(givers, "AVOID_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "LOOK_S", 0.02)
-    monkeypatch.setattr(routed_subscribe, "AGAIN_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "CHECK_S", 0.02)
+    monkeypatch.setattr(routed_subscribe, "RETRY_S", 0.02)
     monkeypatch.setattr(routed_subscribe, "SILENT_S", 3_600.0)
 
 

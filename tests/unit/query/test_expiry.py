@@ -209,7 +209,7 @@ def test_every_read_shows_what_is_not_expired(
 
 def test_what_is_no_key_hides_no_rows(actions: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of a foreign writer, of which nobody knows how old it is."""
-    monkeypatch.setattr("tablegate.gateway.query.scan.FIRST_READ_ROWS", 1)
+    monkeypatch.setattr("tablegate.gateway.query.store_scan.FIRST_READ_ROWS", 1)
     expiry = actions.table.expiry
     assert expiry is not None
     actions.filled.put([count_of(actions, "ab", NOW_US)])

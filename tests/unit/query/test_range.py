@@ -88,7 +88,7 @@ def test_a_page_of_long_rows_ends_early(shop: Shop) -> None:
     shop.orders.put(row(customer="ann", code=f"{number}" + "x" * 400, price=1.0) for number in range(3))
     answer = shop.asker.ask("ListOrders", customer="ann", page_size=5)
     assert len(answer.orders) == 3
-    from tablegate.gateway.query import ranges
+    from tablegate.gateway.query import range as ranges
 
     assert [len(ranges._page_of([(b"k", b"x" * 700_000)] * count, 5)) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
 
@@ -96,7 +96,7 @@ def test_a_page_of_long_rows_ends_early(shop: Shop) -> None:
 @pytest.mark.parametrize("order", [0, ORDER_DESCENDING])
 def test_pages_that_end_early_meet_each_key_once(ratings: Ratings, monkeypatch: pytest.MonkeyPatch, order: int) -> None:
     ratings.table.put(rating(number) for number in range(20))
-    monkeypatch.setattr("tablegate.gateway.query.ranges.PAGE_BYTES_MAX", 3 * len(rating(1).SerializeToString()))
+    monkeypatch.setattr("tablegate.gateway.query.range.PAGE_BYTES_MAX", 3 * len(rating(1).SerializeToString()))
     pages = _walk(ratings, page_size=5, order=order)
     assert [number for page in pages for number in page] == sorted(range(20), reverse=bool(order))
     assert max(len(page) for page in pages) == 3

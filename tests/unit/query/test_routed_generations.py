@@ -12,7 +12,7 @@ from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.answers import ROWS
-from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, GrpcCluster, movie_of
 from tests.kit.gateways_in_process.streams import filled, subscribed
 from tests.kit.table.filled import rating
 
@@ -20,9 +20,9 @@ FRESH = {"max_staleness": {"seconds": 3_600}, "max_wait": {"seconds": 10}}
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
+def doors() -> Iterator[GrpcCluster]:
     """Gateway "a" lags; once "b" is asked, it answers from a generation of twice as many partitions, and is fresh."""
-    with ClusterDoors(EACH_ON_ONE) as doors:
+    with GrpcCluster(EACH_ON_ONE) as doors:
         doors.put(rating(number, count=number) for number in range(ROWS))
         behind = doors["a"]
         for partition in map(Partition, EACH_ON_ONE["a"]):
@@ -45,7 +45,7 @@ def doors() -> Iterator[ClusterDoors]:
 
 
 @pytest.mark.parametrize("method", ["ListRatings", "BatchGetRatings"])
-def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: str, doors: ClusterDoors) -> None:
+def test_what_it_has_of_another_generation_is_put_together_with_nothing(method: str, doors: GrpcCluster) -> None:
     asked: dict[str, Any] = {"page_size": 1_000}
     if method == "BatchGetRatings":
         asked = {"keys": [{"movie_id": movie_of(doors, partition)} for partition in (0, 3, 5)]}

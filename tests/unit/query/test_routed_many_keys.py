@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, ClusterDoors
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, GrpcCluster
 from tests.kit.table.filled import RATINGS, rating
 
 KEYS = 1_000
@@ -14,38 +14,38 @@ ROWS = 900
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterDoors]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcCluster]:
     path = tmp_path_factory.mktemp("contract") / "examples/ratings/v1/ratings.proto"
     path.parent.mkdir(parents=True)
     text = RATINGS.read_text("utf-8")
     path.write_text(text.replace("max_keys: 500", f"max_keys: {KEYS}"), "utf-8")
-    with ClusterDoors(EACH_ON_ONE, contract=path) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+    with GrpcCluster(EACH_ON_ONE, contract=path) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
 @pytest.mark.parametrize("gateway_id", EACH_ON_ONE)
-def test_each_other_gateway_is_called_once(doors: ClusterDoors, gateway_id: str) -> None:
+def test_each_other_gateway_is_called_once(cluster: GrpcCluster, gateway_id: str) -> None:
     numbers = random.Random(gateway_id).sample(range(KEYS), KEYS)
     keys = [{"movie_id": number} for number in numbers]
-    answer = doors.ask(gateway_id, "BatchGetRatings", keys=keys)
-    assert sorted(doors.calls()) == sorted(set("abc") - {gateway_id})
-    assert answer.results == doors.ask(ALONE, "BatchGetRatings", keys=keys).results
+    answer = cluster.ask(gateway_id, "BatchGetRatings", keys=keys)
+    assert sorted(cluster.calls()) == sorted(set("abc") - {gateway_id})
+    assert answer.results == cluster.ask(ALONE, "BatchGetRatings", keys=keys).results
     assert [result.found.rating_count for result in answer.results if result.HasField("found")] == [
         number for number in numbers if number < ROWS
     ]
 
 
-def test_keys_of_one_gateway_take_one_call(doors: ClusterDoors) -> None:
-    table = doors.whole.table
+def test_keys_of_one_gateway_take_one_call(cluster: GrpcCluster) -> None:
+    table = cluster.whole.table
     keys = [{"movie_id": number} for number in range(ROWS) if table.partition_of(rating(number)) in EACH_ON_ONE["c"]]
-    assert len(doors.ask("a", "BatchGetRatings", keys=keys).results) == len(keys) > ROWS / 4
-    assert doors.calls() == ["c"]
+    assert len(cluster.ask("a", "BatchGetRatings", keys=keys).results) == len(keys) > ROWS / 4
+    assert cluster.calls() == ["c"]
 
 
-def test_one_key_more_is_refused_where_it_is_asked(doors: ClusterDoors) -> None:
+def test_one_key_more_is_refused_where_it_is_asked(cluster: GrpcCluster) -> None:
     with pytest.raises(grpc.RpcError) as raised:
-        doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in range(KEYS + 1)])
+        cluster.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in range(KEYS + 1)])
     error: grpc.Call = raised.value  # type: ignore[assignment]
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert doors.calls() == []
+    assert cluster.calls() == []

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tablegate.gateway.query import ranges
+from tablegate.gateway.query import range as ranges
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 
-from tests.kit.gateways_in_process.cluster import ALONE, ClusterDoors, Held
+from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
 from tests.kit.table.filled import rating
 
-SPREADS: tuple[Held, ...] = (
+SPREADS: tuple[Placement, ...] = (
     {"a": [0, 1], "b": [2, 3], "c": [4, 5]},
     {"a": [0, 1, 2, 3], "b": [2, 3, 4, 5], "c": [4, 5, 0, 1]},
     {"a": [], "b": [0, 2, 4, 5], "c": [1, 3]},
@@ -25,18 +25,18 @@ Bounds = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def doors() -> Iterator[ClusterDoors]:
+def cluster() -> Iterator[GrpcCluster]:
     """Return gateways whose stores have everything, be it live or not."""
-    with ClusterDoors(dict.fromkeys("abc", range(6))) as doors:
-        doors.put(rating(number, count=number) for number in NUMBERS if number % 3)
-        yield doors
+    with GrpcCluster(dict.fromkeys("abc", range(6))) as cluster:
+        cluster.put(rating(number, count=number) for number in NUMBERS if number % 3)
+        yield cluster
 
 
-def walk(doors: ClusterDoors, gateway_ids: str, page_size: int, bounds: Bounds) -> list[int]:
+def walk(cluster: GrpcCluster, gateway_ids: str, page_size: int, bounds: Bounds) -> list[int]:
     found: list[int] = []
     token = ""
     for turn in range(WALK_PAGES_MAX):
-        page = doors.ask(
+        page = cluster.ask(
             gateway_ids[turn % len(gateway_ids)] if gateway_ids else ALONE,
             "ListRatings",
             page_size=page_size,
@@ -65,15 +65,15 @@ def bounds(draw: st.DrawFn) -> Bounds:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(SPREADS), st.text("abc", min_size=1, max_size=5), st.integers(3, 300), bounds(), st.booleans())
 def test_a_walk_is_that_of_one_store(
-    doors: ClusterDoors,
+    cluster: GrpcCluster,
     monkeypatch: pytest.MonkeyPatch,
-    held: Held,
+    held: Placement,
     gateway_ids: str,
     page_size: int,
     bounds: Bounds,
     are_long: bool,
 ) -> None:
-    doors.spread(held)
+    cluster.place(held)
     low, high = bounds.get("movie_id_from", -60), bounds.get("movie_id_before", 300)
     expected = [number for number in NUMBERS if number % 3 and low <= number < high]
     if bounds["order"] == ORDER_DESCENDING:
@@ -81,19 +81,19 @@ def test_a_walk_is_that_of_one_store(
     with monkeypatch.context() as patched:
         if are_long:
             patched.setattr(ranges, "PAGE_BYTES_MAX", 150)  # some five rows
-        assert walk(doors, gateway_ids, page_size, bounds) == expected
+        assert walk(cluster, gateway_ids, page_size, bounds) == expected
 
 
-def test_a_page_is_one_call_to_each_other_gateway(doors: ClusterDoors) -> None:
-    doors.spread(SPREADS[0])
-    doors.calls()
-    assert len(doors.ask("a", "ListRatings", page_size=20).ratings) == 20
-    assert sorted(doors.calls()) == ["b", "c"]
+def test_a_page_is_one_call_to_each_other_gateway(cluster: GrpcCluster) -> None:
+    cluster.place(SPREADS[0])
+    cluster.calls()
+    assert len(cluster.ask("a", "ListRatings", page_size=20).ratings) == 20
+    assert sorted(cluster.calls()) == ["b", "c"]
 
 
-def test_a_token_goes_on_where_a_gateway_that_stands_alone_ended(doors: ClusterDoors) -> None:
-    doors.spread(SPREADS[0])
-    page = doors.ask(ALONE, "ListRatings", page_size=20)
-    rest = doors.ask("c", "ListRatings", page_size=1_000, page_token=page.next_page_token)
+def test_a_token_goes_on_where_a_gateway_that_stands_alone_ended(cluster: GrpcCluster) -> None:
+    cluster.place(SPREADS[0])
+    page = cluster.ask(ALONE, "ListRatings", page_size=20)
+    rest = cluster.ask("c", "ListRatings", page_size=1_000, page_token=page.next_page_token)
     found = [row.movie_id for row in (*page.ratings, *rest.ratings)]
     assert found == [number for number in NUMBERS if number % 3]

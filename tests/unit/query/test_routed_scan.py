@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import routed_scan
+from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
 
 from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held, LocalCluster
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster, Placement
 from tests.kit.gateways_in_process.streams import append_all, ids, scanned
 from tests.kit.table.filled import SIGNER, LocalCall, rating
 
-SPREAD: Held = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
+SPREAD: Placement = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
 ROWS = 2_000
 
 
-def filled(held: Held, rows: int = ROWS, **more: Any) -> LocalCluster:
+def filled(held: Placement, rows: int = ROWS, **more: Any) -> LocalCluster:
     cluster = LocalCluster(held, **more)
     cluster.put(rating(number, count=number % 40) for number in range(rows))
     return cluster
@@ -127,7 +127,7 @@ def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -
 
 
 def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routed_scan, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(scan, "RETRIES_S", 0.0)
 
     async def talk() -> None:
         cluster = filled({0: [0, 1], 1: [2, 3, 5]})

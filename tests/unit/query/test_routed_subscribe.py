@@ -10,16 +10,16 @@ from tablegate.gateway.query import live_table
 from tablegate.gateway.query.errors import ShuttingDown
 from tablegate.gateway.query.subscribe import broadcaster as feed
 from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe import routed as routed_subscribe
 from tablegate.gateway.query.subscribe import sources as givers
+from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 
 from tests.kit.call.subscribing import Copy, token_of
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, Held
+from tests.kit.gateways_in_process.cluster_without_network import SAFE, Placement
 from tests.kit.gateways_in_process.streams import apply_all, filled, subscribed
 
-SPREAD: Held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
+SPREAD: Placement = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
 
 
 @pytest.fixture(autouse=True)

@@ -8,56 +8,58 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from tablegate.gateway.cluster.forward_token import MARK_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
+from tablegate.gateway.cluster.forward_token import TOKEN_AGE_MAX_MS, ForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import retry as patience
-from tablegate.gateway.query.plans import wall_clock_ms
+from tablegate.gateway.query import forwarding as patience
+from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 
 from tests.kit.call.asker import SHOP
 from tests.kit.gateways_in_process.answers import MARK, ROWS, failure, opened, read, refused, same
-from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, GrpcCluster, movie_of
 from tests.kit.table.filled import SIGNER, rating
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_TWO) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+def cluster() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_TWO) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
 @pytest.fixture
-def lone() -> Iterator[ClusterDoors]:
+def lone() -> Iterator[GrpcCluster]:
     """Each partition is on one gateway."""
-    with ClusterDoors(EACH_ON_ONE) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+    with GrpcCluster(EACH_ON_ONE) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
-def test_a_get_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:
+def test_a_get_is_the_same_at_each_gateway(cluster: GrpcCluster) -> None:
     for number in range(0, ROWS, 7):
         for gateway_id in "abc":
-            same(doors.ask(gateway_id, "GetRating", movie_id=number), doors.ask(ALONE, "GetRating", movie_id=number))
+            same(
+                cluster.ask(gateway_id, "GetRating", movie_id=number), cluster.ask(ALONE, "GetRating", movie_id=number)
+            )
 
 
-def test_a_missing_row_is_told_by_who_has_its_partition(doors: ClusterDoors) -> None:
+def test_a_missing_row_is_told_by_who_has_its_partition(cluster: GrpcCluster) -> None:
     asked = range(ROWS, ROWS + 20)
     for number in asked:
-        answers = [refused(doors, gateway_id, "GetRating", movie_id=number) for gateway_id in ("a", "b", "c", ALONE)]
+        answers = [refused(cluster, gateway_id, "GetRating", movie_id=number) for gateway_id in ("a", "b", "c", ALONE)]
         assert answers[0][:2] == (grpc.StatusCode.NOT_FOUND, "ROW_NOT_FOUND")
         assert all(answer == answers[0] for answer in answers)
-    assert doors.calls()
+    assert cluster.calls()
 
 
-def test_the_trailer_says_who_answered_and_whose_it_is(doors: ClusterDoors) -> None:
+def test_the_trailer_says_who_answered_and_whose_it_is(cluster: GrpcCluster) -> None:
     for partition in range(6):
         owner, standby = (
-            peer.gateway_id for peer in doors["a"].router.directory.replicas("ratings", Partition(partition))
+            peer.gateway_id for peer in cluster["a"].router.directory.replicas("ratings", Partition(partition))
         )
         for gateway_id in "abc":
-            _, trailer = doors.ask_whole(gateway_id, "GetRating", movie_id=movie_of(doors, partition))
+            _, trailer = cluster.ask_whole(gateway_id, "GetRating", movie_id=movie_of(cluster, partition))
             by = gateway_id if gateway_id in (owner, standby) else owner
             assert trailer == {
                 "tablegate-partition": str(partition),
@@ -65,45 +67,45 @@ def test_the_trailer_says_who_answered_and_whose_it_is(doors: ClusterDoors) -> N
                 "tablegate-gateway": by,
                 "tablegate-owner": owner,
             }
-    _, trailer = doors.ask_whole(ALONE, "GetRating", movie_id=movie_of(doors, 3))
+    _, trailer = cluster.ask_whole(ALONE, "GetRating", movie_id=movie_of(cluster, 3))
     assert trailer == {"tablegate-partition": "3", "tablegate-role": "owner"}
 
 
-def test_the_trailer_of_an_error_is_that_of_who_said_it(lone: ClusterDoors) -> None:
+def test_the_trailer_of_an_error_is_that_of_who_said_it(lone: GrpcCluster) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         lone.ask("a", "GetRating", movie_id=movie_of(lone, 5, first=ROWS))
     error: Any = raised.value
     assert dict(error.trailing_metadata())["tablegate-gateway"] == "c"
 
 
-def test_what_is_here_is_not_asked_elsewhere(doors: ClusterDoors) -> None:
+def test_what_is_here_is_not_asked_elsewhere(cluster: GrpcCluster) -> None:
     for partition in EACH_ON_TWO["a"]:
-        doors.ask("a", "GetRating", movie_id=movie_of(doors, partition))
-    here = [number for number in range(ROWS) if doors.whole.table.partition_of(rating(number)) < 4]
-    doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in here])
-    assert doors.calls() == []
+        cluster.ask("a", "GetRating", movie_id=movie_of(cluster, partition))
+    here = [number for number in range(ROWS) if cluster.whole.table.partition_of(rating(number)) < 4]
+    cluster.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in here])
+    assert cluster.calls() == []
 
 
-def test_a_batch_is_the_same_at_each_gateway(doors: ClusterDoors) -> None:
+def test_a_batch_is_the_same_at_each_gateway(cluster: GrpcCluster) -> None:
     choice = random.Random(5)
     for count in (0, 1, 2, 10, 100, 500):
         keys = [{"movie_id": choice.randrange(-20, ROWS + 20)} for _ in range(count)]
-        right = doors.ask(ALONE, "BatchGetRatings", keys=keys)
+        right = cluster.ask(ALONE, "BatchGetRatings", keys=keys)
         for gateway_id in "abc":
-            answer = doors.ask(gateway_id, "BatchGetRatings", keys=keys)
+            answer = cluster.ask(gateway_id, "BatchGetRatings", keys=keys)
             assert answer.results == right.results
-            assert len(doors.calls()) <= 1
+            assert len(cluster.calls()) <= 1
             if count:
                 assert read(answer.read_info) == read(right.read_info)
 
 
-def test_the_trailer_of_a_batch_names_who_gave_their_parts(lone: ClusterDoors) -> None:
+def test_the_trailer_of_a_batch_names_who_gave_their_parts(lone: GrpcCluster) -> None:
     keys = [{"movie_id": movie_of(lone, partition)} for partition in (1, 3, 5)]
     _, trailer = lone.ask_whole("b", "BatchGetRatings", keys=keys)
     assert trailer == {"tablegate-partition": "several", "tablegate-gateway": "a,b,c"}
 
 
-def test_many_keys_are_one_call_to_each_other_gateway(lone: ClusterDoors) -> None:
+def test_many_keys_are_one_call_to_each_other_gateway(lone: GrpcCluster) -> None:
     numbers = random.Random(3).sample(range(-100, ROWS + 100), 500)
     keys = [{"movie_id": number} for number in numbers]
     right = lone.ask(ALONE, "BatchGetRatings", keys=keys)
@@ -113,33 +115,33 @@ def test_many_keys_are_one_call_to_each_other_gateway(lone: ClusterDoors) -> Non
 
 
 def test_keys_that_are_values_come_back_as_they_were() -> None:
-    with ClusterDoors(EACH_ON_ONE, contract=SHOP, table="tags", service="/shop.v1.ShopService") as doors:
-        tag = doors.whole.table.table.row_class
-        doors.put(tag(name=f"tag {number}", uses=number) for number in range(0, 100, 2))
+    with GrpcCluster(EACH_ON_ONE, contract=SHOP, table="tags", service="/shop.v1.ShopService") as cluster:
+        tag = cluster.whole.table.table.row_class
+        cluster.put(tag(name=f"tag {number}", uses=number) for number in range(0, 100, 2))
         names = [f"tag {number}" for number in random.Random(3).sample(range(100), 100)]
-        assert doors.ask("b", "BatchGetTags", names=names) == doors.ask(ALONE, "BatchGetTags", names=names)
-        assert sorted(doors.calls()) == ["a", "c"]
+        assert cluster.ask("b", "BatchGetTags", names=names) == cluster.ask(ALONE, "BatchGetTags", names=names)
+        assert sorted(cluster.calls()) == ["a", "c"]
 
 
 def test_keys_that_are_messages_come_back_as_they_were() -> None:
-    with ClusterDoors(EACH_ON_ONE, contract=SHOP, table="days", service="/shop.v1.ShopService") as doors:
-        day = doors.whole.table.table.row_class
+    with GrpcCluster(EACH_ON_ONE, contract=SHOP, table="days", service="/shop.v1.ShopService") as cluster:
+        day = cluster.whole.table.table.row_class
         starts = [{"seconds": seconds} for seconds in range(-50, 50)]
-        doors.put(day(start=start) for start in starts[::3])
-        assert doors.ask("b", "BatchGetDays", starts=starts) == doors.ask(ALONE, "BatchGetDays", starts=starts)
+        cluster.put(day(start=start) for start in starts[::3])
+        assert cluster.ask("b", "BatchGetDays", starts=starts) == cluster.ask(ALONE, "BatchGetDays", starts=starts)
 
 
 def test_a_range_over_one_partition_is_the_same_at_each_gateway() -> None:
-    with ClusterDoors(EACH_ON_TWO, contract=SHOP, table="orders", service="/shop.v1.ShopService") as doors:
-        order = doors.whole.table.table.row_class
-        doors.put(order(customer=f"c{number % 9}", code=f"{number:03}") for number in range(90))
+    with GrpcCluster(EACH_ON_TWO, contract=SHOP, table="orders", service="/shop.v1.ShopService") as cluster:
+        order = cluster.whole.table.table.row_class
+        cluster.put(order(customer=f"c{number % 9}", code=f"{number:03}") for number in range(90))
         for customer in range(9):
             for start in "abc":
                 codes: list[str] = []
                 token = ""
                 for gateway_id in "abcabc":
                     gateway = start if not codes else gateway_id
-                    page = doors.ask(gateway, "ListOrders", customer=f"c{customer}", page_size=4, page_token=token)
+                    page = cluster.ask(gateway, "ListOrders", customer=f"c{customer}", page_size=4, page_token=token)
                     codes += [row.code for row in page.orders]
                     token = page.next_page_token
                     if not token:
@@ -148,29 +150,29 @@ def test_a_range_over_one_partition_is_the_same_at_each_gateway() -> None:
 
 
 @pytest.mark.parametrize("gone", ["b", "c"])
-def test_a_gateway_that_ends_is_not_noticed(gone: str, doors: ClusterDoors) -> None:
+def test_a_gateway_that_ends_is_not_noticed(gone: str, cluster: GrpcCluster) -> None:
     keys = [{"movie_id": number} for number in range(ROWS)]
     for number in range(120):
         if number == 60:
-            doors[gone].stop()
-        assert doors.ask("a", "GetRating", movie_id=number).rating.rating_count == number
-        results = doors.ask("a", "BatchGetRatings", keys=keys).results
+            cluster[gone].stop()
+        assert cluster.ask("a", "GetRating", movie_id=number).rating.rating_count == number
+        results = cluster.ask("a", "BatchGetRatings", keys=keys).results
         assert [result.found.rating_count for result in results] == list(range(ROWS))
-        page = doors.ask("a", "ListRatings", page_size=1_000)
+        page = cluster.ask("a", "ListRatings", page_size=1_000)
         assert [row.movie_id for row in page.ratings] == list(range(ROWS))
 
 
-def test_a_gateway_that_hangs_is_not_waited_for(doors: ClusterDoors) -> None:
-    doors["b"].hangs = True
+def test_a_gateway_that_hangs_is_not_waited_for(cluster: GrpcCluster) -> None:
+    cluster["b"].hangs = True
     for number in range(60):
-        assert doors.ask("a", "GetRating", movie_id=number).rating.rating_count == number
-    answer = doors.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in range(ROWS)])
+        assert cluster.ask("a", "GetRating", movie_id=number).rating.rating_count == number
+    answer = cluster.ask("a", "BatchGetRatings", keys=[{"movie_id": number} for number in range(ROWS)])
     assert [result.found.rating_count for result in answer.results] == list(range(ROWS))
-    assert [row.movie_id for row in doors.ask("a", "ListRatings", page_size=1_000).ratings] == list(range(ROWS))
-    assert "b" in doors.calls()
+    assert [row.movie_id for row in cluster.ask("a", "ListRatings", page_size=1_000).ratings] == list(range(ROWS))
+    assert "b" in cluster.calls()
 
 
-def test_without_a_replica_a_partition_is_unavailable_and_never_empty(lone: ClusterDoors) -> None:
+def test_without_a_replica_a_partition_is_unavailable_and_never_empty(lone: GrpcCluster) -> None:
     lone["c"].stop()
     gone = movie_of(lone, 5)
     for asked in (
@@ -186,53 +188,53 @@ def test_without_a_replica_a_partition_is_unavailable_and_never_empty(lone: Clus
     assert lone.ask("a", "GetRating", movie_id=movie_of(lone, 3)).rating.rating_count == movie_of(lone, 3)
 
 
-def test_a_forwarded_call_is_never_forwarded(doors: ClusterDoors) -> None:
+def test_a_forwarded_call_is_never_forwarded(cluster: GrpcCluster) -> None:
     """Two gateways each think that the other has it."""
     for gateway_id in "abc":
-        doors[gateway_id].hold([], phase=Phase.LIVE)
-    doors.calls()
-    number = movie_of(doors, 0)
+        cluster[gateway_id].hold([], phase=Phase.LIVE)
+    cluster.calls()
+    number = movie_of(cluster, 0)
     for method, asked in ("GetRating", {"movie_id": number}), ("BatchGetRatings", {"keys": [{"movie_id": number}]}):
-        assert refused(doors, "b", method, **asked)[1] == "PARTITION_UNAVAILABLE"
-        called = doors.calls()
+        assert refused(cluster, "b", method, **asked)[1] == "PARTITION_UNAVAILABLE"
+        called = cluster.calls()
         times = len(called) // 2  # each time that the call is tried
         assert sorted(called) == ["a"] * times + ["c"] * times
-        assert 1 <= times <= 2 + patience.HEARD_S / patience.AGAIN_S
-    assert refused(doors, "b", "ListRatings")[1] == "PARTITION_UNAVAILABLE"
+        assert 1 <= times <= 2 + patience.HEARD_S / patience.RETRY_S
+    assert refused(cluster, "b", "ListRatings")[1] == "PARTITION_UNAVAILABLE"
 
 
 @pytest.mark.parametrize("method", ["GetRating", "BatchGetRatings", "ListRatings"])
-def test_a_mark_that_is_not_ours_is_refused(method: str, doors: ClusterDoors) -> None:
+def test_a_mark_that_is_not_ours_is_refused(method: str, cluster: GrpcCluster) -> None:
     foreign = TokenSigner([b"f" * 32])
-    token = doors.ask("a", "GetRating", movie_id=1).read_info.consistency_token
+    token = cluster.ask("a", "GetRating", movie_id=1).read_info.consistency_token
     marks = [
         "nonsense",
         token,
         ForwardTokenSigner(foreign, wall_clock_ms).sign(ForwardToken("ratings")),
         ForwardTokenSigner(SIGNER, wall_clock_ms).sign(ForwardToken("orders")),
-        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() - MARK_AGE_MAX_MS - 1_000).sign(ForwardToken("ratings")),
-        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() + MARK_AGE_MAX_MS + 60_000).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() - TOKEN_AGE_MAX_MS - 1_000).sign(ForwardToken("ratings")),
+        ForwardTokenSigner(SIGNER, lambda: wall_clock_ms() + TOKEN_AGE_MAX_MS + 60_000).sign(ForwardToken("ratings")),
     ]
     for mark in marks:
         for gateway_id in ("a", ALONE):
-            answer = refused(doors, gateway_id, method, metadata=((MARK, mark),))
+            answer = refused(cluster, gateway_id, method, metadata=((MARK, mark),))
             assert answer[:2] == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
 
 
 def test_gateways_with_other_keys_say_what_is_wrong() -> None:
-    with ClusterDoors(EACH_ON_ONE, signers={"c": TokenSigner([b"f" * 32])}) as doors:
-        code, reason, _ = refused(doors, "a", "GetRating", movie_id=movie_of(doors, 5))
+    with GrpcCluster(EACH_ON_ONE, signers={"c": TokenSigner([b"f" * 32])}) as cluster:
+        code, reason, _ = refused(cluster, "a", "GetRating", movie_id=movie_of(cluster, 5))
         assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
 
 
-def token_ahead(doors: ClusterDoors, movie_id: int) -> str:
+def token_ahead(cluster: GrpcCluster, movie_id: int) -> str:
     """Return the token of one change more than the partition of a movie, which is on "c", has."""
-    token = opened(doors.ask("c", "GetRating", movie_id=movie_id).read_info)
+    token = opened(cluster.ask("c", "GetRating", movie_id=movie_id).read_info)
     token.next_offsets[0] += 1
     return SIGNER.sign(token)
 
 
-def test_errors_come_as_they_were_said(lone: ClusterDoors) -> None:
+def test_errors_come_as_they_were_said(lone: GrpcCluster) -> None:
     """An answer that is too old: with its details, and when to come again."""
     number = movie_of(lone, 5)
     options = {"at_least": token_ahead(lone, number), "max_wait": {}}
@@ -250,7 +252,7 @@ def test_errors_come_as_they_were_said(lone: ClusterDoors) -> None:
     assert lone.calls() == ["c"]
 
 
-def test_a_read_waits_where_the_partition_is(lone: ClusterDoors) -> None:
+def test_a_read_waits_where_the_partition_is(lone: GrpcCluster) -> None:
     number = movie_of(lone, 5)
     options = {"at_least": token_ahead(lone, number), "max_wait": {"seconds": 10}}
     asked = threading.Event()
@@ -270,7 +272,7 @@ def test_a_read_waits_where_the_partition_is(lone: ClusterDoors) -> None:
     assert answer.rating.rating_count == 9_000
 
 
-def test_a_token_of_several_gateways_is_good_at_each(lone: ClusterDoors) -> None:
+def test_a_token_of_several_gateways_is_good_at_each(lone: GrpcCluster) -> None:
     keys = [{"movie_id": movie_of(lone, partition)} for partition in range(6)]
     token = lone.ask("a", "BatchGetRatings", keys=keys).read_info.consistency_token
     options = {"at_least": token, "max_wait": {}}
@@ -280,7 +282,7 @@ def test_a_token_of_several_gateways_is_good_at_each(lone: ClusterDoors) -> None
         assert lone.ask(gateway_id, "GetRating", **keys[0], read_options=options).rating.rating_count
 
 
-def test_the_newest_is_asked_for_where_the_partition_is(lone: ClusterDoors) -> None:
+def test_the_newest_is_asked_for_where_the_partition_is(lone: GrpcCluster) -> None:
     options = {"latest": True}
     number = movie_of(lone, 5)
     assert lone.ask("a", "GetRating", movie_id=number, read_options=options).rating.rating_count == number
@@ -292,8 +294,8 @@ def test_the_newest_is_asked_for_where_the_partition_is(lone: ClusterDoors) -> N
     assert [lone[gateway_id].ends.asked for gateway_id in "abc"] == [1, 2, 3]
 
 
-def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> None:
-    number = movie_of(doors, 0)
+def test_only_the_generation_that_is_asked_for_answers(cluster: GrpcCluster) -> None:
+    number = movie_of(cluster, 0)
     marks = ForwardTokenSigner(SIGNER, wall_clock_ms)
     asked: dict[str, dict[str, Any]] = {
         "GetRating": {"movie_id": number},
@@ -305,15 +307,15 @@ def test_only_the_generation_that_is_asked_for_answers(doors: ClusterDoors) -> N
             ((MARK, marks.sign(ForwardToken("ratings", generation, (0, 1) if method == "ListRatings" else ()))),)
             for generation in (1, 2)
         )
-        doors.ask("a", method, metadata=right, **fields)
-        answer = refused(doors, "a", method, metadata=wrong, **fields)
+        cluster.ask("a", method, metadata=right, **fields)
+        answer = refused(cluster, "a", method, metadata=wrong, **fields)
         assert answer[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
     only = (MARK, marks.sign(ForwardToken("ratings", 1, (0,))))
-    here = doors.ask("a", "ListRatings", metadata=(only,), page_size=1_000)
-    assert {doors.whole.table.partition_of(row) for row in here.ratings} == {0}
+    here = cluster.ask("a", "ListRatings", metadata=(only,), page_size=1_000)
+    assert {cluster.whole.table.partition_of(row) for row in here.ratings} == {0}
 
 
-def test_the_deadline_goes_with_the_call(lone: ClusterDoors) -> None:
+def test_the_deadline_goes_with_the_call(lone: GrpcCluster) -> None:
     lone.ask("a", "GetRating", movie_id=movie_of(lone, 5), timeout_s=8)
     lone.ask("a", "BatchGetRatings", keys=[{"movie_id": movie_of(lone, 5)}], timeout_s=8)
     lone.ask("a", "ListRatings", timeout_s=8)
@@ -321,9 +323,9 @@ def test_the_deadline_goes_with_the_call(lone: ClusterDoors) -> None:
     assert all(call.left_s > 2 for call in lone["c"].calls)  # a call without a deadline gets 2 s
 
 
-def test_generations_do_not_mix(lone: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generations_do_not_mix(lone: GrpcCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """One gateway is ahead: single rows come from either, but nothing is put together from both."""
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(patience, "RETRIES_S", 0.0)
     table = lone["c"].table
     table.generation = 2
     lone["c"].do(lambda: table.publish(phase=Phase.RESTORING))
@@ -341,22 +343,22 @@ def test_generations_do_not_mix(lone: ClusterDoors, monkeypatch: pytest.MonkeyPa
 
 def test_a_batch_is_of_one_generation_where_a_gateway_stays_ahead() -> None:
     """What is here is of the old one, and the gateway that has most of the rest is of the new one."""
-    with ClusterDoors({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        ahead = doors["c"]
+    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        ahead = cluster["c"]
         ahead.table.generation = 2
         ahead.do(lambda: ahead.table.publish(phase=Phase.RESTORING))
         ahead.hold(range(6))
         ahead.put(rating(number, count=1_000) for number in range(ROWS))
-        doors.announce()
+        cluster.announce()
         for partitions in (0, 4), (1, 3, 4), (2, 4, 5), (3, 5):
-            keys = [{"movie_id": movie_of(doors, partition)} for partition in partitions]
-            counts = [result.found.rating_count for result in doors.ask("a", "BatchGetRatings", keys=keys).results]
+            keys = [{"movie_id": movie_of(cluster, partition)} for partition in partitions]
+            counts = [result.found.rating_count for result in cluster.ask("a", "BatchGetRatings", keys=keys).results]
             assert counts in ([key["movie_id"] for key in keys], [1_000] * len(keys))
 
 
-def test_a_partition_that_moves_is_found_where_it_went(lone: ClusterDoors) -> None:
-    lone.spread({"a": [0, 1, 4, 5], "b": [2, 3], "c": []})
+def test_a_partition_that_moves_is_found_where_it_went(lone: GrpcCluster) -> None:
+    lone.place({"a": [0, 1, 4, 5], "b": [2, 3], "c": []})
     lone["a"].put(rating(number, count=number + 1_000) for number in range(ROWS))
     lone.calls()
     assert lone.ask("c", "GetRating", movie_id=movie_of(lone, 5)).rating.rating_count >= 1_000

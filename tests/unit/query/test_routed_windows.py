@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import scan
+from tablegate.gateway.query import store_scan
 from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 
@@ -129,8 +129,8 @@ def test_a_partition_that_moved_to_another_store_begins_anew(number: int) -> Non
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_a_scan_that_says_no_progress_goes_on_behind_its_last_row(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "MESSAGE_ROWS_MAX", 7)
-    monkeypatch.setattr(scan, "FIRST_READ_ROWS", 7)
+    monkeypatch.setattr(store_scan, "MESSAGE_ROWS_MAX", 7)
+    monkeypatch.setattr(store_scan, "FIRST_READ_ROWS", 7)
 
     async def talk() -> None:
         windows = Windows()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import scan
+from tablegate.gateway.query import store_scan
 from tablegate.gateway.query.errors import (
     CorruptRow,
     DeadlineExceeded,
@@ -38,7 +38,7 @@ def test_a_scan_gives_every_row_in_bounded_messages(ratings: Ratings) -> None:
     ratings.table.put(rating(number) for number in range(5_000))
     messages = ratings.asker.stream("ScanRatings")
     assert sorted(_ids(messages)) == list(range(5_000))
-    assert max(len(message.ratings) for message in messages) <= scan.MESSAGE_ROWS_MAX
+    assert max(len(message.ratings) for message in messages) <= store_scan.MESSAGE_ROWS_MAX
     assert all(message.progress.resume_token for message in messages)
     assert messages[-1].progress.read_info.consistency_token
     assert messages[-1].progress.read_info.as_of_time.seconds
@@ -74,17 +74,17 @@ def test_long_rows_make_small_messages(shop: Shop) -> None:
     shop.orders.put(shop.orders.table.row_class(customer="a" * 240, code=f"{n}") for n in range(7))
     assert len(shop.asker.stream("ScanOrders")[0].orders) == 7
     rows = [(b"%d" % n, b"x" * 30_000) for n in range(10)]
-    assert scan._fitting(rows) == 2
-    assert scan._fitting([(b"k", b"x" * 100_000)]) == 1
-    assert scan._fitting([(b"k", b"x" * 100_000)] * 2) == 1
+    assert store_scan._fitting(rows) == 2
+    assert store_scan._fitting([(b"k", b"x" * 100_000)]) == 1
+    assert store_scan._fitting([(b"k", b"x" * 100_000)] * 2) == 1
 
 
 @pytest.mark.parametrize("fields", [{}, {"min_rating_count": 0}])
 def test_each_part_of_a_split_batch_can_be_resumed(
     ratings: Ratings, monkeypatch: pytest.MonkeyPatch, fields: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(scan, "MESSAGE_BYTES_MAX", 300)
-    monkeypatch.setattr(scan, "FLUSH_S", 60.0)  # rows that passed a filter are held for as long as may be
+    monkeypatch.setattr(store_scan, "MESSAGE_BYTES_MAX", 300)
+    monkeypatch.setattr(store_scan, "FLUSH_S", 60.0)  # rows that passed a filter are held for as long as may be
     ratings.table.put(rating(number) for number in range(200))
     messages = ratings.asker.stream("ScanRatings", **fields)
     assert len(messages) > 12

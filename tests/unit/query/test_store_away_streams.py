@@ -6,9 +6,9 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tablegate.gateway.query import routed_scan
+from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import StoreAway
-from tablegate.gateway.query.subscribe import routed as routed_subscribe
+from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 
 from tests.kit.call.subscribing import Copy
@@ -49,7 +49,7 @@ def test_a_scan_goes_on_elsewhere_and_comes_back(after: int, at: Collection[At])
 
 @breaks
 def test_a_scan_that_nobody_can_go_on_with_ends(monkeypatch: pytest.MonkeyPatch, at: Collection[At]) -> None:
-    monkeypatch.setattr(routed_scan, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(scan, "RETRIES_S", 0.0)
 
     async def talk() -> None:
         cluster = LocalCluster({0: [0, 1, 2], 1: [3, 4, 5]})
@@ -127,7 +127,7 @@ def test_a_subscription_begins_while_the_store_is_away(at: Collection[At], quick
 def test_a_subscription_that_nobody_can_give_ends(
     monkeypatch: pytest.MonkeyPatch, patience_s: float, quick: None
 ) -> None:
-    monkeypatch.setattr(routed_subscribe, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(routed_subscribe, "RETRIES_S", patience_s)
 
     async def talk() -> None:
         cluster, writer = filled({0: range(6), 1: range(6)})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.states import PartitionEvent
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
@@ -50,7 +51,7 @@ def let_go(replicator: Replicator, table: str) -> None:
     following = replicator._tables[table].serving
     assert following is not None
     for replica in list(following.replicas):
-        replica.revoke()
+        replica.move(PartitionEvent.REVOKE)
         following.remove(replica)
 
 
@@ -145,7 +146,7 @@ def test_another_partition_that_was_away_takes_nothing_from_the_copy(store: Stor
         following = windows.setup.replicator._tables[windowed.NAME].serving
         assert following is not None
         [other] = [each for each in following.replicas if each.topic_partition != windows.setup.source(("a", 0))]
-        other.revoke()
+        other.move(PartitionEvent.REVOKE)
         following.remove(other)
         windows.setup.seconds(1)
         windows.put(("a", 5))

@@ -9,7 +9,7 @@ import pytest
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import InvalidResumeToken, PartitionUnavailable
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_RESET
 
 from tests.kit.call.asker import Ratings, make_ratings

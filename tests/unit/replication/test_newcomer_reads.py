@@ -6,7 +6,7 @@ import pytest
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tablegate.v1.status_pb2 import PARTITION_ROUTE_FORWARDED
 
-from tests.kit.gateways_in_process.cluster import ALONE, ClusterDoors
+from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster
 from tests.kit.gateways_in_process.metadata import at
 from tests.kit.replication.replicators import World
 from tests.kit.table.filled import rating
@@ -15,7 +15,7 @@ ROWS = 60
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
+def doors() -> Iterator[GrpcCluster]:
     """Three gateways. What `new` knows of the table is what a replicator leaves that joined while it was rebuilt."""
     world = World(1, partitions=6, lag=False)
     for _ in range(2):
@@ -25,7 +25,7 @@ def doors() -> Iterator[ClusterDoors]:
     newcomer = world.join()
     world.run(10.0)
     assert newcomer.held() == set()
-    with ClusterDoors({"a": range(6), "b": range(6), "new": ()}) as doors:
+    with GrpcCluster({"a": range(6), "b": range(6), "new": ()}) as doors:
         state = newcomer.state()
         with doors["a"].table.store.snapshot() as snapshot:
             there = snapshot.table("ratings")
@@ -36,7 +36,7 @@ def doors() -> Iterator[ClusterDoors]:
         yield doors
 
 
-def test_what_is_asked_of_it_the_others_answer(doors: ClusterDoors) -> None:
+def test_what_is_asked_of_it_the_others_answer(doors: GrpcCluster) -> None:
     for number in range(0, ROWS, 5):
         assert doors.ask("new", "GetRating", movie_id=number).rating.rating_count == number
     keys = [{"movie_id": number} for number in range(0, ROWS + 10, 3)]
@@ -49,7 +49,7 @@ def test_what_is_asked_of_it_the_others_answer(doors: ClusterDoors) -> None:
     assert sorted(scanned) == list(range(ROWS))
 
 
-def test_a_subscriber_gets_what_the_others_have(doors: ClusterDoors) -> None:
+def test_a_subscriber_gets_what_the_others_have(doors: GrpcCluster) -> None:
     found = set()
     for message in doors.stream("new", "SubscribeRatings"):
         found |= {change.upsert.movie_id for change in message.changes}
@@ -58,7 +58,7 @@ def test_a_subscriber_gets_what_the_others_have(doors: ClusterDoors) -> None:
     assert found == set(range(ROWS))
 
 
-def test_it_explains_that(doors: ClusterDoors) -> None:
+def test_it_explains_that(doors: GrpcCluster) -> None:
     with at(doors, "new") as asked:
         answer = asked.explain("ListRatings")
     assert answer.generation == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tablegate.gateway.cluster.assignment import SoleGateway
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication import states
 from tablegate.gateway.replication.states import (
@@ -27,7 +27,7 @@ from tablegate.v1 import status_pb2
 from typing_extensions import override
 
 from tests.kit.replication.memory_log import MemoryBroker
-from tests.kit.replication.replicator import PARTITIONS, Gateway, Job
+from tests.kit.replication.replicator import Gateway, Job
 
 TABLES: tuple[tuple[type[Enum], type[Enum], Mapping[Any, Any], Enum], ...] = (
     (TableState, TableEvent, states.TABLE_TRANSITIONS, TableState.NO_MANIFEST),
@@ -38,7 +38,9 @@ PAIRS = [(table, state, event) for table in TABLES for state in table[0] for eve
 
 
 @pytest.mark.parametrize(("table", "state", "event"), PAIRS, ids=lambda each: getattr(each, "name", ""))
-def test_an_event_leads_where_the_table_says_and_is_refused_elsewhere(table: Any, state: Enum, event: Enum) -> None:
+def test_an_event_leads_where_its_table_is_assigned_and_is_refused_in_other_states(
+    table: Any, state: Enum, event: Enum
+) -> None:
     moves: list[Move] = []
     subject = Subject("ratings", 2, StoreId(7), Partition(3))
     machine = StateMachine(subject, state, table[2], moves.append)
@@ -102,7 +104,7 @@ def test_the_status_has_a_number_for_each_state(numbers: Mapping[Enum, int], enu
 
 
 def test_the_status_names_the_states(gateway: Gateway, job: Job, broker: MemoryBroker) -> None:
-    def told() -> tuple[str, list[tuple[int, str, bool]], set[str]]:
+    def named() -> tuple[str, list[tuple[int, str, bool]], set[str]]:
         gateway.seconds(1)
         status = gateway.table_status()
         generations = [
@@ -113,36 +115,36 @@ def test_the_status_names_the_states(gateway: Gateway, job: Job, broker: MemoryB
         return status_pb2.TableState.Name(status.state), generations, partitions
 
     gateway.steps()
-    assert told() == ("TABLE_STATE_NO_MANIFEST", [], set())
+    assert named() == ("TABLE_STATE_NO_MANIFEST", [], set())
     job.put(range(10))
     broker.delete(job.topic)
     job.publish()
     gateway.steps()
-    assert told() == ("TABLE_STATE_RESOLVING_TOPIC", [(1, "GENERATION_STATE_DISCOVERED", True)], set())
+    assert named() == ("TABLE_STATE_RESOLVING_TOPIC", [(1, "GENERATION_STATE_DISCOVERED", True)], set())
     broker.append(TopicPartition("tables", Partition(0)), b"ratings", None)
     job.create().publish()
     job.put(range(10))
     gateway.seconds(10)
     serving = (1, "GENERATION_STATE_SERVING", False)
-    assert told() == ("TABLE_STATE_SERVING", [serving], {"PARTITION_STATE_LIVE"})
+    assert named() == ("TABLE_STATE_SERVING", [serving], {"PARTITION_STATE_LIVE"})
     newer = Job(broker, generation=2, sequence=1_000).create()
     newer.put(range(10))
     newer.publish()
     gateway.seconds(10)
     building = (2, "GENERATION_STATE_BUILDING", True)
-    assert told() == ("TABLE_STATE_SERVING", [serving, building], {"PARTITION_STATE_LIVE"})
+    assert named() == ("TABLE_STATE_SERVING", [serving, building], {"PARTITION_STATE_LIVE"})
     broker.delete(job.topic)
     gateway.seconds(10)
-    state, generations, partitions = told()
+    state, generations, partitions = named()
     assert (state, generations) == ("TABLE_STATE_SERVING", [(2, "GENERATION_STATE_SERVING", False)])
     assert partitions == {"PARTITION_STATE_LIVE"}
     newer.mark_all({0: 10}, final=True)
     gateway.seconds(1)
-    assert told()[2] == {"PARTITION_STATE_FINAL"}
+    assert named()[2] == {"PARTITION_STATE_FINAL"}
     third = Job(broker, generation=3).create()
     third.publish(third.manifest(contract_fingerprint=b"another"))
     gateway.seconds(1)
-    assert told()[:2] == (
+    assert named()[:2] == (
         "TABLE_STATE_SERVING",
         [(2, "GENERATION_STATE_SERVING", False), (3, "GENERATION_STATE_REFUSED", False)],
     )
@@ -162,48 +164,26 @@ def test_a_forbidden_move_stops_the_replicator_before_anything_is_stored(gateway
     assert gateway.position(0).next_offset == next_offset
 
 
-def test_each_commit_names_the_partitions_that_changed(gateway: Gateway, job: Job) -> None:
-    commits: list[dict[StoreId, set[Partition]]] = []
-    gateway.replicator._on_commit = lambda changed: commits.append({key: set(each) for key, each in changed.items()})
-    gateway.steps()
-    assert commits == []
-    job.publish().put(range(10))
-    gateway.steps()
-    store_id = StoreId(gateway.state().store_id)
-    both = {store_id: {Partition(number) for number in range(PARTITIONS)}}
-    assert both in commits
-    gateway.steps()
-    commits.clear()
-    gateway.steps()
-    assert commits == []
-    for partition in range(PARTITIONS):
-        job.mark(partition, {0: 1})
-        gateway.steps(1)
-        assert commits == [{store_id: {Partition(partition)}}]
-        assert gateway.position(partition).next_offset > Offset(0)
-        commits.clear()
-
-
 class ScriptedAssignment(SoleGateway):
     """Assigns partition 0 or not, as a test says; where not, all others have it. No beat is heard until it says so."""
 
     version = 0
     next_beat = 5
     heard_beat = 4
-    has_it = True
+    is_assigned = True
 
     @override
     def assigned(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
-        return frozenset(map(Partition, range(0 if self.has_it else 1, partition_count)))
+        return frozenset(map(Partition, range(0 if self.is_assigned else 1, partition_count)))
 
     @override
-    def is_live_elsewhere(
+    def are_others_live(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         return True
 
-    def say(self, *, has_it: bool) -> None:
-        self.has_it = has_it
+    def assign(self, *, is_assigned: bool) -> None:
+        self.is_assigned = is_assigned
         self.version += 1
 
 
@@ -230,7 +210,7 @@ def test_revoking_partition_returns_or_is_removed_once_others_know(
         serving.freeze()
     assert serving.states[Partition(0)] is state
     assignment = serving._assignment = ScriptedAssignment()
-    assignment.say(has_it=False)
+    assignment.assign(is_assigned=False)
     gateway.steps()
     assert serving.states[Partition(0)] is PartitionState.REVOKING
     assert serving.states[Partition(1)] is state
@@ -238,13 +218,13 @@ def test_revoking_partition_returns_or_is_removed_once_others_know(
     assert gateway.position(0).phase is (Phase.CATCHING_UP if state is PartitionState.CATCHING_UP else Phase.LIVE)
     if is_heard:
         assignment.heard_beat = 5
-        assignment.say(has_it=False)
+        assignment.assign(is_assigned=False)
         gateway.steps()
         assert Partition(0) not in serving.states
         with pytest.raises(AssertionError):  # no position
             gateway.position(0)
     else:
-        assignment.say(has_it=True)
+        assignment.assign(is_assigned=True)
         gateway.steps()
         assert serving.states[Partition(0)] is state
         assert list(announcement(table, replicas=2).serving.partitions) == [0, 1]

@@ -2,13 +2,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, ClusterDoors
+from tests.kit.gateways_in_process.cluster import EACH_ON_TWO, GrpcCluster
 from tests.kit.gateways_in_process.metadata import ROWS
 from tests.kit.table.filled import rating
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_TWO) as doors:
+def doors() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_TWO) as doors:
         doors.put(rating(number) for number in range(ROWS))
         yield doors

@@ -10,7 +10,7 @@ from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import ExplainRequest, ExplainResponse, GetStatusResponse, PartitionPlan
 
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors, movie_of
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster, movie_of
 from tests.kit.gateways_in_process.metadata import RATINGS_SERVICE, at, ranked_ids, refused
 from tests.kit.table.filled import SIGNER
 
@@ -27,7 +27,7 @@ def _plan(answer: ExplainResponse) -> PartitionPlan:
     return plan
 
 
-def test_a_get_is_explained_as_it_is_answered(doors: ClusterDoors) -> None:
+def test_a_get_is_explained_as_it_is_answered(doors: GrpcCluster) -> None:
     for gateway_id in "abc":
         with at(doors, gateway_id) as asked:
             for partition in range(6):
@@ -47,14 +47,14 @@ def test_a_get_is_explained_as_it_is_answered(doors: ClusterDoors) -> None:
                 assert plan.why == ("this gateway has it" if is_here else f'"{owner}" is its owner')
 
 
-def test_bytes_and_json_are_explained_alike(doors: ClusterDoors) -> None:
+def test_bytes_and_json_are_explained_alike(doors: GrpcCluster) -> None:
     with at(doors, "a") as asked:
         request = doors.request("GetRating", movie_id=7)
         assert asked.explain("GetRating", request.SerializeToString()) == asked.explain("GetRating", {"movie_id": 7})
         assert asked.explain_raw(ExplainRequest(method=f"/{RATINGS_SERVICE}/ScanRatings")).query == "Scan"
 
 
-def test_a_batch_is_explained_by_its_keys(doors: ClusterDoors) -> None:
+def test_a_batch_is_explained_by_its_keys(doors: GrpcCluster) -> None:
     keys = [{"movieId": movie_of(doors, partition)} for partition in (5, 0, 4, 0)]
     with at(doors, "a") as asked:
         answer = asked.explain("BatchGetRatings", {"keys": keys})
@@ -71,7 +71,7 @@ def test_a_batch_is_explained_by_its_keys(doors: ClusterDoors) -> None:
 
 
 @pytest.mark.parametrize("method", ["ListRatings", "ScanRatings", "SubscribeRatings"])
-def test_what_reads_all_partitions_says_so(doors: ClusterDoors, method: str) -> None:
+def test_what_reads_all_partitions_says_so(doors: GrpcCluster, method: str) -> None:
     with at(doors, "a") as asked:
         answer = asked.explain(method)
     why = "one after the other" if method == "ScanRatings" else "as it does not fix movie_id"
@@ -81,18 +81,18 @@ def test_what_reads_all_partitions_says_so(doors: ClusterDoors, method: str) -> 
     assert [routes[partition][0] for partition in (4, 5)] == ["FORWARDED"] * 2
 
 
-def test_a_subscription_of_some_keys_reads_their_partitions(doors: ClusterDoors) -> None:
+def test_a_subscription_of_some_keys_reads_their_partitions(doors: GrpcCluster) -> None:
     with at(doors, "a") as asked:
         [one] = asked.explain("SubscribeRatings", {"movieId": movie_of(doors, 3)}).partitions
         assert (one.partition, one.gateway_id) == (3, "a")
 
 
-def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors) -> None:
+def test_a_partition_that_nobody_serves_says_what_is_missing(doors: GrpcCluster) -> None:
     status = GetStatusResponse.FromString(doors["a"].status)
     for told in status.gateways:
         if told.record.gateway_id != "a":
             told.record.tables[0].serving.phases[:] = [cluster_pb2.REPLICA_PHASE_RESTORING] * 4
-    doors.tell(doors["a"], status.SerializeToString())
+    doors.announce_to(doors["a"], status.SerializeToString())
     request = {"movieId": movie_of(doors, 4)}
     with at(doors, "a") as asked:
         plan = _plan(asked.explain("GetRating", request))
@@ -100,7 +100,7 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
         first, second = ranked_ids(4, "bc")
         assert plan.why == f'"{first}" restores it, at offset 0, "{second}" restores it, at offset 0'
         doors.announce(dead={"b", "c"})
-        assert _plan(asked.explain("GetRating", request)).why == "no gateway that lives has it"
+        assert _plan(asked.explain("GetRating", request)).why == "no live gateway has it"
     doors.whole.hold([0])
     with at(doors, ALONE) as asked:
         plan = _plan(asked.explain("GetRating", request))
@@ -108,13 +108,13 @@ def test_a_partition_that_nobody_serves_says_what_is_missing(doors: ClusterDoors
         assert plan.why.startswith("this gateway restores it, at offset ")
 
 
-def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(doors: ClusterDoors) -> None:
+def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(doors: GrpcCluster) -> None:
     status = GetStatusResponse.FromString(doors["a"].status)
     for told in status.gateways:
         if told.record.gateway_id != "a":
             told.record.tables[0].serving.phases[:] = [99] * 4  # type: ignore[list-item]
             del told.record.tables[0].serving.next_offsets[:]
-    doors.tell(doors["a"], status.SerializeToString())
+    doors.announce_to(doors["a"], status.SerializeToString())
     with at(doors, "a") as asked:
         plan = _plan(asked.explain("GetRating", {"movieId": movie_of(doors, 4)}))
     assert plan.route == own.PARTITION_ROUTE_NONE
@@ -123,7 +123,7 @@ def test_a_replica_that_does_what_is_not_known_here_is_named_and_not_asked(doors
     assert plan.why == f'"{first}" {text}, "{second}" {text}'
 
 
-def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: ClusterDoors) -> None:
+def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: GrpcCluster) -> None:
     first, second = ranked_ids(4, "bc")
     request = {"movieId": movie_of(doors, 4)}
     doors[first].stop()
@@ -138,7 +138,7 @@ def test_a_standby_is_asked_where_the_owner_did_not_answer(doors: ClusterDoors) 
         soon(lambda: plan() == (second, why), "the owner that is down is passed over")
 
 
-def test_a_copy_that_is_not_announced_answers_still(doors: ClusterDoors) -> None:
+def test_a_copy_that_is_not_announced_answers_still(doors: GrpcCluster) -> None:
     doors["b"].hold([2, 3, 4])
     doors.announce()
     doors["b"].hold([2, 3, 4, 5])  # before it says so
@@ -148,7 +148,7 @@ def test_a_copy_that_is_not_announced_answers_still(doors: ClusterDoors) -> None
     assert plan.why == "this gateway has it, though it does not announce it"
 
 
-def test_freshness_is_told_and_what_it_lacks(doors: ClusterDoors) -> None:
+def test_freshness_is_told_and_what_it_lacks(doors: GrpcCluster) -> None:
     number = movie_of(doors, 0)
     with at(doors, "a") as asked:
         for options, text, waits in (
@@ -189,7 +189,7 @@ def test_freshness_is_told_and_what_it_lacks(doors: ClusterDoors) -> None:
     ],
 )
 def test_a_bad_request_is_refused_as_its_method_refuses_it(
-    doors: ClusterDoors, method: str, request_: Any, reason: str
+    doors: GrpcCluster, method: str, request_: Any, reason: str
 ) -> None:
     for gateway_id in "abc":
         with at(doors, gateway_id) as asked:
@@ -197,7 +197,7 @@ def test_a_bad_request_is_refused_as_its_method_refuses_it(
             assert (code, told) == ("INVALID_ARGUMENT", reason)
 
 
-def test_a_scan_that_goes_on_reads_the_rest(doors: ClusterDoors) -> None:
+def test_a_scan_that_goes_on_reads_the_rest(doors: GrpcCluster) -> None:
     query = doors.catalogue.queries[doors.path("ScanRatings")]
     token = Token(kind=TOKEN_KIND_SCAN, table="ratings", generation=1, partition=4)
     token.request_hash = request_hasher(query)(query.request_class())

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from tablegate.gateway.contract.keys import KeyType
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
+from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.services.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1 import cluster_pb2, options_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata
 
-from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, ClusterDoors
+from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_TWO, GrpcCluster
 from tests.kit.gateways_in_process.metadata import ROWS, Asked, at, ranked_ids, refused
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -30,7 +30,7 @@ def _roles(table: TableMetadata) -> dict[int, list[tuple[str, str]]]:
     }
 
 
-def test_every_gateway_names_the_owner_that_the_placement_has(doors: ClusterDoors) -> None:
+def test_every_gateway_names_the_owner_that_the_placement_has(doors: GrpcCluster) -> None:
     told = []
     for gateway_id in "abc":
         with at(doors, gateway_id) as asked:
@@ -49,7 +49,7 @@ def test_every_gateway_names_the_owner_that_the_placement_has(doors: ClusterDoor
             assert replica.phase == cluster_pb2.REPLICA_PHASE_LIVE
 
 
-def test_a_gateway_that_stands_alone_names_no_other_address(doors: ClusterDoors) -> None:
+def test_a_gateway_that_stands_alone_names_no_other_address(doors: GrpcCluster) -> None:
     with at(doors, ALONE) as asked:
         table = asked.table()
         offsets = [each.replicas[0].next_offset for each in table.partitions]
@@ -62,7 +62,7 @@ def test_a_gateway_that_stands_alone_names_no_other_address(doors: ClusterDoors)
         }
 
 
-def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
+def test_replicas_that_are_not_asked_come_last(doors: GrpcCluster) -> None:
     status = GetStatusResponse.FromString(doors["a"].status)
     building, restoring, dead = status.gateways.add(alive=True), status.gateways.add(alive=True), status.gateways.add()
     for told, name in ((building, "next"), (restoring, "new"), (dead, "gone")):
@@ -72,7 +72,7 @@ def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
         held.partitions.append(3)
         held.phases.append(cluster_pb2.REPLICA_PHASE_RESTORING)
         held.next_offsets.append(17)
-    doors.tell(doors["a"], status.SerializeToString())
+    doors.announce_to(doors["a"], status.SerializeToString())
     with at(doors, "a") as asked:
         [partition] = [each for each in asked.table().partitions if each.partition == 3]
     *live, last = partition.replicas
@@ -81,7 +81,7 @@ def test_replicas_that_are_not_asked_come_last(doors: ClusterDoors) -> None:
     assert last.phase == cluster_pb2.REPLICA_PHASE_RESTORING
 
 
-def test_what_gateways_of_another_version_announce_does_no_harm(doors: ClusterDoors) -> None:
+def test_what_gateways_of_another_version_announce_does_no_harm(doors: GrpcCluster) -> None:
     """A phase that is not known here is not LIVE; positions or phases that are not told are none."""
     status = GetStatusResponse.FromString(doors["a"].status)
     for place, told in enumerate(status.gateways):
@@ -93,7 +93,7 @@ def test_what_gateways_of_another_version_announce_does_no_harm(doors: ClusterDo
     held.partitions.extend([0, 1, 2])
     held.phases.extend([99, cluster_pb2.REPLICA_PHASE_LIVE])  # type: ignore[list-item]
     held.next_offsets.extend([5, 6, 7, 8])
-    doors.tell(doors["a"], status.SerializeToString())
+    doors.announce_to(doors["a"], status.SerializeToString())
     with at(doors, "a") as asked:
         table = asked.table()
     replicas = {(part.partition, each.gateway_id): each for part in table.partitions for each in part.replicas}
@@ -109,7 +109,7 @@ def test_what_gateways_of_another_version_announce_does_no_harm(doors: ClusterDo
     assert [each.role for part in table.partitions for each in part.replicas[:1]] == [own.REPLICA_ROLE_OWNER] * 6
 
 
-def test_a_table_that_is_not_there_is_refused(doors: ClusterDoors) -> None:
+def test_a_table_that_is_not_there_is_refused(doors: GrpcCluster) -> None:
     with at(doors, "a") as asked:
         for ask in (lambda: asked.table("rating"), lambda: next(asked.watch("rating"))):
             code, reason, text = refused(ask)
@@ -123,7 +123,7 @@ def test_a_table_without_a_manifest_is_unavailable() -> None:
             assert refused(ask)[:2] == ("UNAVAILABLE", "PARTITION_UNAVAILABLE")
 
 
-def test_a_watch_tells_each_change_and_no_mere_progress(doors: ClusterDoors) -> None:
+def test_a_watch_tells_each_change_and_no_mere_progress(doors: GrpcCluster) -> None:
     with at(doors, "a") as asked:
         watch = asked.watch()
         assert _roles(next(watch).table)[0] == [(name, role) for name, role in _told(0, "ac")]
@@ -142,7 +142,7 @@ def _told(partition: int, names: str) -> list[tuple[str, str]]:
     return list(zip(ranked_ids(partition, names), ("owner", "standby"), strict=True))
 
 
-def test_all_who_watch_are_told_the_same(doors: ClusterDoors) -> None:
+def test_all_who_watch_are_told_the_same(doors: GrpcCluster) -> None:
     with at(doors, "b") as asked:
         first, second = asked.watch(), asked.watch()
         assert next(first) == next(second)
@@ -157,7 +157,7 @@ def test_all_who_watch_are_told_the_same(doors: ClusterDoors) -> None:
         third.cancel()
 
 
-class _LoneDoor(ThreadedDoor):
+class _LoneDoor(ServerThread):
     """A gateway that stands alone, whose table is published, moved and drained while it is watched."""
 
     def __init__(self) -> None:

@@ -12,13 +12,20 @@ import pytest
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods
-from tablegate.gateway.server.services.metrics import Metrics
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.server.services.metrics import Metrics, _store_lines
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
-from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
+from tablegate.v1.status_pb2 import (
+    GenerationState,
+    GetStatusResponse,
+    PartitionState,
+    PartitionStatus,
+    TableState,
+    TableStatus,
+)
 
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.gateways_in_process.threaded import ThreadedDoor
+from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
@@ -45,7 +52,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def web(_methods: object, calls: Calls) -> list[Metrics]:
         return [Metrics(calls, store, tmp_path, name="worker-0", parent=PARENT)]
 
-    with ThreadedDoor(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
+    with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
 
 
@@ -128,3 +135,19 @@ def test_other_methods_are_refused(port: int) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", data=b"", timeout=30)
     with refused.value:
         assert refused.value.code == 405
+
+
+def test_states_are_named_where_the_replicator_does() -> None:
+    table = TableStatus(table="ratings", state=TableState.TABLE_STATE_SERVING)
+    table.generations.add(generation=1, state=GenerationState.GENERATION_STATE_SERVING)
+    table.generations.add(generation=2, state=GenerationState.GENERATION_STATE_READY)
+    table.partitions.add(partition=0, state=PartitionState.PARTITION_STATE_CATCHING_UP)
+    table.partitions.add(partition=1)  # of a gateway of an earlier version
+    lines = "".join(_store_lines(GetStatusResponse(tables=[table]))).splitlines()
+    assert [line for line in lines if "_state{" in line] == [
+        'tablegate_table_state{table="ratings",state="serving"} 1.0',
+        'tablegate_generation_state{table="ratings",generation="1",state="serving"} 1.0',
+        'tablegate_generation_state{table="ratings",generation="2",state="ready"} 1.0',
+        'tablegate_partition_state{table="ratings",partition="0",state="catching_up"} 1.0',
+    ]
+    assert [line for line in lines if not LINE.fullmatch(line)] == []

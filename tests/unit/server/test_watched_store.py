@@ -33,7 +33,7 @@ class Opened:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    monkeypatch.setattr(worker, "SEEK_EVERY_S", 0.01)
+    monkeypatch.setattr(worker, "OPEN_EVERY_S", 0.01)
     opened = Opened()
     yield opened
     opened.is_there = True
@@ -117,4 +117,19 @@ def test_a_store_that_is_made_anew_is_opened_at_once(opened: Opened) -> None:
     opened.store.set_status(b"new")
     watched.refresh()
     assert status(watched) == b"new"
+    watched.close()
+
+
+def test_each_opening_is_said_once(opened: Opened) -> None:
+    """The worker says then that everything may have changed: no notification of this store may come."""
+    watched = WatchedStore(opened.open)
+    assert [watched.refresh() for _ in range(3)] == [True, False, False]
+    opened.opened[0].is_old = True
+    assert [watched.refresh() for _ in range(3)] == [True, False, False]
+    opened.is_there = False
+    opened.opened[1].breaks(["status"])
+    assert [watched.refresh() for _ in range(3)] == [False, False, False]
+    opened.is_there = True
+    soon(watched.refresh, "it is opened again")
+    assert not watched.refresh()
     watched.close()

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import LogUnavailable
+from tablegate.gateway.query.call import EndsUnknown
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.topic_ends import EndsUnknown
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd, WorkerEnd, WorkerPipe, close_pipe, open_pipe
-from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges, StoredPartition
+from tablegate.gateway.stores.base import StoredPartition
+from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges
 
 from tests.kit.seeds import seeds
 from tests.kit.store.changes import position

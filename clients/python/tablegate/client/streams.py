@@ -76,12 +76,14 @@ class Subscription(Iterator[Event]):
         try:
             while not self._closed.is_set():
                 self._call = call = self._method(self._subscriber.request())
+                # `close` may have come between: it has not seen this call, or cancels it as well.
                 if self._closed.is_set():
                     call.cancel()
                 reader.begin(call)
                 try:
                     while not isinstance(received := self._receive(reader), Failure):
                         yield from self._subscriber.receive(received)
+                        # Here the consumer has asked for the next event, and so is done with all before.
                         self._tokens.save(self._subscriber.token)
                 finally:
                     call.cancel()
@@ -275,6 +277,7 @@ class OwnerWatch:
         try:
             endpoint = self.owners.watch_endpoint(table)
             channel = self.peer(endpoint) if endpoint else self.target
+            # Under the lock, or `close` might not see the stream, and would wait for its end for ever.
             with self._lock:
                 if self._closed.is_set():
                     return ENDED

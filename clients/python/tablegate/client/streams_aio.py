@@ -78,6 +78,7 @@ class Subscription(AsyncIterator[Event]):
         try:
             while not self._closed.is_set():
                 self._call = call = self._method(self._subscriber.request())
+                # `close` may have come between: it has not seen this call, or cancels it as well.
                 if self._closed.is_set():
                     call.cancel()
                 reader.begin(call)
@@ -85,6 +86,7 @@ class Subscription(AsyncIterator[Event]):
                     while not isinstance(received := await self._receive(reader), Failure):
                         for event in self._subscriber.receive(received):
                             yield event
+                        # Here the consumer has asked for the next event, and so is done with all before.
                         self._tokens.save(self._subscriber.token)
                 finally:
                     call.cancel()
@@ -278,6 +280,7 @@ class OwnerWatch:
         try:
             endpoint = self.owners.watch_endpoint(table)
             channel = self.peer(endpoint) if endpoint else self.target
+            # Under the lock, or `close` might not see the stream, and would wait for its end for ever.
             with self._lock:
                 if self._closed.is_set():
                     return ENDED

@@ -87,7 +87,7 @@ class Subscriber:
         return events
 
     def disconnected(self, failure: Failure) -> Disconnected:
-        """Return the event of a stream that ended, and when to come again; raise `SubscribeError` if none follows."""
+        """Return the event of a stream that ended, with the wait before the next; raise `SubscribeError`."""
         if failure.reason == "INVALID_RESUME_TOKEN":
             if not self._restarts or not self.token:
                 raise ResumeTokenRefused(failure)

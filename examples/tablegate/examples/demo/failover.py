@@ -208,8 +208,8 @@ class Failover:
         failed = len(reads.failed)
         counts.append(f"failed: {failed}", style="red" if failed else "")
         counts.append(f"   ratings of the movie: {reads.rating_count}")
-        room = max(show.OUT.width - 4, 1)
-        return Group(Text(), counts, Text("  ").append(self._strip(reads.answers[-room:])))
+        width = max(show.OUT.width - 4, 1)
+        return Group(Text(), counts, Text("  ").append(self._strip(reads.answers[-width:])))
 
     def _strip(self, answers: Sequence["Answer"]) -> Text:
         """Return a mark for each read: the number of the gateway that answered, ✗ for none, a line for the kill."""

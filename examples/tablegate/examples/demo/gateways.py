@@ -153,12 +153,12 @@ class Gateways:
             if with_processes:
                 process = str(member.child.pid) if member.child.is_running else "[red]ended[/red]"
                 cells += [member.zone, member.store, member.address, process]
-            cells += ["", *(_mark(member.name, names) for names in placement.replicas)]
+            cells += ["", *(_symbol(member.name, names) for names in placement.replicas)]
             shown.add_row(*cells, "" if member.name in placement.alive else "[red]away[/red]")
         return shown
 
 
-def _mark(name: str, replicas: Sequence[str]) -> str:
+def _symbol(name: str, replicas: Sequence[str]) -> str:
     if name not in replicas:
         return "[dim]·[/dim]"
     return "●" if replicas[0] == name else "○"

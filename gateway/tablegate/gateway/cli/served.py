@@ -1,7 +1,7 @@
-"""What a gateway's status says of the tables that are served, by it and by the others of its cluster."""
+"""Which tables are served, by the gateway that is asked and by the others of its cluster, as its status says."""
 
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.contract.placement import takes_part
+from tablegate.gateway.contract.placement import is_candidate
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, TableAnnouncement
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
@@ -20,16 +20,17 @@ def partition_count(table: TableStatus) -> int:
 
 
 def served_tables(status: GetStatusResponse, directory: Directory) -> frozenset[str]:
-    """Return the tables of which each partition is answered, by whichever gateway; `directory` is the status's."""
+    """Return the tables of which some live gateway answers each partition. `directory` is made of the same status."""
     if not status.gateway_id:
         return frozenset(table.table for table in status.tables if table.serving)
     return frozenset(table.table for table in status.tables if _is_served(table, directory))
 
 
 def whole_tables(status: GetStatusResponse, directory: Directory) -> frozenset[str]:
-    """Return the tables of which each partition is live on as many gateways as are to have it, as far as they live.
+    """Return the served tables of which each partition is live on as many gateways as it should be.
 
-    None while this gateway is not yet heard of in its cluster.
+    That is the number of replicas, or the number of live gateways if it is smaller. No table is whole before the
+    gateway itself has joined its cluster.
     """
     served = served_tables(status, directory)
     if not status.gateway_id:
@@ -40,22 +41,24 @@ def whole_tables(status: GetStatusResponse, directory: Directory) -> frozenset[s
 
 
 def _is_whole(table: TableStatus, directory: Directory) -> bool:
-    told = {
+    replicas = {
         record.gateway_id: held.replicas
         for record in directory.records
         for held in record.tables
         if held.table == table.table and _takes_part(held, table.manifest.generation)
     }
-    count = len(told)
-    if all(told.values()):
-        count = min(count, max(told.values(), default=0))
+    count = len(replicas)
+    if all(replicas.values()):  # 0 means: on every gateway
+        count = min(count, max(replicas.values(), default=0))
     numbers = (Partition(number) for number in range(partition_count(table)))
-    live = ([peer for peer in directory.replicas(table.table, number) if peer.gateway_id in told] for number in numbers)
+    live = (
+        [peer for peer in directory.replicas(table.table, number) if peer.gateway_id in replicas] for number in numbers
+    )
     return all(len(peers) >= count for peers in live)
 
 
 def _takes_part(held: TableAnnouncement, generation: int) -> bool:
-    return takes_part(
+    return is_candidate(
         generation,
         serving=held.serving.generation,
         building=held.building.generation,
@@ -66,6 +69,6 @@ def _takes_part(held: TableAnnouncement, generation: int) -> bool:
 def _is_served(table: TableStatus, directory: Directory) -> bool:
     if table.problem or not table.manifest.generation:
         return False
-    here = {each.partition for each in table.partitions if each.phase == REPLICA_PHASE_LIVE}
-    numbers = (Partition(number) for number in range(partition_count(table)) if number not in here)
+    live = {partition.partition for partition in table.partitions if partition.phase == REPLICA_PHASE_LIVE}
+    numbers = (Partition(number) for number in range(partition_count(table)) if number not in live)
     return all(directory.replicas(table.table, number) for number in numbers)

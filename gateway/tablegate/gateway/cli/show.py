@@ -58,7 +58,7 @@ def _decimal(money: Any) -> str:
 
 
 def describe_tables(catalogue: Catalogue, status: GetStatusResponse | None) -> list[dict[str, Any]]:
-    """Return what a person asks of each table; `serving` and partitions where a gateway's status is given."""
+    """Return name, row, key, window and methods of each table; with a status, also if it is served."""
     described = []
     states = {table.table: table for table in status.tables} if status else {}
     served = served_tables(status, directory_of(status)) if status else frozenset()
@@ -85,7 +85,7 @@ def describe_tables(catalogue: Catalogue, status: GetStatusResponse | None) -> l
 
 
 def tables(described: Sequence[dict[str, Any]]) -> None:
-    """Print what `describe_tables` returned."""
+    """Print the result of `describe_tables`."""
     for entry in described:
         OUT.print(f"[bold]{entry['table']}[/bold]  {entry['row']}, key ({', '.join(entry['key'])})", end="")
         if "serving" in entry:
@@ -104,7 +104,7 @@ def _windows(entry: dict[str, Any]) -> str:
     size_s, hop_s = entry["window"]["size_s"], entry["window"]["hop_s"]
     text = f"windows of {_duration(size_s)}" + (f", one each {_duration(hop_s)}" if hop_s != size_s else "")
     if "retention_s" not in entry:
-        return f"{text}, kept for ever"
+        return f"{text}, kept forever"
     return f"{text}, answered until {_duration(entry['retention_s'])} after their end"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
-from tablegate.jobs.table import Mode, Table
+from tablegate.jobs import Mode, Table
 
 if TYPE_CHECKING:  # they import Spark
     from tablegate.jobs.running.operations import StoredArtifacts, TableState
@@ -81,22 +81,23 @@ def _age_s(moment: datetime | None) -> float | None:
 
 
 def remains(found: "StoredArtifacts") -> Iterator[str]:
-    """Yield what would be deleted, a line each, and what would not."""
+    """Yield a line for each thing that would be deleted, and for what would stay."""
     yield f"of table {found.table}:"
     if found.has_manifest:
         yield '  its manifest in topic "tables": gateways stop serving it'
     for topic in found.changelogs:
         yield f"  topic {topic}, a changelog"
     for directory in found.directories:
-        what = "the place of its outputs: they send everything again" if directory.name == "outputs" else "a checkpoint"
+        is_outputs = directory.name == "outputs"
+        what = "the positions of its outputs: they send everything again" if is_outputs else "a checkpoint"
         yield f"  directory {directory}, {what}"
     if found.remote is not None:
-        yield f"  not {found.remote}: delete it yourself, or its outputs go on from where they are"
-    yield "Its dead letters, and what its outputs have had, stay."
+        yield f"  not {found.remote}: delete it yourself, or its outputs continue at their positions"
+    yield "Its dead letters and the records of its outputs stay."
 
 
 class RebuildBar:
-    """How far a rebuild is: a bar on stderr if that is a terminal; a line of the job's log now and then if not."""
+    """The progress of a rebuild: a bar if stderr is a terminal, else a line of the job's log every few seconds."""
 
     def __init__(self, table: str) -> None:
         self._table = table
@@ -117,7 +118,7 @@ class RebuildBar:
             self._progress.stop()
 
     def show(self, progress: "RebuildProgress") -> None:
-        """Take in how far it is."""
+        """Show the progress."""
         if not self._console.is_terminal:
             self._log(progress)
             return

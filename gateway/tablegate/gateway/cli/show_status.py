@@ -1,4 +1,4 @@
-"""A gateway's status on a terminal: its cluster, its tables, and how far each partition is."""
+"""A gateway's status on a terminal: its cluster, its tables, and the progress of each partition."""
 
 import time
 from collections import Counter
@@ -27,9 +27,9 @@ PIPE_COLUMNS = 1_000
 
 
 def status(answer: GetStatusResponse, directory: Directory) -> None:
-    """Print a gateway's status, of which `directory` is."""
+    """Print the status of a gateway. `directory` is made of the same status."""
     age_s = time.time() - answer.beat_time.ToMilliseconds() / 1000
-    kafka = "reachable" if answer.kafka_reachable else "[yellow]away: answers get older[/yellow]"
+    kafka = "reachable" if answer.kafka_reachable else "[yellow]unreachable: answers become stale[/yellow]"
     name = f"gateway {answer.gateway_id}, " if answer.gateway_id else ""
     OUT.print(f"{name}replicator seen {max(age_s, 0):.1f} s ago, Kafka {kafka}")
     if answer.gateways:
@@ -46,7 +46,7 @@ def _gateways(gateways: Sequence[GatewayStatus]) -> Table:
     newest_ms = max(each.beat_time.ToMilliseconds() for each in gateways)
     for each in gateways:
         record = each.record
-        # By the clock of Kafka, which need not be ours.
+        # Both times are Kafka's: its clock may differ from ours.
         age_s = (newest_ms - each.beat_time.ToMilliseconds()) / 1000
         beat = f"{age_s:.1f} s ago" if each.HasField("beat_time") else "none yet"
         shown.add_row(record.gateway_id, record.endpoint, record.zone, _state(each), beat, _held(record))
@@ -60,7 +60,7 @@ def _state(gateway: GatewayStatus) -> str:
 
 
 def _held(record: GatewayRecord) -> str:
-    """Return how many partitions of each table a gateway has, what those do that are not live, and what it refuses."""
+    """Return the partitions of each table on a gateway: how many are live, the phases of the others, refusals."""
     parts = []
     for table in record.tables:
         counts = Counter(table.serving.phases) + Counter(table.building.phases)
@@ -74,7 +74,7 @@ def _held(record: GatewayRecord) -> str:
 
 
 def _phase(phase: ReplicaPhase) -> str:
-    if phase not in ReplicaPhase.values():  # of a gateway of another version
+    if phase not in ReplicaPhase.values():  # a gateway of another version sent it
         return "unknown"
     return ReplicaPhase.Name(phase).removeprefix("REPLICA_PHASE_").lower().replace("_", " ")
 
@@ -83,13 +83,13 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
     state = "[green]serving[/green]" if is_served else f"[yellow]not serving[/yellow]{_unserved_state(table)}"
     OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
     if table.manifest.generation:
-        topic = table.manifest.changelog_topic  # not known of what only the others have
+        topic = table.manifest.changelog_topic  # unknown if only other gateways have the table
         OUT.print(f", generation {table.manifest.generation}{topic and f' of {topic}'}", end="")
     OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
     if table.problem:
         OUT.print(f"  {table.problem}")
     elif not table.manifest.generation:
-        OUT.print("  its job has published no manifest yet, or Kafka was never reached")
+        OUT.print("  its job has not published a manifest yet, or the gateway has not reached Kafka")
     for each in table.generations:
         if each.state != GenerationState.GENERATION_STATE_SERVING:
             name = _name(GenerationState.Name(each.state), "GENERATION_STATE_")
@@ -129,21 +129,21 @@ def _own_partitions(table: TableStatus) -> Table:
 
 
 def _all_partitions(table: TableStatus, directory: Directory) -> Table:
-    """Return all partitions of a table, with who has them; how far they are where they are here."""
+    """Return all partitions of a table and the gateways that have them; the progress of those on this gateway."""
     right = ("next offset", "end offset", "lag", "staleness")
     shown = _columns((), ("partition",), ("owner", "standby", "coming", "here"), right)
-    here = {partition.partition: partition for partition in table.partitions}
+    local = {partition.partition: partition for partition in table.partitions}
     coming = _coming(table.table, directory)
     for number in range(partition_count(table)):
         names = [peer.gateway_id for peer in directory.replicas(table.table, Partition(number))]
         owner = names[0] if names else "[red]none[/red]"
-        progress = _progress(here[number]) if number in here else ("", "", "", "", "")
+        progress = _progress(local[number]) if number in local else ("", "", "", "", "")
         shown.add_row(str(number), owner, ", ".join(names[1:]), ", ".join(coming.get(number, ())), *progress)
     return shown
 
 
 def _coming(table: str, directory: Directory) -> dict[int, list[str]]:
-    """Return which gateways have partitions that they do not answer from yet, and what they do with them."""
+    """Return, by partition, the gateways whose copy is not live yet, and its phase."""
     coming: dict[int, list[str]] = {}
     for record in directory.records:
         for held in (held for held in record.tables if held.table == table):
@@ -167,7 +167,7 @@ def _progress(partition: PartitionStatus) -> Sequence[str]:
 
 
 def explanation(answer: ExplainResponse) -> None:
-    """Print who would answer a request."""
+    """Print which gateways would answer a request."""
     OUT.print(f"[bold]{answer.query}[/bold] of {answer.table}, generation {answer.generation}")
     OUT.print(f"reads {answer.reads}")
     OUT.print(f"as fresh as: {answer.freshness}")
@@ -181,7 +181,7 @@ def explanation(answer: ExplainResponse) -> None:
 
 
 def _columns(*names: Sequence[str]) -> Table:
-    """Return an empty table; the columns of every second sequence are flush right."""
+    """Return an empty table. The columns of every second sequence are right-aligned."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for place, group in enumerate(names):
         for name in group:
@@ -190,6 +190,6 @@ def _columns(*names: Sequence[str]) -> Table:
 
 
 def _print(table: Table) -> None:
-    """Print a table: as wide as the terminal is, or in a pipe as wide as it needs to be."""
+    """Print a table: as wide as the terminal, or in a pipe as wide as its content."""
     console = OUT if OUT.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
     console.print(table)

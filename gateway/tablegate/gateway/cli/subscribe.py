@@ -230,7 +230,7 @@ class LiveView:
         if self._rows.as_of is not None:
             text.append(f", {self._age_s():,.1f} s old  {self._rate():,.1f} changes/s")
             rows = f"{len(self._rows):,} row{'s' if len(self._rows) != 1 else ''}"
-            text.append(f"  {rows}" if shown == len(self._rows) else f"  the {shown} of {rows} that changed last")
+            text.append(f"  {rows}" if shown == len(self._rows) else f"  latest {shown} of {rows}")
         if self._problem:
             text.append(f"  {self._problem}", "yellow")
         return text

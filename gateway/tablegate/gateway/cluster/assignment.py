@@ -36,7 +36,7 @@ class Assignment(Protocol):
     def assigned(self, table: str, partition_count: int, *, generation: int) -> frozenset[Partition] | None:
         """Return the partitions of a generation of a table that are to be here; None while that is not known."""
 
-    def is_live_elsewhere(
+    def are_others_live(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         """Return whether all gateways that are to have a partition do, and are alive, so that it need not be here.
@@ -81,7 +81,7 @@ class SoleGateway(Assignment):
         return frozenset(Partition(number) for number in range(partition_count))
 
     @override
-    def is_live_elsewhere(
+    def are_others_live(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         return False

@@ -22,7 +22,7 @@ class Peer(NamedTuple):
     zone: str
 
 
-class _Held(NamedTuple):
+class _AnnouncedGateway(NamedTuple):
     """What a gateway that lives answers from: the generation of each table, and the partitions that are live."""
 
     peer: Peer
@@ -40,7 +40,7 @@ class Directory:
         self.own_id = ""
         self.version = 0
         self._status = b""
-        self._gateways: tuple[_Held, ...] = ()
+        self._gateways: tuple[_AnnouncedGateway, ...] = ()
         self._records: tuple[GatewayRecord, ...] = ()
         self._replicas: dict[tuple[str, int, int], tuple[Peer, ...]] = {}
         self._generations: dict[str, frozenset[int]] = {}
@@ -49,7 +49,7 @@ class Directory:
     @property
     def peers(self) -> Sequence[Peer]:
         """Return the gateways that live, this one too."""
-        return [held.peer for held in self._gateways]
+        return [gateway.peer for gateway in self._gateways]
 
     @property
     def records(self) -> Sequence[GatewayRecord]:
@@ -57,7 +57,8 @@ class Directory:
         return self._records
 
     def update(self, status: bytes) -> None:
-        """Take in a GetStatusResponse; without a gateway's name in it, this one stands alone."""
+        """Apply a GetStatusResponse; without a gateway's name in it, this one stands alone."""
+        # The replicator writes its status twice a second; mostly it is the same, and there is nothing to parse.
         if status == self._status:
             return
         self._status = status
@@ -65,18 +66,20 @@ class Directory:
             answer = GetStatusResponse.FromString(status)
         except DecodeError:
             return
+        # Records hold positions, which change all the time; only what is answered from them is part of `version`.
         self._records = tuple(each.record for each in answer.gateways if each.alive)
-        gateways = tuple(_held(record) for record in self._records)
+        gateways = tuple(_announced(record) for record in self._records)
         if answer.gateway_id != self.own_id or gateways != self._gateways:
             self.own_id, self._gateways = answer.gateway_id, gateways
+            # Whatever was ranked may be ranked otherwise now; it is done again when it is asked for.
             self._replicas.clear()
             self.version += 1
-            self._note_generations()
+            self._record_generations()
 
-    def _note_generations(self) -> None:
+    def _record_generations(self) -> None:
         found: dict[str, set[int]] = {}
-        for held in self._gateways:
-            for table, (generation, live) in held.tables.items():
+        for gateway in self._gateways:
+            for table, (generation, live) in gateway.tables.items():
                 if live:
                     found.setdefault(table, set()).add(generation)
         for table, generations in found.items():
@@ -93,27 +96,27 @@ class Directory:
 
     def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
         """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""
-        place = table, partition, generation
-        known = self._replicas.get(place)
+        asked = table, partition, generation
+        known = self._replicas.get(asked)
         if known is None:
-            known = self._replicas[place] = self._ranked(table, partition, generation)
+            known = self._replicas[asked] = self._ranked(table, partition, generation)
         return known
 
     def _ranked(self, table: str, partition: Partition, generation: int) -> tuple[Peer, ...]:
         holders = {each.peer.gateway_id: each for each in self._gateways if _has(each, table, partition, generation)}
-        candidates = [Candidate(held.peer.gateway_id, held.peer.zone) for held in holders.values()]
+        candidates = [Candidate(gateway.peer.gateway_id, gateway.peer.zone) for gateway in holders.values()]
         order = [holders[each.gateway_id] for each in ranked(table, partition, candidates)]
-        order.sort(key=lambda held: held.is_draining)  # they are to go: the others keep their order before them
-        return tuple(held.peer for held in order)
+        order.sort(key=lambda gateway: gateway.is_draining)  # they are to go: the others keep their order before them
+        return tuple(gateway.peer for gateway in order)
 
 
-def _held(record: GatewayRecord) -> _Held:
+def _announced(record: GatewayRecord) -> _AnnouncedGateway:
     tables = {}
     for table in record.tables:
         tables[table.table] = (table.serving.generation, live_partitions(table.serving))
-    return _Held(Peer(record.gateway_id, record.endpoint, record.zone), record.draining, tables)
+    return _AnnouncedGateway(Peer(record.gateway_id, record.endpoint, record.zone), record.draining, tables)
 
 
-def _has(held: _Held, table: str, partition: Partition, generation: int) -> bool:
-    serving, live = held.tables.get(table, (0, frozenset()))
+def _has(gateway: _AnnouncedGateway, table: str, partition: Partition, generation: int) -> bool:
+    serving, live = gateway.tables.get(table, (0, frozenset()))
     return partition in live and generation in (0, serving)

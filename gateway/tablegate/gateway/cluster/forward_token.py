@@ -1,4 +1,4 @@
-"""The mark of a forwarded call: what one gateway asks of another, signed, so that no client can say it."""
+"""The token of a forwarded call: what one gateway asks of another, signed, so that no client can say it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,13 +6,14 @@ from typing import NamedTuple
 from tablegate.gateway.contract.tokens import InvalidToken, TokenSigner
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_FORWARD, Token
 
-MARK_AGE_MAX_MS = 60_000  # older, or as far ahead: a mark that was caught somewhere, or a clock that is wrong
-KEPT_MS = 10_000  # a mark is used again for so long: signing it costs as much as a read
+FORWARDED = "tablegate-forwarded"  # the name of the metadata that says: one of ours asks
+TOKEN_AGE_MAX_MS = 60_000  # older, or as far ahead: a token that was caught somewhere, or a clock that is wrong
+KEPT_MS = 10_000  # a token is used again for so long: signing it costs as much as a read
 _KEPT_MAX = 1_024
 
 
 class ForwardToken(NamedTuple):
-    """What is told to the gateway that is asked.
+    """What a gateway asks another one for.
 
     `generation`: it must serve this one; 0: any. `partitions`: only from these; none: from those that the request says.
     `resume_token` takes the place of the request's where it is set.
@@ -25,11 +26,11 @@ class ForwardToken(NamedTuple):
 
 
 class ForeignForwardToken(ValueError):
-    """A mark that no gateway of this cluster made now; its text ends the sentence "the mark ..."."""
+    """A token that no gateway of this cluster made now; its text ends the sentence "the token ..."."""
 
 
 class ForwardTokenSigner:
-    """Signs marks, and opens them. One thread."""
+    """Signs tokens, and opens them. One thread."""
 
     def __init__(self, signer: TokenSigner, now_ms: Callable[[], int]) -> None:
         self._signer = signer
@@ -37,44 +38,48 @@ class ForwardTokenSigner:
         self._signed: dict[ForwardToken, tuple[int, str]] = {}
         self._opened: dict[tuple[str, str], tuple[int, ForwardToken]] = {}
 
-    def sign(self, mark: ForwardToken) -> str:
-        """Return the text of a mark."""
+    def sign(self, token: ForwardToken) -> str:
+        """Return the text of a token."""
         now_ms = self._now_ms()
-        made_ms, text = self._signed.get(mark, (0, ""))
+        # Tokens say nothing of the request, so that one can be kept for all requests to the same partitions. What makes
+        # them safe is that they say who may answer from what, and for how long.
+        made_ms, text = self._signed.get(token, (0, ""))
         if not 0 <= now_ms - made_ms < KEPT_MS:
             text = self._signer.sign(
                 Token(
                     kind=TOKEN_KIND_FORWARD,
-                    table=mark.table,
-                    generation=mark.generation,
+                    table=token.table,
+                    generation=token.generation,
                     issue_time_ms=now_ms,
-                    partitions=mark.partitions,
-                    resume_token=mark.resume_token,
+                    partitions=token.partitions,
+                    resume_token=token.resume_token,
                 )
             )
-            if not mark.resume_token:
-                _keep(self._signed, mark, (now_ms, text))
+            # A resume token makes it one of a kind: keeping it would only fill the memory.
+            if not token.resume_token:
+                _keep(self._signed, token, (now_ms, text))
         return text
 
     def open(self, text: str, table: str) -> ForwardToken:
-        """Return the mark of a call of that table; raise `ForeignForwardToken`."""
+        """Return the token of a call of that table; raise `ForeignForwardToken`."""
         known = self._opened.get((text, table))
         if known is None:
             known = self._verified(text, table)
             if not known[1].resume_token:
                 _keep(self._opened, (text, table), known)
-        issue_time_ms, mark = known
-        if abs(self._now_ms() - issue_time_ms) > MARK_AGE_MAX_MS:
+        issue_time_ms, token = known
+        # The age is checked on every call, also of a token whose signature was checked before.
+        if abs(self._now_ms() - issue_time_ms) > TOKEN_AGE_MAX_MS:
             raise ForeignForwardToken("was made too long ago, or by a clock that is ahead")
-        return mark
+        return token
 
     def _verified(self, text: str, table: str) -> tuple[int, ForwardToken]:
         try:
-            token = self._signer.open(text, kind=TOKEN_KIND_FORWARD, table=table, generation=None)
+            signed = self._signer.open(text, kind=TOKEN_KIND_FORWARD, table=table, generation=None)
         except InvalidToken as error:
             raise ForeignForwardToken(error.fault.value) from None
-        mark = ForwardToken(table, token.generation, tuple(token.partitions), token.resume_token)
-        return token.issue_time_ms, mark
+        token = ForwardToken(table, signed.generation, tuple(signed.partitions), signed.resume_token)
+        return signed.issue_time_ms, token
 
 
 def _keep(kept: dict, key: object, value: object) -> None:  # type: ignore[type-arg]

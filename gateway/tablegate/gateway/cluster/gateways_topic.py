@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
-from tablegate.gateway.contract.placement import live_partitions, takes_part
+from tablegate.gateway.contract.placement import is_candidate, live_partitions
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record
@@ -49,9 +49,9 @@ class AnnouncedTable:
     next_partitions: frozenset[Partition]
     refused_generation: int
 
-    def takes_part(self, generation: int) -> bool:
+    def is_candidate(self, generation: int) -> bool:
         """Return whether it is a candidate for partitions of a generation."""
-        return takes_part(
+        return is_candidate(
             generation,
             serving=self.generation,
             building=self.next_generation,

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,10 +13,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.forwarding import FORWARDED, Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
+from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
 from typing_extensions import override
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows
@@ -47,6 +47,37 @@ _OPTIONS = (
 _logger = logging.getLogger("tablegate.gateway.cluster")
 
 
+class Credentials:
+    """The credentials in PEM files: our certificate chain, its key, and the CA of the other gateways. One thread.
+
+    Without `ca` the others need certificates of a CA that everybody knows.
+    """
+
+    def __init__(self, certificate: Path, key: Path, ca: Path | None) -> None:
+        """Read the files; raise `OSError`."""
+        self._files = (certificate, key, ca)
+        self._content = self._read()
+        self._current = _credentials(*self._content)
+
+    def current(self) -> grpc.ChannelCredentials:
+        """Return what is in the files now; what was in them, where they cannot be read."""
+        try:
+            content = self._read()
+        except OSError:
+            return self._current
+        if content != self._content:
+            self._content, self._current = content, _credentials(*content)
+        return self._current
+
+    def _read(self) -> tuple[bytes, bytes, bytes | None]:
+        certificate, key, ca = self._files
+        return certificate.read_bytes(), key.read_bytes(), None if ca is None else ca.read_bytes()
+
+
+def _credentials(certificate: bytes, key: bytes, ca: bytes | None) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=certificate)
+
+
 @dataclass(slots=True)
 class _Open:
     """A channel, and how this gateway shows itself on it."""
@@ -71,7 +102,7 @@ class GrpcForwarder(Forwarder):
         peer: Peer,
         path: str,
         data: bytes,
-        mark: ForwardToken,
+        token: ForwardToken,
         time_left_s: float | None,
         *,
         may_wait: bool = False,
@@ -81,7 +112,7 @@ class GrpcForwarder(Forwarder):
         if method is None:
             method = opened.methods[path] = opened.channel.unary_unary(path, None, None)
         begin_s = time.monotonic()
-        call = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(mark)),))
+        call = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(token)),))
         try:
             message = await call
             trailer = await call.trailing_metadata()
@@ -95,10 +126,10 @@ class GrpcForwarder(Forwarder):
 
     @override
     async def stream(
-        self, peer: Peer, path: str, data: bytes, mark: ForwardToken, time_left_s: float | None
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
     ) -> AsyncGenerator[bytes, None]:
         method = self._opened(peer).channel.unary_stream(path, None, None)
-        call: Any = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(mark)),))
+        call: Any = method(data, timeout=time_left_s, metadata=((FORWARDED, self.sign(token)),))
         try:
             async for message in call:
                 yield message
@@ -143,6 +174,7 @@ class GrpcForwarder(Forwarder):
     def _failed(self, peer: Peer, error: grpc.aio.AioRpcError) -> PeerFailed:
         failed = PeerFailed(_status_of(error), tuple(_ours(error.trailing_metadata())))
         if failed.is_away:
+            # Logged once, and not by each of the calls that were at work on the connection.
             if not self.is_cooling(peer):
                 _logger.info("a gateway is not there", extra={"gateway": peer.gateway_id, "reason": error.details()})
                 self._renew(peer)
@@ -154,6 +186,7 @@ class GrpcForwarder(Forwarder):
         opened = self._open.get(peer)
         if opened is None or self._credentials is None:
             return
+        # Certificates are renewed on disk while gateways run; a channel keeps those that it was opened with.
         if self._credentials.current() is not opened.credentials:
             self._shut(peer)
 
@@ -161,8 +194,10 @@ class GrpcForwarder(Forwarder):
 def _check_cancelled() -> None:
     """Raise `PeerFailed` where it was not this task that was cancelled, but the call: its channel was closed."""
     task = asyncio.current_task()
+    # grpc raises CancelledError also where a channel is closed under a call. This task was not cancelled then, and its
+    # caller needs an error that says so.
     if task is not None and not task.cancelling():
-        raise PeerFailed(Status(code=code_pb2.UNAVAILABLE, message="the gateway is taken to be gone")) from None
+        raise PeerFailed(Status(code=code_pb2.UNAVAILABLE, message="the gateway is regarded as gone")) from None
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> Status:

@@ -10,8 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from tablegate.gateway.contract.http_rules import HttpRoute
-from tablegate.gateway.contract.keys import KeyColumn, key_prefix
-from tablegate.gateway.contract.partitioner import crc32_partition, murmur2_partition
+from tablegate.gateway.contract.keys import KeyColumn, crc32_partition, key_prefix, murmur2_partition
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.windows import Expiry, Window
 from tablegate.v1 import options_pb2

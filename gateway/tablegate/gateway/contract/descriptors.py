@@ -1,6 +1,8 @@
 """Reads contracts from disk: a `.proto` file, or a descriptor set that buf or protoc made.
 
-The one part of the contract package that touches files.
+This is the only module of the room that touches files. A `.proto` is compiled by protoc in a process of its own. Its
+include paths are guessed from where its package begins and where its imports lie, so that nobody has to give them; what
+this project ships (`tablegate/v1`, `google/api`) comes after those.
 """
 
 import re
@@ -23,13 +25,13 @@ _IMPORT = re.compile(r"""^\s*import\s+(?:public\s+|weak\s+)?["']([^"']+)["']\s*;
 
 
 class DescriptorError(Exception):
-    """A contract file that is not there, does not compile or is no descriptor set; the message says what to do."""
+    """A contract file that is not there, does not compile or is not a descriptor set; the message says what to do."""
 
 
 def load_descriptors(path: Path, *, what: str = "contract") -> FileDescriptorSet:
     """Return the files of the contract at `path`, imports included; raise `DescriptorError`, which calls it `what`."""
     if not path.is_file():
-        raise DescriptorError(f'{what} "{path}" is no file; give a .proto file or a descriptor set')
+        raise DescriptorError(f'{what} "{path}" is not a file; give a .proto file or a descriptor set')
     try:
         raw = _compile(path.resolve(), what) if path.suffix == ".proto" else path.read_bytes()
     except OSError as error:
@@ -40,7 +42,7 @@ def load_descriptors(path: Path, *, what: str = "contract") -> FileDescriptorSet
         files = FileDescriptorSet()
     # A name that is not UTF-8 comes as bytes.
     if not files.file or not all(file.name and isinstance(file.name, str) for file in files.file):
-        raise DescriptorError(f'{what} "{path}" is no descriptor set; make one with `buf build -o contract.binpb`')
+        raise DescriptorError(f'{what} "{path}" is not a descriptor set; make one with `buf build -o contract.binpb`')
     return files
 
 
@@ -75,7 +77,7 @@ def _compile(path: Path, what: str) -> bytes:
 def _first_error(stderr: str, path: Path, what: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip() and ": warning:" not in line]
     if not lines:
-        return f'{what} "{path}" does not compile, and protoc does not say why'
+        return f'{what} "{path}" does not compile, and protoc gives no reason'
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     first = lines[0].strip().rstrip(".")
     hint = f"correct the {what}"

@@ -4,13 +4,19 @@ An integer, enum or timestamp (microseconds) is 8 bytes, big endian, sign bit fl
 (UTF-8) or bytes has each 00 written as 00 FF and ends with 00 00. So a shorter string sorts before a longer one that
 it begins, a prefix of columns is a prefix of bytes, and Range needs no decoding. The job writes the same bytes
 with Spark SQL (`streamjobs/tablegate/jobs/dataflow/keys.py`); golden files and a property test hold the two equal.
+
+The end of the file has the partitioners: functions from key bytes to a partition. Kafka's producers, Spark's sink and
+every reader must agree on them, so they are Kafka's own.
 """
 
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
+from tablegate.gateway.contract.types import Partition
 from tablegate.v1 import changelog_pb2
 
 KEY_BYTES_MAX = 500  # an LMDB key has at most 511 bytes, 6 of them ours
@@ -163,3 +169,37 @@ def after_prefix(prefix: bytes) -> bytes | None:
     if not stripped:
         return None
     return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+@cache  # keys have at most 500 bytes
+def _little_endian_words(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}I")
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 32-bit murmur2 of `data`, unsigned (org.apache.kafka.common.utils.Utils)."""
+    length = len(data)
+    h = _MURMUR_SEED ^ length
+    for word in _little_endian_words(length >> 2).unpack_from(data):
+        k = word * _MURMUR_M & _MASK
+        h = (h * _MURMUR_M ^ (k ^ k >> 24) * _MURMUR_M) & _MASK
+    if length & 3:
+        h = (h ^ int.from_bytes(data[length & ~3 :], "little")) * _MURMUR_M & _MASK
+    h ^= h >> 13
+    h = (h * _MURMUR_M) & _MASK
+    return h ^ (h >> 15)
+
+
+def murmur2_partition(key: bytes, partition_count: int) -> Partition:
+    """Return the partition that Kafka's Java producer chooses for `key`."""
+    return Partition((murmur2(key) & 0x7FFFFFFF) % partition_count)
+
+
+def crc32_partition(prefix: bytes, partition_count: int) -> Partition:
+    """Return the partition of a key whose `partition_by` columns are `prefix` (librdkafka's `consistent`)."""
+    return Partition(zlib.crc32(prefix) % partition_count)

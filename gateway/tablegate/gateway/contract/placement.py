@@ -72,7 +72,7 @@ def _scores(table: str, gateway_id: str, block: int) -> "array[int]":
     return scores
 
 
-def takes_part(generation: int, *, serving: int, building: int, refused: int) -> bool:
+def is_candidate(generation: int, *, serving: int, building: int, refused: int) -> bool:
     """Return whether a gateway is a candidate for partitions of a generation, by those that it announces; 0 is none.
 
     One that refuses the generation or a newer one is not, nor one that builds a newer one and answers from nothing:

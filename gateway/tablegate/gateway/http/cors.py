@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 
-from tablegate.gateway.http.exchange import Exchange, Head, Trailer
+from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.query.call import Fields
 from typing_extensions import override
 
@@ -33,7 +33,7 @@ class Cors:
         asked = headers.get(b"access-control-request-headers", b"")
         if _HEADER_NAMES.fullmatch(asked):
             fields += ((b"access-control-allow-headers", asked),)
-        exchange.respond(Head(204, (*fields, (b"access-control-max-age", b"%d" % MAX_AGE_S))), b"")
+        exchange.respond(ResponseHeaders(204, (*fields, (b"access-control-max-age", b"%d" % MAX_AGE_S))), b"")
         return True
 
     def wrap(self, exchange: Exchange) -> Exchange:
@@ -53,7 +53,7 @@ class Cors:
 
 
 class CrossOriginExchange(Exchange):
-    """An exchange whose answer has more fields in its head."""
+    """An exchange whose answer has more fields in its headers."""
 
     def __init__(self, exchange: Exchange, fields: Fields) -> None:
         self._exchange = exchange
@@ -79,16 +79,16 @@ class CrossOriginExchange(Exchange):
     def principal(self) -> str | None:
         return self._exchange.principal
 
-    def _more(self, head: Head) -> Head:
-        return Head(head.status, head.fields + self._fields)
+    def _more(self, headers: ResponseHeaders) -> ResponseHeaders:
+        return ResponseHeaders(headers.status, headers.fields + self._fields)
 
     @override
-    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
-        self._exchange.respond(self._more(head), body, trailer)
+    def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
+        self._exchange.respond(self._more(headers), body, trailer)
 
     @override
-    def begin(self, head: Head) -> None:
-        self._exchange.begin(self._more(head))
+    def begin(self, headers: ResponseHeaders) -> None:
+        self._exchange.begin(self._more(headers))
 
     @override
     async def send(self, data: bytes) -> None:

@@ -1,10 +1,21 @@
-"""The first bytes of a client: they say whether it speaks TLS, and which version of HTTP."""
+"""The first bytes of a client: do they begin TLS, HTTP/2 or HTTP/1.1?
+
+A client is accepted as a `ProtocolDetection`, the protocol of its socket's transport. With its first bytes:
+
+- They begin a TLS record: a `TlsTransport` comes between, and the detection is now the protocol above it. ALPN decides
+  after the handshake; a client without ALPN is detected by its first decrypted bytes.
+- They are the preface of HTTP/2, whole or so far: HTTP/2 (prior knowledge; there is no upgrade from HTTP/1.1).
+- They are anything else: HTTP/1.1, whose parser refuses what is no request.
+
+Then the listener puts the connection of that protocol in its place, with the bytes that came. A client that speaks
+plaintext to a port with TLS, or TLS to one without, gets an answer that its kind of client can show, and an end.
+"""
 
 import asyncio
 import ssl
 from typing import Protocol, cast
 
-from tablegate.gateway.http.exchange import TEXT, Head
+from tablegate.gateway.http.exchange import TEXT, ResponseHeaders
 from tablegate.gateway.http.transport import Receiver, TlsTransport
 from typing_extensions import override
 
@@ -13,7 +24,7 @@ _TLS_HANDSHAKE = 0x16  # the first byte of a record that holds a hello
 _TLS_ALERT = b"\x15\x03\x01\x00\x02\x02\x46"  # fatal, protocol_version
 _USE_TLS = b"this port speaks TLS; use https"
 _USE_TLS_HTTP1 = b"%bcontent-length: %d\r\nconnection: close\r\n\r\n%b\n" % (
-    Head(400, (TEXT,)).h1,
+    ResponseHeaders(400, (TEXT,)).h1,
     len(_USE_TLS) + 1,
     _USE_TLS,
 )
@@ -21,9 +32,9 @@ _DRAINING_S = 1.0  # for the first bytes of a client that came as the gateway wa
 
 
 class Host(Protocol):
-    """What a greeting needs of its listener."""
+    """What the detection needs of its listener."""
 
-    greeting_s: float
+    detection_s: float
     """Limit of the first bytes, and of the handshake."""
     refused_s: float
     """Limit for a client to read why it is refused."""
@@ -32,16 +43,16 @@ class Host(Protocol):
     def context(self) -> ssl.SSLContext | None:
         """What a client is to speak TLS with; none: plaintext."""
 
-    def take_over(
-        self, greeting: "ProtocolDetection", transport: asyncio.Transport, data: bytes, *, http2: bool
+    def start_protocol(
+        self, detection: "ProtocolDetection", transport: asyncio.Transport, data: bytes, *, http2: bool
     ) -> None:
-        """Put a connection in the place of the greeting; `data` came before."""
+        """Replace the detection by the connection of a protocol; `data` was received before."""
 
     def note_tls_failure(self, reason: str, peer: str) -> None:
-        """Take in that a client cannot speak TLS with us."""
+        """Log that a client cannot speak TLS with us."""
 
-    def note_closed(self, greeting: "ProtocolDetection") -> None:
-        """Take in that the client is gone."""
+    def note_closed(self, detection: "ProtocolDetection") -> None:
+        """Forget a client that is gone."""
 
 
 class ProtocolDetection(Receiver):
@@ -49,7 +60,7 @@ class ProtocolDetection(Receiver):
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._limit_s = host.greeting_s
+        self._limit_s = host.detection_s
         self._since: float | None = None
         self._transport: asyncio.Transport | None = None
         self._tls: TlsTransport | None = None
@@ -68,6 +79,7 @@ class ProtocolDetection(Receiver):
         if self._refused:
             return
         data = self._begin = self._begin + data
+        # No method of HTTP begins with this byte, so it cannot be anything else.
         if data[0] == _TLS_HANDSHAKE and self._tls is None:
             if self._host.context is None:
                 self._refuse(_TLS_ALERT)
@@ -80,14 +92,14 @@ class ProtocolDetection(Receiver):
         if self._host.context is not None and self._tls is None:
             self._refuse_plaintext()
         else:
-            self._leave(http2=http2)
+            self._hand_over(http2=http2)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Take in the end."""
+        """Let the listener know."""
         self._host.note_closed(self)
 
     def tick(self, now: float) -> None:
-        """End a client that says nothing for too long."""
+        """End a client that sends nothing for too long."""
         if self._since is None:
             self._since = now
         elif now - self._since >= self._limit_s:
@@ -119,7 +131,7 @@ class ProtocolDetection(Receiver):
         self._since = None
         protocol = self._tls.application_protocol
         if protocol is not None:
-            self._leave(http2=protocol == "h2")
+            self._hand_over(http2=protocol == "h2")
 
     def _fail(self, reason: str) -> None:
         self._refused = True
@@ -127,12 +139,13 @@ class ProtocolDetection(Receiver):
         self._limit_s = self._host.refused_s
         self._host.note_tls_failure(reason, self._peer())
 
-    def _leave(self, *, http2: bool) -> None:
+    def _hand_over(self, *, http2: bool) -> None:
         assert self._transport is not None
-        self._host.take_over(self, self._transport, self._begin, http2=http2)
+        self._host.start_protocol(self, self._transport, self._begin, http2=http2)
 
     def _refuse_plaintext(self) -> None:
-        # The same for HTTP/2: a client greeted in it would take the connection for a good one, and come again at once.
+        # HTTP/1.1 also for clients of HTTP/2: with an answer in HTTP/2 they would believe that the connection is good,
+        # and come again at once.
         if self._begin[:1].isalpha():
             self._refuse(_USE_TLS_HTTP1)
         else:

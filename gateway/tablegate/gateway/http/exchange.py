@@ -13,7 +13,7 @@ from tablegate.gateway.http.h2.headers import encode_fields, encode_status
 from tablegate.gateway.query.call import Fields
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
-KEPT_MAX = 4_096  # there is a trailer a partition, and this is only a bound
+CACHED_MAX = 4_096  # there is a trailer a partition, and this is only a bound
 
 Key = TypeVar("Key", bound=Hashable)
 Block = TypeVar("Block", bound="Trailer")
@@ -30,7 +30,7 @@ class Trailer:
         self.h1 = b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
-class Head(Trailer):
+class ResponseHeaders(Trailer):
     """Status and fields before a body, without those that belong to the connection: content-length, transfer-encoding.
 
     `h1` is the status line and the fields, without the empty line after them.
@@ -45,7 +45,7 @@ class Head(Trailer):
         self.h1 = b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status)) + self.h1
 
 
-class Kept(dict[Key, Block], Generic[Key, Block]):
+class HeaderCache(dict[Key, Block], Generic[Key, Block]):
     """Heads or trailers by what they are made of, made once each."""
 
     def __init__(self, make: Callable[[Key], Block]) -> None:
@@ -53,7 +53,7 @@ class Kept(dict[Key, Block], Generic[Key, Block]):
         self._make = make
 
     def __missing__(self, key: Key) -> Block:
-        if len(self) >= KEPT_MAX:
+        if len(self) >= CACHED_MAX:
             self.clear()
         made = self[key] = self._make(key)
         return made
@@ -92,11 +92,11 @@ class Exchange(Protocol):
     def principal(self) -> str | None:
         """Return who the client is by its verified certificate (see `principal_of`); None without one, or when over."""
 
-    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
+    def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole. Over HTTP/1.1 a trailer is left out."""
 
-    def begin(self, head: Head) -> None:
-        """Send the head of an answer whose body follows."""
+    def begin(self, headers: ResponseHeaders) -> None:
+        """Send the headers of an answer whose body follows."""
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made: a client that does not read makes it wait."""
@@ -124,7 +124,7 @@ class App(Protocol):
     """Connections take no longer body: they serve it cut, as `oversize`, and throw the rest away."""
 
     def streams_body(self, exchange: Exchange) -> bool:
-        """Return whether the exchange is to be served from its head on, without waiting for its body."""
+        """Return whether the exchange is to be served from its headers on, without waiting for its body."""
 
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange, now or later. Never raises."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from tablegate.gateway.http.exchange import TEXT, App, Head
+from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.events import (
     NEED_DATA,
@@ -50,7 +50,7 @@ LINGER_S = 1.0  # for a client to close its side
 
 _ALIVE_PING = b"present?"
 _DRAIN_TICKS = 2  # at least a second, for a client that does not answer pings
-_HEADERS_TOO_LARGE = Head(431, (TEXT,))
+_HEADERS_TOO_LARGE = ResponseHeaders(431, (TEXT,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

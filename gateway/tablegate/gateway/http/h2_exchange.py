@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from tablegate.gateway.http.exchange import Head, Trailer
+from tablegate.gateway.http.exchange import ResponseHeaders, Trailer
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
 from tablegate.gateway.http.h2.sending import SENDING_STATES
@@ -56,49 +56,53 @@ class Http2Exchange(Stream):
         """Who the client is by its verified certificate."""
         return self.owner.send_queue.principal
 
-    def respond(self, head: Head, body: bytes, trailer: Trailer | None = None) -> None:
+    def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole."""
         connection = self.owner
         queue = connection.send_queue
         if queue.free and (
-            size := connection.h2.send_response(self, head.h2, body, None if trailer is None else trailer.h2)
+            size := connection.h2.send_response(self, headers.h2, body, None if trailer is None else trailer.h2)
         ):
             queue.add(size)
             if connection.ends_with_last_answer:
                 connection.end_if_idle()
         elif self.state in SENDING_STATES:
-            self._respond_in_steps(head, body, trailer)
+            self._respond_in_steps(headers, body, trailer)
 
-    def _respond_in_steps(self, head: Head, body: bytes, trailer: Trailer | None) -> None:
+    def _respond_in_steps(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None) -> None:
         """Answer without a body, or with more than goes at once."""
         if self.method == b"HEAD":
             body = b""
         if not body and trailer is None:
-            self._send_headers(head.h2, end_stream=True)
+            self._send_headers(headers.h2, end_stream=True)
             return
-        self.begin(head)
+        self.begin(headers)
         if body:
             self._enqueue(body, trailer, ended=True)
         elif trailer is not None:
             self._send_headers(trailer.h2, end_stream=True)
 
-    def begin(self, head: Head) -> None:
+    def begin(self, headers: ResponseHeaders) -> None:
         """Send the headers of an answer whose body follows."""
         if self.state in SENDING_STATES:
-            self._send_headers(head.h2)
+            self._send_headers(headers.h2)
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made. One at a time."""
         if self.state not in SENDING_STATES or not data or self.method == b"HEAD":
             return
-        queue = self.owner.send_queue
-        if self._goes_at_once(len(data)):
-            if not queue.add(self.owner.h2.send_data(self, data)):
+        connection = self.owner
+        queue = connection.send_queue
+        h2 = connection.h2
+        size = len(data)
+        # As in `offer`; a stream sends thousands of messages, and a call for each would be felt.
+        if queue.free and size <= self.send_window and size <= h2.send_window and self.pending is None:
+            if not queue.add(h2.send_data(self, data)):
                 return
             await asyncio.sleep(0)
         else:
             self._enqueue(data, None, ended=False)
-        while self.state in SENDING_STATES and (self.pending is not None or queue.blocked):
+        while (self.pending is not None or queue.blocked) and self.state in SENDING_STATES:
             self._sender = queue.wait()
             try:
                 await self._sender
@@ -107,19 +111,16 @@ class Http2Exchange(Stream):
 
     def offer(self, data: bytes) -> bool:
         """Send a piece of the body, if that can be at once; else return False and send nothing."""
-        if self.state not in SENDING_STATES or not data or self.method == b"HEAD" or not self._goes_at_once(len(data)):
+        if self.state not in SENDING_STATES or not data or self.method == b"HEAD":
             return False
-        self.owner.send_queue.add(self.owner.h2.send_data(self, data))
-        return True
-
-    def _goes_at_once(self, size: int) -> bool:
         connection = self.owner
-        return (
-            connection.send_queue.free
-            and size <= self.send_window
-            and size <= connection.h2.send_window
-            and self.pending is None
-        )
+        queue = connection.send_queue
+        h2 = connection.h2
+        size = len(data)
+        if queue.free and size <= self.send_window and size <= h2.send_window and self.pending is None:
+            queue.add(h2.send_data(self, data))
+            return True
+        return False
 
     def end(self, trailer: Trailer | None = None) -> None:
         """End the answer."""

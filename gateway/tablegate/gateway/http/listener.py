@@ -1,4 +1,11 @@
-"""Listens on one address, and gives each client the connection of the HTTP version that it speaks."""
+"""Listens on one address, and gives each client the connection of the HTTP version that it speaks.
+
+A client's life here: accepted, `ProtocolDetection`, then `Http1Connection` or `Http2Connection`, closed. All three are
+a `Connection`: once a second each is asked to end what takes too long, so that no client needs a timer of its own.
+
+Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
+accepts what is in the queue before it closes the socket: the kernel would reset those clients.
+"""
 
 import asyncio
 import errno
@@ -10,18 +17,18 @@ from typing import Protocol
 
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
-from tablegate.gateway.http.h1.connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 
-BACKLOG = 1024
+BACKLOG = 1024  # clients that wait to be accepted: a burst of reconnects after a restart
 ACCEPTED_MAX = 64  # in one turn of the event loop, before open connections have theirs
-ACCEPTED_MAX_TLS = 8  # a handshake takes a millisecond
+ACCEPTED_MAX_TLS = 8  # a handshake costs a millisecond
 ACCEPT_PAUSE_S = 1.0  # where there are no descriptors left
-TICK_S = 1.0
+TICK_S = 1.0  # limits are seconds, and 10,000 connections must not cost much when idle
 UNSENT_BYTES_MAX = 128 * 1024  # in the kernel: what is written later would wait behind it
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 60, 3, 10  # finds clients that went away without a word
-LOG_EACH_S = 1.0
+LOG_EACH_S = 1.0  # a line a second tells all that a thousand would
 
 _TRANSIENT = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EPERM})  # of one client, not of the socket
 
@@ -32,8 +39,8 @@ _logger = logging.getLogger("tablegate.gateway.http")
 class Limits:
     """What all clients, and each, may ask of one process."""
 
-    connections_max: int = 10_000
-    greeting_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
+    connections_max: int = 10_000  # a process, each with a descriptor
+    detection_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
     refused_s: float = 2.0  # for a client to read why it is refused
     http1: Http1Limits = field(default_factory=Http1Limits)
     http2: Http2Limits = field(default_factory=Http2Limits)
@@ -68,7 +75,7 @@ class Listener:
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        self.greeting_s = self._limits.greeting_s
+        self.detection_s = self._limits.detection_s
         self.refused_s = self._limits.refused_s
         self._app = app
         self._address = address
@@ -81,8 +88,8 @@ class Listener:
         self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
         self._empty = asyncio.Event()
         self._out_of_descriptors = False
-        self._tls_failures = _SparingLog("TLS handshake failed")
-        self._too_many = _SparingLog("too many connections, a client was closed")
+        self._tls_failures = _RateLimitedLog("TLS handshake failed")
+        self._too_many = _RateLimitedLog("too many connections, a client was closed")
 
     @property
     def port(self) -> int:
@@ -159,10 +166,10 @@ class Listener:
             client.close()
             return
         client.setblocking(False)
-        greeting = ProtocolDetection(self)
-        self._connections.add(greeting)
+        detection = ProtocolDetection(self)
+        self._connections.add(detection)
         task: asyncio.Task[object] = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: greeting, client)
+            self._loop.connect_accepted_socket(lambda: detection, client)
         )
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -180,16 +187,18 @@ class Listener:
         if not self._draining:
             self._loop.add_reader(self._socket, self._accept)
 
-    # What greetings tell.
+    # What protocol detection calls.
 
-    def take_over(self, greeting: ProtocolDetection, transport: asyncio.Transport, data: bytes, *, http2: bool) -> None:
-        """Put a connection in the place of the greeting."""
+    def start_protocol(
+        self, detection: ProtocolDetection, transport: asyncio.Transport, data: bytes, *, http2: bool
+    ) -> None:
+        """Put a connection in the place of the detection."""
         connection: Http1Connection | Http2Connection
         if http2:
             connection = Http2Connection(self._app, self._limits.http2, self.note_closed)
         else:
             connection = Http1Connection(self._app, self._limits.http1, self.note_closed)
-        self._connections.discard(greeting)
+        self._connections.discard(detection)
         self._connections.add(connection)
         transport.set_protocol(connection)
         connection.connection_made(transport)
@@ -219,25 +228,25 @@ class Listener:
                 _logger.exception("a connection failed")
                 connection.close()
         if self._tls is not None:
-            self._tls.look()
+            self._tls.reload_if_changed()
 
 
-class _SparingLog:
-    """Says what happens often once in a while, and how often it did."""
+class _RateLimitedLog:
+    """Logs what may happen often at most once in LOG_EACH_S, with how often it was left out."""
 
     def __init__(self, message: str) -> None:
         self._message = message
         self._next = float("-inf")
-        self._unsaid = 0
+        self._left_out = 0
 
     def note(self, now: float, details: dict[str, object]) -> None:
-        """Say it, or count it."""
+        """Log it, or count it."""
         if now < self._next:
-            self._unsaid += 1
+            self._left_out += 1
             return
         self._next = now + LOG_EACH_S
-        _logger.warning(self._message, extra={**details, "unsaid": self._unsaid})
-        self._unsaid = 0
+        _logger.warning(self._message, extra={**details, "left_out": self._left_out})
+        self._left_out = 0
 
 
 def _listening_socket(address: str, *, shared_port: bool) -> socket.socket:

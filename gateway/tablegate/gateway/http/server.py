@@ -1,21 +1,28 @@
-"""The door: every protocol on one port. It takes exchanges from the listener and gives each to its protocol."""
+"""The HTTP server: every protocol on one port. The listener gives it exchanges, and it gives each to its protocol."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head
+from google.protobuf import descriptor_pool
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.http.cors import Cors
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.listener import Listener
-from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX
+from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec
+from tablegate.gateway.http.rest.openapi import Pages
+from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls, as_query_error
+from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc import CONTENT_TYPE, CONTENT_TYPES, GrpcProtocol
+from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import DuplexMethod, Methods
 
-CLOSE_S = 1.0  # for clients to take their last answers
+CLOSE_S = 1.0  # for clients to read their last answers
 
-_NOT_FOUND = Head(404, (TEXT,))
-_BROKEN = Head(500, (TEXT,))
-_NEEDS_HTTP2 = Head(505, (TEXT,))
+_NOT_FOUND = ResponseHeaders(404, (TEXT,))
+_BROKEN = ResponseHeaders(500, (TEXT,))
+_NEEDS_HTTP2 = ResponseHeaders(505, (TEXT,))
 
 
 class WebProtocol(Protocol):
@@ -32,7 +39,7 @@ class HttpServer:
     beside gRPC; the first that knows an exchange serves it.
     """
 
-    body_bytes_max = JSON_BYTES_MAX  # the longest of what protocols take
+    body_bytes_max = JSON_BYTES_MAX  # the longest that a protocol accepts
 
     def __init__(
         self,
@@ -61,7 +68,7 @@ class HttpServer:
         await self._listener.start()
 
     def drain(self) -> None:
-        """Tell streams to end; calls on open connections are still served."""
+        """Ask streams to end; calls on open connections are still served."""
         self._calls.drain()
 
     async def stop(self, grace_s: float) -> None:
@@ -96,3 +103,37 @@ class HttpServer:
 def _is_grpc(exchange: Exchange) -> bool:
     """Return whether the content type is gRPC's, parameters aside."""
     return exchange.headers.get(b"content-type", b"").partition(b";")[0].rstrip() in CONTENT_TYPES
+
+
+def web_protocols(
+    catalogue: Catalogue, *, cors_origins: tuple[str, ...] = (), describe: bool = False
+) -> Callable[[Methods, Calls], Sequence[WebProtocol]]:
+    """Return the function that makes the protocols for a server; `describe`: with /openapi.json and /docs."""
+
+    def make(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+        protocols: list[WebProtocol] = [
+            GrpcWebProtocol(methods, calls),
+            ConnectProtocol(methods, calls, codec),
+            RestProtocol(catalogue.routes, methods, calls, codec),
+        ]
+        if describe:
+            protocols.append(Pages(catalogue))
+        return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
+
+    return make
+
+
+class CrossOrigin:
+    """Protocols that pages of other origins may use."""
+
+    def __init__(self, cors: Cors, protocols: Sequence[WebProtocol]) -> None:
+        self._cors = cors
+        self._protocols = protocols
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Answer a browser's question before its call, or give the exchange to its protocol."""
+        if self._cors.preflight(exchange):
+            return True
+        exchange = self._cors.wrap(exchange)
+        return any(protocol.serve(exchange) for protocol in self._protocols)

@@ -59,36 +59,38 @@ class WatchedTls:
     def __init__(self, files: TlsFiles) -> None:
         """Load the files; raise `TlsError`."""
         self._files = files
-        self._loaded = self._marks()
-        self._failed: object = None  # marks of files that could not be loaded
+        self._loaded = self._file_versions()
+        self._failed: object = None  # versions of files that could not be loaded
         self._warned = False
         self.context = files.load()
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Load the files again if they changed: for connections that are still to come."""
-        marks = self._marks()
-        if marks == self._loaded or (marks == self._failed and self._warned):
+        versions = self._file_versions()
+        if versions == self._loaded or (versions == self._failed and self._warned):
             return
         try:
             self.context = self._files.load()
         except TlsError as error:
-            # Whoever replaces the files does so one after the other: only what stays wrong is worth a word.
-            self._warned = marks == self._failed
-            self._failed = marks
+            # Whoever replaces the files does so one after the other: only what stays wrong is worth a line.
+            self._warned = versions == self._failed
+            self._failed = versions
             if self._warned:
                 _logger.warning("changed TLS files cannot be used, and those before them stay in use: %s", error)
         else:
-            self._loaded = marks
+            self._loaded = versions
             self._failed = None
             _logger.info("TLS files were changed, and are used for new connections")
 
-    def _marks(self) -> object:
+    def _file_versions(self) -> object:
         """Return what changes whenever the files do."""
         files = self._files
-        return tuple(_mark(path) for path in (files.certificate, files.key, files.client_ca) if path is not None)
+        return tuple(
+            _file_version(path) for path in (files.certificate, files.key, files.client_ca) if path is not None
+        )
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
+def _file_version(path: Path) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
     except OSError:

@@ -1,105 +1,269 @@
-"""BatchGet: the rows of several keys, in the order asked."""
+"""BatchGet: the rows of several keys, in the order asked.
 
-from collections.abc import Awaitable, Sequence
+Keys whose partitions are all here are read in one snapshot. Otherwise each gateway that is needed gets one request with
+its keys, this gateway's store being one source among them, and the results are put back in the order of the keys.
+
+No answer mixes generations of the table. Where the responses tell theirs (`read_info`), any generation will do as long
+as it is one, which keeps a batch answerable while gateways switch; where they do not, all are asked for the generation
+that is known here (`generation_asked`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
+from google.rpc import code_pb2
+from google.rpc.status_pb2 import Status
+from tablegate.gateway.cluster.directory import Peer
+from tablegate.gateway.cluster.forward_token import ForwardToken
+from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import BatchGetQuery
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.call import Call, UnaryHandler
-from tablegate.gateway.query.consistency import ConsistencyRequirement, wish_reader
-from tablegate.gateway.query.errors import TooManyKeys
-from tablegate.gateway.query.forwarding import Missing, here_or, router_instead
+from tablegate.gateway.query.call import Answer, Call, UnaryHandler
+from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
+from tablegate.gateway.query.errors import GenerationsMixed, PartitionUnavailable, TooManyKeys
+from tablegate.gateway.query.forwarding import (
+    NotServedHere,
+    answer_elsewhere,
+    answer_fresh,
+    local_result,
+    unless_store_away,
+)
 from tablegate.gateway.query.requests import keys_reader, parse
-from tablegate.gateway.query.routed_batch import Read, RoutedBatch
 from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import TableAccess
-from tablegate.gateway.query.wire import Heads
-from tablegate.gateway.stores.base import Position
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.query.wire import FieldEncoder, fields
+from tablegate.gateway.stores.base import Position, StoreUnavailable
 
 
 def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
-    keys_name = query.keys.name
-    read_keys = keys_reader(query.keys, query.key_fields, query.table)
-    read_wish = wish_reader(query, access)
-    entries = _Entries(query)
-    info_heads = None if query.read_info is None else Heads(query.read_info.number)
+    plan = _BatchGetPlan(query, access)
 
-    def read(request: Message, keys: list[bytes], wish: ConsistencyRequirement | None, scope: Scope | None) -> Read:
-        positions: dict[Partition, Position] = {}
-        rows: list[bytes | None] = [None] * len(keys)
-        with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            if scope is not None:
-                scope.check(query.table.name, life)
-            for partition, places in access.places(keys, life).items():
-                position = access.live(snapshot, life, partition)
-                asked = [keys[place] for place in places]
-                if wish is not None:
-                    wish.check_keys(access, snapshot, life, partition, position, asked)
-                positions[partition] = position
-                found = snapshot.get_many(life.store_id, partition, asked)
-                for place, row in zip(places, found, strict=True):
-                    rows[place] = row
-        return Read(entries.spliced(rows, getattr(request, keys_name)), life, positions)
-
-    def answer(
-        request: Message, keys: list[bytes], wish: ConsistencyRequirement | None, call: Call, scope: Scope | None
-    ) -> bytes:
-        results, life, positions = read(request, keys, wish, scope)
-        call.set_trailer(access.trailer(life, positions))
-        return results if info_heads is None else results + info_heads.embed(access.read_info(life, positions))
-
-    routed = RoutedBatch(query, access, read)
-
-    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
-        request = parse(query.request_class, data)
-        asked = len(getattr(request, keys_name))
-        if asked > query.max_keys:
-            raise TooManyKeys(asked, query.max_keys)
-        keys = read_keys(request)
-        wish = read_wish(request)
-        scope = access.scope(call)
-
-        def instead(missing: Missing) -> Awaitable[bytes]:
-            return routed.answer(router_instead(access, missing, scope), missing, request, keys, wish, call)
-
-        attempt = partial(answer, request, keys, wish, call, scope)
-        return here_or(instead, attempt, access, partial(access.places, keys), wish, call, scope)
+    def handle(data: bytes, call: Call) -> Answer:
+        read = BatchGetRead(plan, data, call)
+        if read.requirement is not None:
+            return answer_fresh(read)
+        try:
+            return read.local()
+        except (PartitionUnavailable, StoreUnavailable) as reason:
+            return answer_elsewhere(read, reason)
 
     return handle
 
 
-class _Entries:
-    """Makes the response's repeated field of found rows and missing keys."""
+def generation_asked(query: BatchGetQuery, served: ServedGeneration, partitions: Collection[Partition]) -> int:
+    """Return which generation results have to be of, so that none are put together that are of several; 0: any one.
 
-    def __init__(self, query: BatchGetQuery) -> None:
-        self._found = Heads(query.found.number)
-        self._missing = Heads(query.missing.number)
-        self._result = Heads(query.results.number)
-        self._missing_field = query.missing
-        self._result_class = query.response_class
-        self._results_name = query.results.name
+    Read infos tell afterwards whether results agree. Without them only what is known here can be asked for.
+    """
+    return 0 if query.read_info is not None or len(partitions) == 1 else served.generation
 
-    def spliced(self, rows: list[bytes | None], keys: Sequence[Message]) -> bytes:
+
+class _StoreRead(NamedTuple):
+    """The results of some keys, as they are in a response; and what this gateway read them from."""
+
+    results: bytes
+    served: ServedGeneration
+    positions: Mapping[Partition, Position]
+
+
+class _PartialResult(NamedTuple):
+    """Some of the results, and which indexes of the request they are for."""
+
+    gateway_id: str
+    indexes: Sequence[int]
+    results: Sequence[bytes]
+    info: bytes
+    positions: Mapping[Partition, Position]  # where this gateway read them
+
+
+class _BatchGetPlan:
+    """A BatchGet, compiled."""
+
+    def __init__(self, query: BatchGetQuery, access: TableAccess) -> None:
+        self.query = query
+        self.access = access
+        self.keys_name = query.keys.name
+        self.read_keys = keys_reader(query.keys, query.key_fields, query.table)
+        self.read_requirement = requirement_reader(query, access)
+        self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
+        self._found = FieldEncoder(query.found.number)
+        self._missing = FieldEncoder(query.missing.number)
+        self._result = FieldEncoder(query.results.number)
+
+    def read(
+        self, request: Message, keys: list[bytes], requirement: ConsistencyRequirement | None, scope: Scope | None
+    ) -> _StoreRead:
+        """Return what this gateway's store has of these keys of a request, from one snapshot."""
+        access = self.access
+        positions: dict[Partition, Position] = {}
+        rows: list[bytes | None] = [None] * len(keys)
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            if scope is not None:
+                scope.check(access.table.name, served)
+            # Partition by partition, so that each is checked once and read with one cursor of the store.
+            for partition, indexes in access.indexes_by_partition(keys, served).items():
+                position = access.live(snapshot, served, partition)
+                some = [keys[index] for index in indexes]
+                if requirement is not None:
+                    requirement.check_keys(access, snapshot, served, partition, position, some)
+                positions[partition] = position
+                found = snapshot.get_many(served.store_id, partition, some)
+                for index, row in zip(indexes, found, strict=True):
+                    rows[index] = row
+        return _StoreRead(self._spliced(rows, getattr(request, self.keys_name)), served, positions)
+
+    def _spliced(self, rows: list[bytes | None], keys: Sequence[Message]) -> bytes:
         """Return the bytes of all results, in the order of `keys`."""
         found, result = self._found, self._result
         parts: list[bytes] = []
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if row is None:
-                inner = self._missing_entry(keys[place])
+                inner = self._missing_entry(keys[index])
                 parts += (result[len(inner)], inner)
             else:
-                head = found[len(row)]
-                parts += (result[len(head) + len(row)], head, row)
+                header = found[len(row)]
+                parts += (result[len(header) + len(row)], header, row)
         return b"".join(parts)
 
     def _missing_entry(self, key: Message) -> bytes:
-        if self._missing_field.message_type is not None:
-            return self._missing.embed(key.SerializeToString())
+        query = self.query
+        if query.missing.message_type is not None:
+            return self._missing.encode(key.SerializeToString())
         # A scalar key: the message is made whole, and only its inside is wanted.
-        response = self._result_class()
-        entry = getattr(response, self._results_name).add()
-        setattr(entry, self._missing_field.name, key)
+        response = query.response_class()
+        entry = getattr(response, query.results.name).add()
+        setattr(entry, query.missing.name, key)
         return bytes(entry.SerializeToString())
+
+
+class BatchGetRead:
+    """A request, parsed."""
+
+    def __init__(self, plan: _BatchGetPlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField`, `TooManyKeys` or `ForeignForward`."""
+        query = plan.query
+        self.access = plan.access
+        self.call = call
+        self._plan = plan
+        self._request = request = parse(query.request_class, data)
+        key_count = len(getattr(request, plan.keys_name))
+        if key_count > query.max_keys:
+            raise TooManyKeys(key_count, query.max_keys)
+        self._keys = plan.read_keys(request)
+        self.requirement = plan.read_requirement(request)
+        forwarded = call.forwarded
+        self.scope = None if forwarded is None else plan.access.scope(forwarded)
+
+    def local(self) -> bytes:
+        """Return the answer from this gateway's store."""
+        access, info_field = self.access, self._plan.info_field
+        results, served, positions = self._plan.read(self._request, self._keys, self.requirement, self.scope)
+        self.call.set_trailer(access.trailer(served, positions))
+        return results if info_field is None else results + info_field.encode(access.read_info(served, positions))
+
+    def partitions(self, served: ServedGeneration) -> Iterable[Partition]:
+        """Return the partitions of the keys."""
+        return self.access.indexes_by_partition(self._keys, served)
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        """Return the answer, of all sources that have keys of it."""
+        served, local, _ = self.access.view(self.partitions)
+        indexes = self.access.indexes_by_partition(self._keys, served)
+        with unless_store_away(reason):
+            try:
+                return await self._gathered(served, local, indexes, generation_asked(self._plan.query, served, indexes))
+            # Asked again for the known generation only: which is answerable as soon as any gateways have all of it.
+            except GenerationsMixed:  # for hours, perhaps: gateways may stay apart
+                return await self._gathered(served, local, indexes, served.generation)
+
+    async def _gathered(
+        self,
+        served: ServedGeneration,
+        local: Collection[Partition],
+        indexes: Mapping[Partition, Sequence[int]],
+        generation: int,
+    ) -> bytes:
+        """Return the answer, all of one generation."""
+        query, access, call, requirement = self._plan.query, self.access, self.call, self.requirement
+        router, may_wait = access.router, requirement is not None
+        token = ForwardToken(access.table.name, generation)
+
+        def indexes_of(partitions: Sequence[Partition]) -> list[int]:
+            return sorted(index for partition in partitions for index in indexes[partition])
+
+        async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
+            some = indexes_of(partitions)
+            keys, scope = [self._keys[index] for index in some], Scope(served.generation, None, "")
+            attempt = partial(self._plan.read, self._request_for(some), keys, requirement, scope)
+            read = await local_result(attempt, requirement, call)
+            return self._partial(router.directory.own_id, some, read.results, read.positions)
+
+        async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
+            some = indexes_of(partitions)
+            data = self._request_for(some).SerializeToString()
+            answer = await router.forwarder.unary(peer, query.path, data, token, call.time_left_s(), may_wait=may_wait)
+            return self._partial(peer.gateway_id, some, answer.message)
+
+        results = await router.gather(
+            access.table.name,
+            indexes,
+            ask,
+            call,
+            ask_local=ask_local,
+            local=local,
+            generation=generation,
+            may_wait=may_wait,
+        )
+        return self._merged(served, results)
+
+    def _request_for(self, indexes: Sequence[int]) -> Any:
+        """Return the request with some of its keys."""
+        name = self._plan.keys_name
+        request: Any = self._plan.query.request_class()
+        request.CopyFrom(self._request)
+        request.ClearField(name)
+        keys = getattr(self._request, name)
+        getattr(request, name).extend([keys[index] for index in indexes])
+        return request
+
+    def _partial(
+        self,
+        gateway_id: str,
+        indexes: Sequence[int],
+        response: bytes,
+        positions: Mapping[Partition, Position] | None = None,
+    ) -> _PartialResult:
+        """Take a response apart; raise `PeerFailed` where it is none to what was asked."""
+        query = self._plan.query
+        results, info = [], b""
+        results_number = query.results.number
+        info_number = 0 if query.read_info is None else query.read_info.number
+        try:
+            for number, start, value, end in fields(response):
+                if number == results_number:
+                    results.append(response[start:end])
+                elif number == info_number:
+                    info = response[value:end]
+        except ValueError:
+            results = []
+        if len(results) != len(indexes):
+            raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked"))
+        return _PartialResult(gateway_id, indexes, results, info, positions or {})
+
+    def _merged(self, served: ServedGeneration, partial_results: Sequence[_PartialResult]) -> bytes:
+        """Return the response, its results in the order of the keys."""
+        results = [b""] * len(self._keys)
+        positions: dict[Partition, Position] = {}
+        for each in partial_results:
+            positions.update(each.positions)
+            for index, result in zip(each.indexes, each.results, strict=True):
+                results[index] = result
+        self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in partial_results)))
+        if self._plan.info_field is not None:
+            infos = [each.info for each in partial_results if each.info]
+            results.append(self._plan.info_field.encode(self.access.merged_read_info(served, positions, infos)))
+        return b"".join(results)

@@ -1,11 +1,12 @@
-"""The seam between queries and doors: request bytes and a call in, bytes or a stream of bytes out.
+"""The seams of queries: the call that a protocol hands over, and Kafka, as far as a query has to ask it.
 
-A handler knows nothing of gRPC, a door nothing of tables. Errors are `QueryError`s.
+Request bytes and a call go in, bytes or a stream of bytes come out. A handler knows nothing of gRPC, a protocol nothing
+of tables. Errors are `QueryError`s.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 Fields = tuple[tuple[bytes, bytes], ...]
 """Names, lower case, and values."""
@@ -35,38 +36,38 @@ class Call(Protocol):
         """Send these fields after the answer; the last call counts."""
 
 
-UnaryHandler = Callable[[bytes, Call], bytes | Awaitable[bytes]]
-"""Answers at once where it can, so that the common read costs no task; where it must wait, it returns an awaitable."""
+Answer = bytes | Coroutine[Any, Any, bytes]
+"""The bytes where the answer is there at once, so that the common read costs no task; else a coroutine that waits.
+
+A coroutine that nobody awaits is to be closed (`close()`); one that has not begun holds nothing.
+"""
+UnaryHandler = Callable[[bytes, Call], Answer]
 StreamHandler = Callable[[bytes, Call], AsyncIterator[bytes]]
 DuplexHandler = Callable[[AsyncIterator[bytes], Call], AsyncIterator[bytes]]
-
-
-def close_unawaited(answer: Awaitable[bytes]) -> None:
-    """Close an answer that nobody will wait for, or Python warns of its coroutine; one that has ended is fine."""
-    close = getattr(answer, "close", None)
-    if close is not None:
-        close()
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
     """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum.
 
-    `checks_mark`: before it waits for anything, the handler refuses what says that it is forwarded and is not.
+    `checks_forward_token`: before it waits for anything, the handler refuses what says that it is forwarded and is not.
     """
 
     handler: UnaryHandler
     default_timeout_s: float
     max_timeout_s: float
-    checks_mark: bool = False
+    checks_forward_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
-    """A method whose answer is a stream, for as long as its client wants. `checks_mark`: as of `UnaryMethod`."""
+    """A method whose answer is a stream, for as long as its client wants.
+
+    `checks_forward_token`: as of `UnaryMethod`.
+    """
 
     handler: StreamHandler
-    checks_mark: bool = False
+    checks_forward_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,14 @@ class DuplexMethod:
 Method = UnaryMethod | StreamMethod | DuplexMethod
 Methods = Mapping[str, Method]
 """Methods by path, such as "/examples.ratings.v1.RatingsService/GetRating"."""
+
+
+class EndsUnknown(Exception):
+    """Kafka, or who asks it, did not answer; the message says who."""
+
+
+class TopicEnds(Protocol):
+    """Asks Kafka how far its topics are."""
+
+    async def ends(self, topic: str) -> Mapping[int, int]:
+        """Return the end offset of each partition, read after the call was made; raise `EndsUnknown`."""

@@ -1,4 +1,18 @@
-"""How fresh a read must be: the check of a snapshot, and the wait until one passes."""
+"""How fresh a read must be: the check of a snapshot, and the wait until one passes.
+
+How it works: a request's read options become a `ConsistencyRequirement`, which is asked about each partition of a
+snapshot (`unmet_reason`). The read itself raises `NotCaughtUp` where there is a reason, so the snapshot that is checked
+is also the one that is answered from: nothing can change between the check and the rows. Only then is there a wait: the
+read is repeated whenever the store has changed (`when_fresh`), until it passes or `max_wait` is over.
+
+What is compared: a consistency token has next offsets of the changelog, `at_least_source` has offsets of the job's own
+sources, `latest` asks Kafka once for the end of the changelog (`prepare`), `max_staleness` compares times. A source
+offset that nobody has written would be waited for in vain; so Kafka is asked for that too, once the wait takes long
+(`verify`). A row may satisfy a requirement that its partition does not yet (`row_satisfies`): whoever reads their own
+write waits for that row, and not for the job's next report.
+
+The model is "zookies" of Zanzibar (Pang et al., USENIX ATC 2019) and the consistency options of SpiceDB.
+"""
 
 import asyncio
 import time
@@ -13,7 +27,7 @@ from tablegate.gateway.contract.catalogue import Query
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.versions import Version, read_version
-from tablegate.gateway.query.call import Call
+from tablegate.gateway.query.call import Call, EndsUnknown, TopicEnds
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
     FutureOffset,
@@ -27,19 +41,17 @@ from tablegate.gateway.query.errors import (
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
-from tablegate.gateway.stores.base import Position, Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
-LOOK_S = 0.5  # a waiting read looks at least so often, whatever rings
+CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
 VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
 
 Answer = TypeVar("Answer")
-Lack = Callable[[ServedGeneration, Partition, Position], str | None]
-"""What a partition lacks, as a text; None when it is fresh enough."""
-Covers = Callable[[ServedGeneration, Version], bool]
-"""Whether a row of this version has all that is wished for, though its partition may not."""
+UnmetReason = Callable[[ServedGeneration, Partition, Position], str | None]
+"""Why a partition does not meet the requirement, as a text; None where it does."""
+RowSatisfies = Callable[[ServedGeneration, Version], bool]
+"""Whether a row of this version has all that is required, though its partition may not."""
 Ask = Callable[[], Awaitable[None]]
 
 
@@ -47,49 +59,52 @@ Ask = Callable[[], Awaitable[None]]
 class ConsistencyRequirement:
     """A freshness that a request asks for, and how long it would wait (None: half of the time left).
 
-    `covers`: rows may say for themselves that they are fresh. `prepare` is awaited before anything is fresh enough;
-    `verify`, once the wait takes long, and it may raise a `QueryError`. `default_timeout_s` is the time of a call
-    without a deadline; `bell` rings when there may be something fresher.
+    `row_satisfies`: rows may say for themselves that they are fresh. `prepare` is awaited before anything is fresh
+    enough; `verify`, once the wait takes long, and it may raise a `QueryError`. `default_timeout_s` is the time of a
+    call without a deadline; `notifier` tells when there may be something fresher.
     """
 
-    lack: Lack
-    covers: Covers | None = None
+    unmet_reason: UnmetReason
+    row_satisfies: RowSatisfies | None = None
     prepare: Ask | None = None
     verify: Ask | None = None
     max_wait_s: float | None = None
     default_timeout_s: float
-    bell: Notifier
+    notifier: Notifier
 
-    def check(self, access: TableAccess, life: ServedGeneration, partition: Partition, position: Position) -> None:
+    def check(self, access: TableAccess, served: ServedGeneration, partition: Partition, position: Position) -> None:
         """Raise `NotCaughtUp` where the partition is not fresh enough."""
-        text = self.lack(life, partition, position)
+        text = self.unmet_reason(served, partition, position)
         if text is not None:
-            behind = StoredPartition(life.store_id, partition)
+            behind = StoredPartition(served.store_id, partition)
             raise NotCaughtUp(access.table.name, partition, text, behind=behind)
 
     def check_keys(
         self,
         access: TableAccess,
         snapshot: Snapshot,
-        life: ServedGeneration,
+        served: ServedGeneration,
         partition: Partition,
         position: Position,
         keys: Iterable[bytes],
     ) -> None:
         """Raise `NotCaughtUp` where neither the partition nor each row of these keys is fresh enough."""
         try:
-            self.check(access, life, partition, position)
+            self.check(access, served, partition, position)
         except NotCaughtUp:
-            if self.covers is None:
+            if self.row_satisfies is None:
                 raise
             for key in keys:
-                stored = snapshot.get_stored(life.store_id, partition, key)
-                if stored is None or not self.covers(life, stored.version):
+                stored = snapshot.get_stored(served.store_id, partition, key)
+                if stored is None or not self.row_satisfies(served, stored.version):
                     raise
 
 
-def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], ConsistencyRequirement | None]:
-    """Return the function from a request to its wish; None for whatever the replica has. It raises `InvalidField`."""
+def requirement_reader(query: Query, access: TableAccess) -> Callable[[Message], ConsistencyRequirement | None]:
+    """Return the function from a request to its requirement; None for whatever the store has.
+
+    It raises `InvalidField`.
+    """
     if query.read_options is None:
         return lambda _: None
     name = query.read_options.name
@@ -98,40 +113,32 @@ def wish_reader(query: Query, access: TableAccess) -> Callable[[Message], Consis
         if not request.HasField(name):
             return None
         options = getattr(request, name)
-        wish = _wish_of(name, options, access, query.default_timeout_s)
+        requirement = _requirement_of(name, options, access, query.default_timeout_s)
         if options.HasField("max_wait"):
             max_wait_s = _seconds(f"{name}.max_wait", options.max_wait)
-            return None if wish is None else replace(wish, max_wait_s=max_wait_s)
-        return wish
+            return None if requirement is None else replace(requirement, max_wait_s=max_wait_s)
+        return requirement
 
     return read
 
 
-def when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequirement, call: Call) -> Answer | Awaitable[Answer]:
-    """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `wish` allows.
+async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequirement, call: Call) -> Answer:
+    """Return what `attempt` returns, repeating it while it raises `NotCaughtUp`, for as long as `requirement` allows.
 
-    A replica that is fresh enough answers at once; an awaitable is returned only where there is something to wait for.
+    Raise the last `NotCaughtUp` then, or `DeadlineExceeded` where the call itself is over.
     """
-    if wish.prepare is None:
-        try:
-            return attempt()
-        except NotCaughtUp:
-            pass
-    return _when_fresh(attempt, wish, call)
-
-
-async def _when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequirement, call: Call) -> Answer:
     started = time.monotonic()
     left_s = call.time_left_s()
-    wait_s = wish.max_wait_s
+    wait_s = requirement.max_wait_s
     if wait_s is None:
-        wait_s = (wish.default_timeout_s if left_s is None else left_s) / 2
+        wait_s = (requirement.default_timeout_s if left_s is None else left_s) / 2
     end_s = wait_s if left_s is None else min(wait_s, left_s)
     verifying: asyncio.Future[None] | None = None
     try:
-        if wish.prepare is not None:
+        if requirement.prepare is not None:
+            # Where Kafka is slow the read's own check fails, and says that the end is not known.
             with suppress(TimeoutError):
-                await asyncio.wait_for(wish.prepare(), end_s)
+                await asyncio.wait_for(requirement.prepare(), end_s)
         while True:
             try:
                 return attempt()
@@ -144,34 +151,39 @@ async def _when_fresh(attempt: Callable[[], Answer], wish: ConsistencyRequiremen
                     raise
             if verifying is not None and verifying.done():
                 verifying.result()
-            if wish.verify is not None and verifying is None:
+            # Kafka is asked once, and only for reads that wait for longer than a job usually takes.
+            if requirement.verify is not None and verifying is None:
                 if waited_s >= VERIFY_AFTER_S:
-                    verifying = asyncio.ensure_future(wish.verify())
-                await wish.bell.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)), behind)
+                    verifying = asyncio.ensure_future(requirement.verify())
+                await requirement.notifier.wait(max(0.0, min(VERIFY_AFTER_S, end_s - waited_s)), behind)
             else:
-                await wish.bell.wait(max(0.0, min(LOOK_S, end_s - waited_s)), behind)
+                await requirement.notifier.wait(max(0.0, min(CHECK_S, end_s - waited_s)), behind)
     finally:
         if verifying is not None:
             verifying.cancel()
 
 
-def _wish_of(name: str, options: Any, access: TableAccess, default_timeout_s: float) -> ConsistencyRequirement | None:
-    make = partial(ConsistencyRequirement, default_timeout_s=default_timeout_s, bell=access.bell)
+def _requirement_of(
+    name: str, options: Any, access: TableAccess, default_timeout_s: float
+) -> ConsistencyRequirement | None:
+    make = partial(ConsistencyRequirement, default_timeout_s=default_timeout_s, notifier=access.notifier)
     match options.WhichOneof("consistency"):
         case "at_least":
-            return make(lack=_behind_token(options.at_least, access))
+            return make(unmet_reason=_behind_token(options.at_least, access))
         case "at_least_source":
             wanted = _wanted(f"{name}.at_least_source", options.at_least_source)
             verify = None if access.ends is None else partial(_check_written, wanted, access, access.ends)
-            return make(lack=_behind_source(wanted, access), covers=_covers(wanted), verify=verify)
+            return make(
+                unmet_reason=_behind_source(wanted, access), row_satisfies=_row_satisfies(wanted), verify=verify
+            )
         case "max_staleness":
-            return make(lack=_too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access))
+            return make(unmet_reason=_too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access))
         case "latest":
             _must_be_true(f"{name}.latest", options.latest)
             if access.ends is None:
                 raise NotServed("read option latest is not served here: nobody asks Kafka; take at_least with a token")
             latest = _Latest(access, access.ends)
-            return make(lack=latest.lack, prepare=latest.prepare)
+            return make(unmet_reason=latest.unmet_reason, prepare=latest.prepare)
         case "minimize_latency":
             _must_be_true(f"{name}.minimize_latency", options.minimize_latency)
     return None
@@ -190,7 +202,7 @@ class _Latest:
     async def prepare(self) -> None:
         """Ask for the ends; raise `PartitionUnavailable` where the table is not served."""
         with self._access.store.snapshot() as snapshot:
-            manifest = self._access.life(snapshot).manifest
+            manifest = self._access.served(snapshot).manifest
         try:
             self._end_offsets = await self._ends.ends(manifest.changelog_topic)
         except EndsUnknown as error:
@@ -198,38 +210,39 @@ class _Latest:
         else:
             self._topic_id = manifest.changelog_topic_id
 
-    def lack(self, life: ServedGeneration, partition: Partition, position: Position) -> str | None:
-        """Return what the partition lacks."""
+    def unmet_reason(self, served: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        """Return why the partition does not have everything."""
         if not self._end_offsets:
             return self._problem
-        if life.manifest.changelog_topic_id != self._topic_id:
+        if served.manifest.changelog_topic_id != self._topic_id:
             return "it has a new generation since the call arrived"
         return None if position.next_offset >= self._end_offsets.get(partition, 0) else "its changelog has more"
 
 
-def _behind_token(token_text: str, access: TableAccess) -> Lack:
+def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
     opened: dict[int, Token] = {}
 
-    def lack(life: ServedGeneration, partition: Partition, position: Position) -> str | None:
-        token = opened.get(life.generation)
+    def unmet_reason(served: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        token = opened.get(served.generation)
         if token is None:
             try:
                 token = access.signer.open(
-                    token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=life.generation
+                    token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=served.generation
                 )
             except InvalidToken as error:
                 text = f"the consistency token {error.fault.value}; read without it"
                 raise InvalidConsistencyToken(text) from None
             except StaleGeneration as error:
-                if error.token_generation < life.generation:
+                if error.token_generation < served.generation:
                     # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
                     raise TableRebuilt(access.table.name) from None
                 return "the token is of a newer generation of the table"
-            opened[life.generation] = token
+            # The token is opened once for each generation that is served while the read waits, not for each partition.
+            opened[served.generation] = token
         wanted = _offset_in(token, partition)
         return None if position.next_offset >= wanted else "it has not applied what the token's answer had"
 
-    return lack
+    return unmet_reason
 
 
 def _offset_in(token: Token, partition: Partition) -> int:
@@ -258,32 +271,35 @@ def _wanted(name: str, source: Any) -> SourceOffsets:
     return wanted
 
 
-def _behind_source(wanted: SourceOffsets, access: TableAccess) -> Lack:
-    def lack(life: ServedGeneration, _: Partition, position: Position) -> str | None:
+def _behind_source(wanted: SourceOffsets, access: TableAccess) -> UnmetReason:
+    def unmet_reason(served: ServedGeneration, _: Partition, position: Position) -> str | None:
+        # Positions tell up to where the job had read its sources when it wrote what is applied here.
         known = position.source_offsets
         for (topic, source_partition), offset in wanted.items():
             next_offset = known.get((topic, source_partition))
             if next_offset is None:
-                _check_tracked(access.table.name, life, topic, source_partition)
+                _check_tracked(access.table.name, served, topic, source_partition)
             if next_offset is None or next_offset <= offset:
                 return "its job has not reported the source offset"
         return None
 
-    return lack
+    return unmet_reason
 
 
-def _covers(wanted: SourceOffsets) -> Covers:
+def _row_satisfies(wanted: SourceOffsets) -> RowSatisfies:
     """Return whether rows have what is wanted, where their versions are offsets of the one source.
 
     All records of a key lie in one partition then; those of other partitions change nothing of its row.
     """
+    # With one source whose records keep their key's partition, a row's version is the offset of the newest record in
+    # it.
     newest = max(wanted.values())
 
-    def covers(life: ServedGeneration, version: Version) -> bool:
-        sources = life.manifest.sources
+    def row_satisfies(served: ServedGeneration, version: Version) -> bool:
+        sources = served.manifest.sources
         return len(sources) == 1 and sources[0].keyed and read_version(version)[1] >= newest
 
-    return covers
+    return row_satisfies
 
 
 async def _check_written(wanted: SourceOffsets, access: TableAccess, ends: TopicEnds) -> None:
@@ -298,8 +314,8 @@ async def _check_written(wanted: SourceOffsets, access: TableAccess, ends: Topic
                 raise FutureOffset(access.table.name, topic, source_partition)
 
 
-def _check_tracked(table: str, life: ServedGeneration, topic: str, source_partition: int) -> None:
-    for source in life.manifest.sources:
+def _check_tracked(table: str, served: ServedGeneration, topic: str, source_partition: int) -> None:
+    for source in served.manifest.sources:
         if source.topic == topic:
             if 0 <= source_partition < source.partition_count:
                 return
@@ -309,12 +325,12 @@ def _check_tracked(table: str, life: ServedGeneration, topic: str, source_partit
     raise UntrackedSource(table, topic, text)
 
 
-def _too_old(max_staleness_s: float, access: TableAccess) -> Lack:
-    def lack(_life: ServedGeneration, _partition: Partition, position: Position) -> str | None:
+def _too_old(max_staleness_s: float, access: TableAccess) -> UnmetReason:
+    def unmet_reason(_served: ServedGeneration, _partition: Partition, position: Position) -> str | None:
         staleness_s = (access.now_ms() - position.as_of_ms) / 1_000
         return None if staleness_s <= max_staleness_s else f"it is {staleness_s:.3f} s old"
 
-    return lack
+    return unmet_reason
 
 
 def _seconds(field: str, duration: Any) -> float:

@@ -11,7 +11,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import StoredPartition
 from tablegate.v1 import errors_pb2
 
 DOMAIN = "tablegate"
@@ -201,12 +201,12 @@ class FutureOffset(QueryError):
 
 
 class ForeignForward(QueryError):
-    """The call says that a gateway forwarded it, and none of this cluster did: leave the mark of it out."""
+    """The call says that a gateway forwarded it, and none of this cluster did: leave its forward token out."""
 
     reason = errors_pb2.ERROR_REASON_FOREIGN_FORWARD
 
     def __init__(self, fault: str) -> None:
-        text = f"the mark of a forwarded call {fault}"
+        text = f"the token of a forwarded call {fault}"
         super().__init__(f"{text}; give all gateways of a cluster the same token keys, and clocks that agree")
 
 

@@ -1,21 +1,41 @@
 """Explain: who would answer a request now, and why. It goes as far as the query does before it reads or asks."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.scatter import grouped
-from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue, GetQuery, Query, ScanQuery
+from tablegate.gateway.cluster.scatter import assign_requests
+from tablegate.gateway.contract.catalogue import (
+    BatchGetQuery,
+    Catalogue,
+    GetQuery,
+    Query,
+    RangeQuery,
+    ScanQuery,
+    SubscribeQuery,
+)
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.query.consistency import ConsistencyRequirement, wish_reader
-from tablegate.gateway.query.errors import InvalidField, NotCaughtUp, NotServed
-from tablegate.gateway.query.reads import reads_reader
-from tablegate.gateway.query.requests import parse, seconds_of
-from tablegate.gateway.query.routed_batch import generation_asked
+from tablegate.gateway.query.batch_get import generation_asked
+from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
+from tablegate.gateway.query.errors import (
+    InvalidField,
+    NotCaughtUp,
+    NotServed,
+    TableRebuilt,
+    TooManyKeys,
+    resume_token_refused,
+)
+from tablegate.gateway.query.live_table import LiveTable
+from tablegate.gateway.query.range import RangePlan
+from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.store_scan import ScanPlan
+from tablegate.gateway.query.subscribe.local import SubscribePlan
 from tablegate.gateway.query.whereabouts import Whereabouts
 from tablegate.gateway.stores.base import Phase, Position, Snapshot
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.cluster_pb2 import (
     REPLICA_PHASE_CATCHING_UP,
     REPLICA_PHASE_LIVE,
@@ -74,23 +94,23 @@ class _Plan:
         self.query = query
         self._access = access
         self._read = reads_reader(query, access)
-        self._read_wish = wish_reader(query, access)
+        self._read_requirement = requirement_reader(query, access)
 
     def explain(self, data: bytes) -> ExplainResponse:
         """Explain a request."""
         query, access = self.query, self._access
         request = parse(query.request_class, data)
         asked = self._read(request)
-        wish = self._read_wish(request)
+        requirement = self._read_requirement(request)
         with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            reads = asked(life)
-            moment = _Moment(query, access, snapshot, life, reads.keys, wish)
+            served = access.served(snapshot)
+            reads = asked(served)
+            moment = _Moment(query, access, snapshot, served, reads.keys, requirement)
             return ExplainResponse(
                 query=type(query).__name__.removesuffix("Query"),
                 table=query.table.name,
-                generation=life.generation,
-                reads=f"{len(reads.keys)} of {life.partition_count} partitions: {reads.why}",
+                generation=served.generation,
+                reads=f"{len(reads.keys)} of {served.partition_count} partitions: {reads.why}",
                 freshness=_freshness(query, request),
                 partitions=moment.plans(),
             )
@@ -104,30 +124,30 @@ class _Moment:
         query: Query,
         access: TableAccess,
         snapshot: Snapshot,
-        life: ServedGeneration,
+        served: ServedGeneration,
         keys: Mapping[Partition, Sequence[bytes]],
-        wish: ConsistencyRequirement | None,
+        requirement: ConsistencyRequirement | None,
     ) -> None:
         self._query = query
         self._access = access
         self._snapshot = snapshot
-        self._life = life
+        self._served = served
         self._keys = keys
-        self._wish = wish
-        self._own_id = "" if access.router is None else access.router.directory.own_id
-        self._here = frozenset(each for each in keys if access.is_live(snapshot, life, each))
+        self._requirement = requirement
+        self._own_id = access.router.directory.own_id
+        self._here = frozenset(each for each in keys if access.is_live(snapshot, served, each))
 
     def plans(self) -> list[PartitionPlan]:
         """Return the plan of each partition, by number."""
-        whereabouts = Whereabouts(self._access, self._snapshot, self._life)
-        givers = self._givers()
+        whereabouts = Whereabouts(self._access, self._snapshot, self._served)
+        sources = self._sources()
         plans = []
         for partition in self._keys:
             replicas = whereabouts.replicas(partition)
-            lack = self._lack(partition)
+            unmet_reason = self._unmet_reason(partition)
             if partition in self._here:
-                route, gateway_id, why = PARTITION_ROUTE_HERE, self._own_id, self._why_here(replicas, lack)
-            elif (peer := givers.get(partition)) is not None:
+                route, gateway_id, why = PARTITION_ROUTE_HERE, self._own_id, self._why_here(replicas, unmet_reason)
+            elif (peer := sources.get(partition)) is not None:
                 route, gateway_id = PARTITION_ROUTE_FORWARDED, peer.gateway_id
                 why = self._why_forwarded(gateway_id, replicas)
             else:
@@ -137,20 +157,18 @@ class _Moment:
             )
         return plans
 
-    def _givers(self) -> dict[Partition, Peer]:
+    def _sources(self) -> dict[Partition, Peer]:
         """Return which other gateway gives a partition, for those that one does."""
         router = self._access.router
-        if router is None:
-            return {}
         name = self._access.table.name
         # A key's answer is good whatever generation it is from; parts of one answer are all of the same.
-        generation = self._life.generation
+        generation = self._served.generation
         if isinstance(self._query, BatchGetQuery):
-            generation = generation_asked(self._query, self._life, self._keys)
+            generation = generation_asked(self._query, self._served, self._keys)
         elif isinstance(self._query, GetQuery) or len(self._keys) == 1:
             generation = 0
         peers = {
-            partition: router.others(name, partition, generation=generation)
+            partition: router.candidates(name, partition, generation=generation)
             for partition in self._keys
             if partition not in self._here
         }
@@ -158,32 +176,33 @@ class _Moment:
         if isinstance(self._query, ScanQuery):
             return _in_turn(peers)
         own = Peer(self._own_id, "", "")
-        return {each: peer for peer, members in grouped(peers, (), own, peers.__getitem__) for each in members}
+        return {each: peer for peer, members in assign_requests(peers, (), own, peers.__getitem__) for each in members}
 
-    def _lack(self, partition: Partition) -> str:
-        """Return what this gateway's partition lacks to be as fresh as asked; raise what is wrong with the wish."""
-        wish = self._wish
-        if wish is None or wish.prepare is not None:  # that one asks Kafka first
+    def _unmet_reason(self, partition: Partition) -> str:
+        """Return why this gateway's partition is not as fresh as asked; raise what is wrong with the requirement."""
+        requirement = self._requirement
+        if requirement is None or requirement.prepare is not None:  # that one asks Kafka first
             return ""
         if partition not in self._here:
-            wish.lack(self._life, partition, _NOWHERE)
+            # Asked for its errors alone: a bad token is bad whoever answers.
+            requirement.unmet_reason(self._served, partition, _NOWHERE)
             return ""
-        position = self._access.live(self._snapshot, self._life, partition)
+        position = self._access.live(self._snapshot, self._served, partition)
         keys = self._keys[partition]
         try:
             if keys:
-                wish.check_keys(self._access, self._snapshot, self._life, partition, position, keys)
+                requirement.check_keys(self._access, self._snapshot, self._served, partition, position, keys)
             else:
-                wish.check(self._access, self._life, partition, position)
+                requirement.check(self._access, self._served, partition, position)
         except NotCaughtUp:
-            return wish.lack(self._life, partition, position) or ""
+            return requirement.unmet_reason(self._served, partition, position) or ""
         return ""
 
-    def _why_here(self, replicas: Sequence[Replica], lack: str) -> str:
+    def _why_here(self, replicas: Sequence[Replica], unmet_reason: str) -> str:
         text = "this gateway has it"
         if not any(replica.gateway_id == self._own_id and replica.role for replica in replicas):
             text += ", though it does not announce it"
-        return f"{text}; it waits first: {lack}" if lack else text
+        return f"{text}; it waits first: {unmet_reason}" if unmet_reason else text
 
     def _why_forwarded(self, gateway_id: str, replicas: Sequence[Replica]) -> str:
         asked = [replica.gateway_id for replica in replicas if replica.role]
@@ -200,17 +219,16 @@ class _Moment:
 
     def _is_away(self, gateway_id: str) -> bool:
         router = self._access.router
-        assert router is not None
         return any(
             peer.gateway_id == gateway_id and router.forwarder.is_cooling(peer) for peer in router.directory.peers
         )
 
     def _why_none(self, replicas: Sequence[Replica]) -> str:
-        if self._access.router is None:
+        if not self._access.router.is_clustered:
             return f"this gateway {_does(replicas[0])}" if replicas else "this gateway does not have it"
         coming = [replica for replica in replicas if not replica.role]
         if not coming:
-            return "no gateway that lives has it"
+            return "no live gateway has it"
         return ", ".join(f'"{replica.gateway_id}" {_does(replica)}' for replica in coming)
 
 
@@ -220,11 +238,11 @@ def _does(replica: Replica) -> str:
 
 def _in_turn(peers: Mapping[Partition, Sequence[Peer]]) -> dict[Partition, Peer]:
     """Return whom a scan asks for each partition: the best for the first, and for as many behind it as that one has."""
-    givers: dict[Partition, Peer] = {}
+    sources: dict[Partition, Peer] = {}
     for partition, found in peers.items():
-        before = givers.get(Partition(partition - 1))
-        givers[partition] = found[0] if before is None or before not in found else before
-    return givers
+        before = sources.get(Partition(partition - 1))
+        sources[partition] = found[0] if before is None or before not in found else before
+    return sources
 
 
 def _freshness(query: Query, request: Message) -> str:
@@ -246,3 +264,136 @@ def _freshness(query: Query, request: Message) -> str:
     if options.HasField("max_wait"):
         return f"{text}; it waits up to {seconds_of(options.max_wait):g} s"
     return f"{text}; it waits for half of the time left to the deadline"
+
+
+class Reads(NamedTuple):
+    """The partitions that a request reads, with the keys of each where it is for keys; and why those."""
+
+    keys: Mapping[Partition, Sequence[bytes]]
+    why: str
+
+
+Asked = Callable[[ServedGeneration], Reads]
+"""From a table's served to what a request reads of it; raises what the query raises of a bad token."""
+Read = Callable[[Message], Asked]
+"""From a request to what it asks for; raises what the query raises of a bad request."""
+
+
+def reads_reader(query: Query, access: TableAccess) -> Read:
+    """Return the function from a request of `query` to what it asks for."""
+    match query:
+        case GetQuery():
+            return _get_reader(query, access)
+        case BatchGetQuery():
+            return _batch_get_reader(query, access)
+        case RangeQuery():
+            return _range_reader(query, access)
+        case ScanQuery():
+            return _scan_reader(query, access)
+        case SubscribeQuery():
+            return _subscribe_reader(query, access)
+        case _:
+            raise TypeError(query)
+
+
+def _get_reader(query: GetQuery, access: TableAccess) -> Read:
+    read_key = key_reader([param.field for param in query.params], query.table.key)
+
+    def read(request: Message) -> Asked:
+        key = read_key(request)
+        why = f"that of its {_columns(access)}"
+        return lambda served: Reads(dict.fromkeys(access.indexes_by_partition([key], served), (key,)), why)
+
+    return read
+
+
+def _batch_get_reader(query: BatchGetQuery, access: TableAccess) -> Read:
+    read_keys = keys_reader(query.keys, query.key_fields, query.table)
+
+    def read(request: Message) -> Asked:
+        asked = len(getattr(request, query.keys.name))
+        if asked > query.max_keys:
+            raise TooManyKeys(asked, query.max_keys)
+        keys = read_keys(request)
+
+        def reads(served: ServedGeneration) -> Reads:
+            indexes = access.indexes_by_partition(keys, served)
+            of_partition = {partition: [keys[index] for index in found] for partition, found in indexes.items()}
+            return Reads(of_partition, f"those of its {len(keys)} keys")
+
+        return reads
+
+    return read
+
+
+def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
+    plan = RangePlan(query, access)
+
+    def read(request: Message) -> Asked:
+        page = plan.page(request)
+
+        def reads(served: ServedGeneration) -> Reads:
+            plan.remaining(request, page, served)
+            return _all_or_one(plan.partitions(page, served), access, is_one=page.partition_prefix is not None)
+
+        return reads
+
+    return read
+
+
+def _scan_reader(query: ScanQuery, access: TableAccess) -> Read:
+    plan = ScanPlan(query, access)
+
+    def read(request: Message) -> Asked:
+        plan.read_filters(request)
+
+        def reads(served: ServedGeneration) -> Reads:
+            token_text = plan.token_text(request)
+            start = plan.resumed(request, token_text, served).partition
+            why = "those behind its resume token, one after the other" if token_text else "all, one after the other"
+            return Reads(dict.fromkeys(served.partitions[start:], ()), why)
+
+        return reads
+
+    return read
+
+
+def _subscribe_reader(query: SubscribeQuery, access: TableAccess) -> Read:
+    plan = SubscribePlan(query, access, LiveTable(access))
+
+    def read(request: Message) -> Asked:
+        asked = plan.asked(request)
+
+        def reads(served: ServedGeneration) -> Reads:
+            if asked.resume_token:
+                with suppress(TableRebuilt):  # it begins anew
+                    access.open_token(
+                        asked.resume_token,
+                        kind=TOKEN_KIND_SUBSCRIBE,
+                        request_hash=asked.request_hash,
+                        served=served,
+                        refused=resume_token_refused,
+                    )
+            selection = asked.select(served.partition_count)
+            if not selection.partitions:
+                return Reads({}, "no key can be in what it asks for")
+            if selection.keys is not None:
+                return Reads({each: selection.keys[each] for each in selection.partitions}, "those of its keys")
+            is_one = len(selection.partitions) < served.partition_count
+            return _all_or_one(selection.partitions, access, is_one=is_one)
+
+        return reads
+
+    return read
+
+
+def _all_or_one(partitions: Sequence[Partition], access: TableAccess, *, is_one: bool) -> Reads:
+    columns = _columns(access)
+    why = f"that of its {columns}" if is_one else f"all, as it does not fix {columns}"
+    return Reads(dict.fromkeys(partitions, ()), why)
+
+
+def _columns(access: TableAccess) -> str:
+    """Return the columns that choose the partition."""
+    table = access.table
+    return ", ".join(column.name for column in table.key[: table.partition_by_count])

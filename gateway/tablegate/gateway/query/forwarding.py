@@ -1,133 +1,181 @@
-"""Answers that this gateway gives where it can, and others where it has not got the partitions, or no store."""
+"""Unary answers that take waiting: from this gateway's store once it is fresh, else from other gateways.
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+A unary read is one object with two ways to answer: `local`, a plain function over one snapshot, and `remote`, a
+coroutine that asks others. Almost every read ends in `local` at once, and then nothing here is called. Otherwise:
+
+1. `local` raised that a partition is not served here, or that the store is away: `remote` is awaited, if others may be
+   asked at all. A gateway that stands alone, and one that answers for another gateway, asks nobody: the error stands.
+2. The request asks for freshness (`requirement`), and the store has not got it: `local` is tried again at each change,
+   until it passes or the wait is over (`when_fresh`). Others are asked at once where a partition is not here anyway.
+3. No gateway has a partition: gateways do not all switch to a new generation of a table in the same moment. So both
+   are tried again for a moment, and for as long as gateways switch, but for no more than half of the client's time.
+
+There is one coroutine for all of it (`_answer_later`), made only when there is something to wait for.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.forwarding import Forwarded, PeerFailed
-from tablegate.gateway.contract.catalogue import Query
+from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.call import Call, close_unawaited
+from tablegate.gateway.query.call import Answer, Call
 from tablegate.gateway.query.consistency import ConsistencyRequirement, when_fresh
-from tablegate.gateway.query.errors import PartitionUnavailable, StoreAway, status_of
-from tablegate.gateway.query.router import Router, Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.errors import NotCaughtUp, PartitionUnavailable, StoreAway, status_of
+from tablegate.gateway.query.router import Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store
 from tablegate.gateway.stores.base import StoreUnavailable
 
-Answer = TypeVar("Answer")
-PartitionsOf = Callable[[ServedGeneration], Iterable[Partition]]
-"""From a table's life to the partitions that are asked."""
-Missing = PartitionUnavailable | StoreUnavailable
+RETRY_S = 0.1
+HEARD_S = 0.3  # in which this gateway hears that others have switched
+RETRIES_S = 2.0
+TIME_PART = 0.5  # of what the call has left: its client may want to try it elsewhere
+
+Result = TypeVar("Result")
+NotServedHere = PartitionUnavailable | StoreUnavailable
 """Why this gateway cannot answer."""
-Instead = Callable[[Missing], Awaitable[bytes]]
-"""From why this gateway cannot answer to the answer of others; raises that where none is to be asked."""
 
 
-def here_or(
-    instead: Instead,
-    attempt: Callable[[], bytes],
-    access: TableAccess,
-    asked: PartitionsOf,
-    wish: ConsistencyRequirement | None,
-    call: Call,
-    scope: Scope | None,
-) -> bytes | Awaitable[bytes]:
-    """Return what `attempt` returns once it is fresh; what others say where a partition is not here, or goes away."""
-    if wish is None:
-        try:
-            return attempt()
-        except (PartitionUnavailable, StoreUnavailable) as missing:
-            return instead(missing)
-    if access.router is None or scope is not None:
-        return when_fresh(attempt, wish, call)
+class UnaryRead(Protocol):
+    """A unary request, parsed."""
+
+    access: TableAccess
+    call: Call
+    requirement: ConsistencyRequirement | None
+    scope: Scope | None
+
+    def local(self) -> bytes:
+        """Return the answer from one snapshot of this gateway's store; raise a `QueryError` or `StoreUnavailable`.
+
+        `PartitionUnavailable` says that another gateway may answer, `NotCaughtUp` that this one may later.
+        """
+
+    def partitions(self, served: ServedGeneration) -> Iterable[Partition]:
+        """Return the partitions that are read."""
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        """Return the answer with the help of others; raise a `QueryError`, or `reason` where nobody can answer."""
+
+
+def answer_fresh(read: UnaryRead) -> Answer:
+    """Return the answer to a read with a requirement: at once where the store is fresh enough."""
+    requirement = read.requirement
+    assert requirement is not None
     try:
-        access.check_held(asked)
-        answer = when_fresh(attempt, wish, call)
-    except (PartitionUnavailable, StoreUnavailable) as missing:
-        return instead(missing)
-    return answer if isinstance(answer, bytes) else _HereOr(answer, instead)
+        if requirement.prepare is None:
+            try:
+                return read.local()
+            except NotCaughtUp:
+                pass
+        if _may_ask_others(read):
+            read.access.check_served_here(read.partitions)
+    except (PartitionUnavailable, StoreUnavailable) as reason:
+        return answer_elsewhere(read, reason)
+    return _answer_later(read, None)
 
 
-def router_instead(access: TableAccess, missing: Missing, scope: Scope | None) -> Router:
-    """Return how others are asked for what is missing here; raise `missing` where none is to be asked."""
-    router = access.router
-    if router is None or scope is not None:
-        raise missing
-    if isinstance(missing, PartitionUnavailable) and missing.partition is None:
-        raise missing
-    return router
+def answer_elsewhere(read: UnaryRead, reason: NotServedHere) -> Answer:
+    """Return how others answer what this gateway cannot; raise why where nobody is to be asked."""
+    # A reason without a partition is about the table: no manifest, or another generation. Every gateway says the same.
+    is_of_table = isinstance(reason, PartitionUnavailable) and reason.partition is None
+    if not _may_ask_others(read) or is_of_table:
+        raise _as_query_error(reason)
+    return _answer_later(read, reason)
+
+
+async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
+    """Return the answer: of this gateway once it is fresh, else, as for a `reason` it is not there, of others."""
+    may_ask_others, end_s = _may_ask_others(read), None
+    while True:
+        try:
+            if reason is None:
+                try:
+                    return await _local(read)
+                except (PartitionUnavailable, StoreUnavailable) as error:
+                    if not may_ask_others or (isinstance(error, PartitionUnavailable) and error.partition is None):
+                        raise
+                    reason = error
+            return await read.remote(reason)
+        except StoreUnavailable as away:
+            # Only here does a store's error become a client's: above, it still decides who else is asked.
+            raise _as_query_error(away) from away
+        except PartitionUnavailable:
+            left_s = read.call.time_left_s()
+            if not may_ask_others:
+                raise
+            now_s = time.monotonic()
+            if end_s is None:
+                begin_s = now_s
+                end_s = now_s + (RETRIES_S if left_s is None else min(RETRIES_S, left_s * TIME_PART))
+            is_switching = read.access.router.directory.is_switching(read.access.table.name)
+            # The first retry is for whoever has the time. Later ones are for a switch, which is heard of in a moment.
+            heard_s = end_s if is_switching or now_s == begin_s else min(end_s, begin_s + HEARD_S)
+            if now_s + RETRY_S > heard_s:
+                raise
+        reason = None
+        await asyncio.sleep(RETRY_S)
+
+
+async def _local(read: UnaryRead) -> bytes:
+    if read.requirement is None:
+        return read.local()
+    if _may_ask_others(read):
+        # What is not here is not waited for.
+        read.access.check_served_here(read.partitions)
+    return await when_fresh(read.local, read.requirement, read.call)
+
+
+def _may_ask_others(read: UnaryRead) -> bool:
+    return read.scope is None and read.access.router.is_clustered
+
+
+def _as_query_error(reason: NotServedHere) -> Exception:
+    return error_for_store(reason) if isinstance(reason, StoreUnavailable) else reason
 
 
 @contextmanager
-def unless_away(missing: Missing) -> Iterator[None]:
+def unless_store_away(reason: NotServedHere) -> Iterator[None]:
     """Where others cannot answer either, raise that the store is away, if it was for that that they were asked."""
     try:
         yield
     except PartitionUnavailable:
-        if isinstance(missing, StoreUnavailable):
-            raise missing from None
+        if isinstance(reason, StoreUnavailable):
+            raise reason from None
         raise
 
 
-class _HereOr(Awaitable[bytes]):
-    """An answer to wait for, and what is asked where it is none. Closed before anybody waited, it closes the answer."""
-
-    def __init__(self, answer: Awaitable[bytes], instead: Instead) -> None:
-        self._answer = answer
-        self._instead = instead
-
-    def __await__(self) -> Generator[Any, Any, bytes]:
-        try:
-            return (yield from self._answer.__await__())
-        except (PartitionUnavailable, StoreUnavailable) as missing:
-            answer = self._instead(missing)
-        return (yield from answer.__await__())
-
-    def close(self) -> None:
-        close_unawaited(self._answer)
-
-
-async def part_here(attempt: Callable[[], Answer], wish: ConsistencyRequirement | None, call: Call) -> Answer:
+async def local_result(attempt: Callable[[], Result], requirement: ConsistencyRequirement | None, call: Call) -> Result:
     """Return this gateway's part of an answer, once it is fresh; raise `PeerFailed` where others are to be asked."""
     try:
-        answer = attempt() if wish is None else when_fresh(attempt, wish, call)
-        return await answer if isinstance(answer, Awaitable) else answer
-    except PartitionUnavailable as missing:
-        raise PeerFailed(status_of(missing)) from None
+        return attempt() if requirement is None else await when_fresh(attempt, requirement, call)
+    except PartitionUnavailable as reason:
+        raise PeerFailed(status_of(reason)) from None
     except StoreUnavailable:
         raise PeerFailed(status_of(StoreAway())) from None
 
 
-class Whole:
-    """Asks another gateway for the whole answer to a request about one partition."""
+async def forward_whole(read: UnaryRead, reason: NotServedHere, path: str, data: bytes, token: ForwardToken) -> bytes:
+    """Return what another gateway answers to the whole request, which is about one partition.
 
-    def __init__(self, query: Query, access: TableAccess) -> None:
-        self._path = query.path
-        self._access = access
-        self._mark = ForwardToken(query.table.name)
+    Raise a `QueryError`, or `reason` where the store is away for others as well.
+    """
+    access, call, may_wait = read.access, read.call, read.requirement is not None
+    router = access.router
+    if isinstance(reason, PartitionUnavailable):
+        partition = reason.partition
+        assert partition is not None
+    else:
+        # The store is away, so its own word for the partition count is missing; the last known generation has to do.
+        [partition] = read.partitions(access.last_served(reason))
 
-    def answer(
-        self, missing: Missing, asked: PartitionsOf, data: bytes, call: Call, scope: Scope | None, *, may_wait: bool
-    ) -> Awaitable[bytes]:
-        """Return the answer of another gateway, `asked` being the partition; raise `missing` where none is asked."""
-        router = router_instead(self._access, missing, scope)
-        if isinstance(missing, PartitionUnavailable):
-            partition = missing.partition
-            assert partition is not None
-        else:
-            [partition] = asked(self._access.last_life(missing))
-        return self._asked(router, missing, partition, data, call, may_wait)
+    async def ask(peer: Peer, _: Sequence[Partition]) -> Forwarded:
+        return await router.forwarder.unary(peer, path, data, token, call.time_left_s(), may_wait=may_wait)
 
-    async def _asked(
-        self, router: Router, missing: Missing, partition: Partition, data: bytes, call: Call, may_wait: bool
-    ) -> bytes:
-        async def ask(peer: Peer, _: Sequence[Partition]) -> Forwarded:
-            left_s = call.time_left_s()
-            return await router.forwarder.unary(peer, self._path, data, self._mark, left_s, may_wait=may_wait)
-
-        with unless_away(missing):
-            [answer] = await router.answers(self._mark.table, [partition], ask, call, may_wait=may_wait)
-        call.set_trailer(answer.trailer)
-        return answer.message
+    with unless_store_away(reason):
+        [answer] = await router.gather(access.table.name, [partition], ask, call, may_wait=may_wait)
+    call.set_trailer(answer.trailer)
+    return answer.message

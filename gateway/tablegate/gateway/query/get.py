@@ -1,68 +1,99 @@
-"""Get: the row of one key."""
+"""Get: the row of one key. The common read, answered at once, from one snapshot, without a task or a coroutine."""
 
-from collections.abc import Awaitable
-from functools import partial
-
+from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.call import Call, UnaryHandler
-from tablegate.gateway.query.consistency import ConsistencyRequirement, wish_reader
+from tablegate.gateway.query.call import Answer, Call, UnaryHandler
+from tablegate.gateway.query.consistency import requirement_reader
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
-from tablegate.gateway.query.forwarding import Whole, here_or
+from tablegate.gateway.query.forwarding import NotServedHere, answer_elsewhere, answer_fresh, forward_whole
 from tablegate.gateway.query.requests import key_reader, parse
-from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.wire import Heads
+from tablegate.gateway.query.wire import FieldEncoder
 from tablegate.gateway.stores.base import StoreUnavailable
 
 
 def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
-    table, store = access.table, access.store
-    read_key = key_reader([param.field for param in query.params], table.key)
-    read_wish = wish_reader(query, access)
-    row_heads = Heads(query.row.number)
-    info_heads = None if query.read_info is None else Heads(query.read_info.number)
-    whole = Whole(query, access)
+    plan = _GetPlan(query, access)
 
-    def asked(key: bytes, life: ServedGeneration) -> tuple[Partition]:
-        return (table.partition_of(key, life.partition_count),)
-
-    def answer(key: bytes, wish: ConsistencyRequirement | None, call: Call, scope: Scope | None) -> bytes:
-        with store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            if scope is not None:
-                scope.check(table.name, life)
-            partition = table.partition_of(key, life.partition_count)
-            position = access.live(snapshot, life, partition)
-            if wish is not None:
-                wish.check_keys(access, snapshot, life, partition, position, (key,))
-            row = snapshot.get(life.store_id, partition, key)
-        positions = {partition: position}
-        call.set_trailer(access.trailer(life, positions))
-        if row is None and not query.missing_is_empty:
-            raise RowNotFound(table.name, table.row.full_name)
-        found = b"" if row is None else row_heads.embed(row)
-        return found if info_heads is None else found + info_heads.embed(access.read_info(life, positions))
-
-    def handle(data: bytes, call: Call) -> bytes | Awaitable[bytes]:
-        request = parse(query.request_class, data)
-        key = read_key(request)
-        wish = read_wish(request)
-        scope = access.scope(call)
-        if wish is None:  # the commonest read, which makes no function to be called
-            try:
-                return answer(key, None, call, scope)
-            except (PartitionUnavailable, StoreUnavailable) as missing:
-                return whole.answer(missing, partial(asked, key), data, call, scope, may_wait=False)
-        return here_or(
-            lambda missing: whole.answer(missing, partial(asked, key), data, call, scope, may_wait=True),
-            lambda: answer(key, wish, call, scope),
-            access,
-            partial(asked, key),
-            wish,
-            call,
-            scope,
-        )
+    def handle(data: bytes, call: Call) -> Answer:
+        read = GetRead(plan, data, call)
+        if read.requirement is not None:
+            return answer_fresh(read)
+        try:
+            return read.local()
+        except (PartitionUnavailable, StoreUnavailable) as reason:
+            return answer_elsewhere(read, reason)
 
     return handle
+
+
+class _GetPlan:
+    """A Get, compiled."""
+
+    def __init__(self, query: GetQuery, access: TableAccess) -> None:
+        self.query = query
+        self.access = access
+        self.request_class = query.request_class
+        self.read_key = key_reader([param.field for param in query.params], query.table.key)
+        self.read_requirement = requirement_reader(query, access)
+        self.options_name = None if query.read_options is None else query.read_options.name
+        self.row_field = FieldEncoder(query.row.number)
+        self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
+        self.forward_token = ForwardToken(query.table.name)
+
+
+class GetRead:
+    """A request, parsed."""
+
+    __slots__ = ("access", "call", "data", "key", "plan", "requirement", "scope")
+
+    def __init__(self, plan: _GetPlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField` or `ForeignForward`."""
+        request = parse(plan.request_class, data)
+        options_name = plan.options_name
+        self.plan = plan
+        self.access = plan.access
+        self.data = data
+        self.call = call
+        self.key = plan.read_key(request)
+        # Looked up here, as most requests have no options: the common read has one function less to call.
+        has_options = options_name is not None and request.HasField(options_name)
+        self.requirement = plan.read_requirement(request) if has_options else None
+        forwarded = call.forwarded
+        self.scope = None if forwarded is None else plan.access.scope(forwarded)
+
+    def local(self) -> bytes:
+        """Return the answer from this gateway's store."""
+        plan, access, key = self.plan, self.access, self.key
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            if self.scope is not None:
+                self.scope.check(access.table.name, served)
+            partition = access.partition_of(key, served.partition_count)
+            position = access.live(snapshot, served, partition)
+            if self.requirement is not None:
+                self.requirement.check_keys(access, snapshot, served, partition, position, (key,))
+            row = snapshot.get(served.store_id, partition, key)
+        positions = {partition: position}
+        self.call.set_trailer(access.trailer(served, positions))
+        if row is None:
+            if not plan.query.missing_is_empty:
+                raise RowNotFound(access.table.name, access.table.row.full_name)
+            found = b""
+        else:
+            found = plan.row_field[len(row)] + row
+        if plan.info_field is None:
+            return found
+        info = access.read_info(served, positions)
+        return found + plan.info_field[len(info)] + info
+
+    def partitions(self, served: ServedGeneration) -> tuple[Partition]:
+        """Return the key's partition."""
+        return (self.access.partition_of(self.key, served.partition_count),)
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        """Return the answer of another gateway, as it is."""
+        plan = self.plan
+        return await forward_whole(self, reason, plan.query.path, self.data, plan.forward_token)

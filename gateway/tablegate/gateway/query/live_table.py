@@ -32,7 +32,7 @@ class LiveTable:
     """Keeps the broadcaster of the generation that is served. One event loop."""
 
     def __init__(self, access: TableAccess) -> None:
-        self.notifier = access.bell
+        self.notifier = access.notifier
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
         self._broadcaster: ChangeBroadcaster | None = None
@@ -41,7 +41,7 @@ class LiveTable:
         self._published_s = 0.0
         self._took_s = 0.0
         self._waits_until_s = 0.0  # in the middle of a burst
-        access.bell.listen(on_change=self._note, on_shutdown=self._shut_down)
+        access.notifier.listen(on_change=self._note, on_shutdown=self._shut_down)
 
     def broadcaster(self, served: ServedGeneration) -> ChangeBroadcaster:
         """Return the broadcaster of a generation that is served; subscribers of the one before are evicted."""
@@ -57,6 +57,7 @@ class LiveTable:
         broadcaster = self._broadcaster
         if broadcaster is None or not broadcaster.has_subscribers:
             return
+        # What has changed is noted even where publishing is due already: that reads whatever is noted by then.
         if changes.everything:
             broadcaster.add_changed()
         else:
@@ -104,10 +105,11 @@ class LiveTable:
         begin_s = time.monotonic()
         try:
             with self._access.store.snapshot() as snapshot:
-                self.publish(snapshot, self._access.life(snapshot))
+                self.publish(snapshot, self._access.served(snapshot))
         except (PartitionUnavailable, StoreUnavailable):
             if broadcaster is not None:
-                broadcaster.set_unserved(list(broadcaster.marks))
+                # What was to be read is not known to be whole any more: read all of it when that is possible again.
+                broadcaster.set_unserved(list(broadcaster.change_positions))
                 broadcaster.add_changed()
                 if broadcaster.has_subscribers:
                     self._publish_in(RETRY_S)

@@ -4,7 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from tablegate.gateway.stores.changes import StoreChanges, StoredPartition
+from tablegate.gateway.stores.base import StoredPartition
+from tablegate.gateway.stores.changes import StoreChanges
 
 
 class Notifier:

@@ -1,5 +1,6 @@
-"""Request fields to key bytes, compiled once for each query."""
+"""Request fields to key bytes and to tests of rows, compiled once for each query."""
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from tablegate.gateway.contract.catalogue import Op, Param, Table
+from tablegate.gateway.contract.columns import is_timestamp
 from tablegate.gateway.contract.keys import (
     ENCODERS,
     INT64_MAX,
@@ -24,7 +26,18 @@ TIMESTAMP_SECONDS_MAX = 253_402_300_799  # the end of year 9999, the last
 ReadKey = Callable[[Message], bytes]
 """From a message to the key bytes of some of its fields; raises `InvalidField`."""
 
+Test = Callable[[Any], bool]
+"""Whether a row passes. A column without a value passes no comparison, as in SQL."""
+
 _FIXED_LENGTH = frozenset({KeyType.INT64, KeyType.BOOL, KeyType.TIMESTAMP})
+_COMPARE: dict[Op, Callable[[Any, Any], bool]] = {
+    Op.EQ: operator.eq,
+    Op.GT: operator.gt,
+    Op.GTE: operator.ge,
+    Op.LT: operator.lt,
+    Op.LTE: operator.le,
+    Op.PREFIX: lambda value, prefix: value.startswith(prefix),
+}
 
 
 def parse(message_class: type[Message], data: bytes) -> Message:
@@ -121,7 +134,7 @@ def keys_reader(
         try:
             return [read_key(value) for value in values]
         except InvalidField:
-            raise _blamed(name, read_key, values) from None
+            raise _error_of_key(name, read_key, values) from None
 
     return read
 
@@ -131,14 +144,14 @@ def _scalar_reader(key_type: KeyType) -> Callable[[Any], bytes]:
     return lambda value: checked_key("", encode(value))
 
 
-def _blamed(name: str, read_key: Callable[[Any], bytes], values: Iterable[Any]) -> InvalidField:
-    """Return the error of the first bad key, with its place."""
-    for place, value in enumerate(values):
+def _error_of_key(name: str, read_key: Callable[[Any], bytes], values: Iterable[Any]) -> InvalidField:
+    """Return the error of the first bad key, with its index."""
+    for index, value in enumerate(values):
         try:
             read_key(value)
         except InvalidField as error:
             inside = f".{error.field}" if error.field else ""
-            return InvalidField(f"{name}[{place}]{inside}", error.description)
+            return InvalidField(f"{name}[{index}]{inside}", error.description)
     raise AssertionError("no key is bad")
 
 
@@ -210,3 +223,41 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
             return b"", value
         case Op.LTE:
             return b"", after_prefix(value)
+
+
+def filters_reader(params: Sequence[Param]) -> Callable[[Message], list[Test]]:
+    """Return the function from a request to the tests it asks for; it raises `InvalidField`."""
+    makers = [_test_maker(param) for param in params]
+
+    def read(request: Message) -> list[Test]:
+        return [test for maker in makers if (test := maker(request)) is not None]
+
+    return read
+
+
+def _test_maker(param: Param) -> Callable[[Message], Test | None]:
+    name = param.field.name
+    always = param.required or not param.field.has_presence
+    timestamps = is_timestamp(param.column)
+
+    def make(request: Message) -> Test | None:
+        if not always and not request.HasField(name):
+            return None
+        value = getattr(request, name)
+        return _test(param, timestamp_parts(name, value) if timestamps else value)
+
+    return make
+
+
+def _test(param: Param, wanted: Any) -> Test:
+    column, compare = param.column.name, _COMPARE[param.op]
+    if is_timestamp(param.column):
+
+        def test_timestamp(row: Any) -> bool:
+            moment = getattr(row, column)
+            return row.HasField(column) and compare((moment.seconds, moment.nanos), wanted)
+
+        return test_timestamp
+    if param.column.has_presence:
+        return lambda row: row.HasField(column) and compare(getattr(row, column), wanted)
+    return lambda row: compare(getattr(row, column), wanted)

@@ -1,258 +1,270 @@
-"""Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key."""
+"""Scan: every row that passes the filters, partition by partition, by key.
+
+How it works: the partitions that are left are cut into pieces, a piece being a run of partitions that one source has:
+this gateway's store, or another gateway that has the next partition. Pieces are read one after the other: this
+gateway's in short snapshots, another's as a stream whose messages go on as they came, each with a token of this scan.
+Where a source fails, the next piece goes on behind the last row that was given, on whoever has the partition then. So
+the state of a scan is one token: the partition, the last key, and how many rows were given.
+
+A gateway that stands alone has one piece: all that is left, or the error why it cannot be read. That is so for a scan
+that another gateway asks for, too.
+"""
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError, Message
+from tablegate.gateway.cluster.directory import Peer
+from tablegate.gateway.cluster.forward_token import ForwardToken
+from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import ScanQuery
-from tablegate.gateway.contract.tokens import request_hasher
-from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.call import Call
-from tablegate.gateway.query.consistency import ConsistencyRequirement, when_fresh, wish_reader
+from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import (
-    CorruptRow,
-    DeadlineExceeded,
-    ShuttingDown,
+    PartitionUnavailable,
+    QueryError,
     TableRebuilt,
-    resume_token_refused,
 )
-from tablegate.gateway.query.filters import Test, filters_reader
-from tablegate.gateway.query.message_parts import MessageSplitter
-from tablegate.gateway.query.ranges import Row
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.wire import Heads
-from tablegate.gateway.stores.base import Position
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
-from tablegate.v1.query_pb2 import ScanProgress
+from tablegate.gateway.query.requests import parse
+from tablegate.gateway.query.router import error_for
+from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.query.store_scan import Scanned, ScanPlan, StoreScan, check_call
+from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
+from tablegate.v1.query_pb2 import ReadInfo, ScanProgress
 
-MESSAGE_ROWS_MAX = 500  # more win nothing: the cost of a message is spread already
-MESSAGE_BYTES_MAX = 64 * 1024  # what a client that stops reading makes us hold
-READ_BYTES = 256 * 1024  # aimed at in one snapshot, so that long rows do not fill the memory
-FIRST_READ_ROWS = 50  # before the length of rows is known
-FLUSH_S = 0.01  # rows that passed a filter wait no longer for others
-PROGRESS_S = 1.0  # a message at least this often, though no row passes
+RETRIES_S = 2.0  # for a partition that nobody has: a stream that is broken off costs its client more than a call
+RETRY_S = 0.1
+CHECK_S = 1.0  # how often a scan that a gateway is silent on is checked: whether it is to go on, and with it
 
 
-class ScanPlan:
-    """A Scan, compiled."""
+def scan_handler(query: ScanQuery, access: TableAccess) -> StreamHandler:
+    """Return the handler of `query`."""
+    plan = ScanPlan(query, access)
 
-    def __init__(self, query: ScanQuery, access: TableAccess) -> None:
-        self.query = query
-        self.access = access
-        self.read_filters = filters_reader(query.filters)
-        self.read_wish = wish_reader(query, access)
-        self.row_heads = Heads(query.rows.number)
-        self.splitter = MessageSplitter(query.rows, query.progress)
-        self.progress_heads = None if query.progress is None else Heads(query.progress.number)
-        self.info_heads = Heads(ScanProgress.READ_INFO_FIELD_NUMBER)
-        self.token_heads = Heads(ScanProgress.RESUME_TOKEN_FIELD_NUMBER)
-        self.request_hash = request_hasher(query)
+    def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        return Scan(plan, data, call).messages()
 
-    async def opened(
-        self, wish: ConsistencyRequirement | None, call: Call, partitions: Iterable[Partition] | None = None
-    ) -> ServedGeneration:
-        """Return the life that is scanned, once these partitions (None: all) may be answered and are fresh enough."""
-        if wish is None:
-            return self._open(None, partitions)
-        life = when_fresh(lambda: self._open(wish, partitions), wish, call)
-        return life if isinstance(life, ServedGeneration) else await life
-
-    def _open(self, wish: ConsistencyRequirement | None, partitions: Iterable[Partition] | None) -> ServedGeneration:
-        access = self.access
-        with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            for partition in life.partitions if partitions is None else partitions:
-                position = access.live(snapshot, life, partition)
-                if wish is not None:
-                    wish.check(access, life, partition, position)
-        return life
-
-    def token_text(self, request: Message) -> str:
-        """Return the resume token of a request; "" for none."""
-        options = self.query.scan_options
-        return "" if options is None else str(getattr(request, options.name).resume_token)
-
-    def resumed(self, request: Message, token_text: str, life: ServedGeneration) -> Token:
-        """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
-        request_hash = self.request_hash(request)
-        if token_text:
-            return self.open_token(token_text, request_hash, life)
-        name = self.access.table.name
-        return Token(kind=TOKEN_KIND_SCAN, table=name, generation=life.generation, request_hash=request_hash)
-
-    def open_token(self, text: str, request_hash: int, life: ServedGeneration) -> Token:
-        """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
-        return self.access.open_token(
-            text, kind=TOKEN_KIND_SCAN, request_hash=request_hash, life=life, refused=resume_token_refused
-        )
+    return handle
 
 
-class Scanned:
-    """What a scan has given: `token` goes on behind it; `positions` are what it was read at, by partition.
+class _Piece(NamedTuple):
+    """A run of partitions, and the gateway that reads them; None: this one."""
 
-    A partition is read in several snapshots, maybe of several gateways: its position has the next offset of the newest,
-    as no row may be older afterwards, and the time of the oldest, as no row may be older than is told.
-    """
-
-    def __init__(self, plan: ScanPlan, life: ServedGeneration, token: Token) -> None:
-        self.life = life
-        self.token = token
-        self.positions: dict[Partition, Position] = {}
-        self._plan = plan
-
-    def read_at(self, partition: Partition, position: Position) -> None:
-        """Take in where rows of a partition were read."""
-        known = self.positions.get(partition)
-        if known is None:
-            self.positions[partition] = position
-        elif position is not known:
-            newest, oldest_ms = max(known.next_offset, position.next_offset), min(known.as_of_ms, position.as_of_ms)
-            self.positions[partition] = replace(known, next_offset=newest, as_of_ms=oldest_ms)
-
-    def rows_left(self, held: int = 0) -> int | None:
-        """Return how many rows may be given beside those that are held; None for any number."""
-        most = self._plan.query.max_rows
-        return max(0, most - self.token.rows_given - held) if most else None
-
-    def message(self, rows: bytes, count: int, *, partition: int, after_key: bytes) -> bytes:
-        """Return a message with `count` rows, their tags included, behind which `after_key` of `partition` was read."""
-        plan, token = self._plan, self.token
-        token.rows_given += count
-        token.partition, token.after_key = partition, after_key
-        if plan.progress_heads is None:
-            return rows
-        token.issue_time_ms = plan.access.now_ms()
-        resume_token = plan.token_heads.embed(plan.access.signer.sign(token).encode("ascii"))
-        info = plan.info_heads.embed(plan.access.read_info(self.life, self.positions))
-        return rows + plan.progress_heads.embed(resume_token + info)
+    peer: Peer | None
+    partitions: Sequence[Partition]
 
 
-class ScanRun:
-    """A scan of some partitions, as far as it is: `scanned` says what was given, `_cursor` what was read.
+class Scan:
+    """A scan, from a request to its messages."""
 
-    `partitions` are in order, and none is done already. Where the scan has begun with one, it goes on.
-    """
+    _scanned: Scanned
+    _partitions: Sequence[Partition]
 
-    def __init__(
-        self, plan: ScanPlan, scanned: Scanned, tests: Sequence[Test], partitions: Sequence[Partition]
-    ) -> None:
+    def __init__(self, plan: ScanPlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField` or `ForeignForward`."""
         self._plan = plan
         self._access = plan.access
-        self._scanned = scanned
-        self._tests = tests
-        token = scanned.token
-        self._partitions = [*partitions, Partition(partitions[-1] + 1 if partitions else token.partition)]
-        self._done = 0
-        self._cursor = token.after_key if self._partition == token.partition else b""
-        self._limit = FIRST_READ_ROWS
-        self._row_class = plan.access.table.row_class
+        self._router = plan.access.router
+        self._call = call
+        self._data = data
+        self._request = request = parse(plan.query.request_class, data)
+        self._tests = plan.read_filters(request)
+        self._requirement = plan.read_requirement(request)
+        forwarded = call.forwarded
+        self._scope = None if forwarded is None else plan.access.scope(forwarded)
+        self._may_ask_others = self._scope is None and self._router.is_clustered
+        self._failed: set[str] = set()  # gateways, maybe this one, since the last message
+        self._failure: QueryError | None = None
+        self._away: StoreUnavailable | None = None  # of this gateway's store, when it was last read
+        self._given_s = -math.inf  # when the last message was
 
-    async def messages(self, call: Call) -> AsyncIterator[bytes]:
+    async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the messages: at least one, and the last one tells that all is read."""
-        pending: list[Row] = []  # read and not given yet, all of one partition
-        flushed = time.monotonic()
-        told = False  # whether the last message told all that was read
-        while not self._finished(pending):
-            check(call)
-            partition = self._partition
-            pending += self._passed(self._read())[: self._scanned.rows_left(len(pending))]
-            if self._due(pending, partition, time.monotonic() - flushed):
-                for message in self._spliced(pending, partition):
-                    yield message
-                pending, told, flushed = [], True, time.monotonic()
-            else:
-                told = False
-                await asyncio.sleep(0)
-        if not told:
-            for message in self._spliced(pending, self._partition):
+        await self._open()
+        scanned = self._scanned
+        if not (remaining := self._remaining()) or scanned.rows_left() == 0:
+            async for message in StoreScan(self._plan, scanned, self._tests, ()).messages(self._call):
                 yield message
+            return
+        while remaining and scanned.rows_left() != 0:
+            check_call(self._call)
+            piece = self._piece(remaining)
+            if piece is None:
+                await self._wait(remaining[0])
+                continue
+            source = self._local(piece) if piece.peer is None else self._remote(piece, piece.peer)
+            async with aclosing(source) as messages:
+                async for message in messages:
+                    yield message
+                    self._failed.clear()
+                    self._given_s = time.monotonic()
+            remaining = self._remaining()
 
-    @property
-    def _partition(self) -> Partition:
-        """Return the partition that is read; when all are, the number behind the last."""
-        return self._partitions[self._done]
-
-    def _finished(self, pending: list[Row]) -> bool:
-        return self._done == len(self._partitions) - 1 or self._scanned.rows_left(len(pending)) == 0
-
-    def _due(self, pending: list[Row], partition: Partition, waited_s: float) -> bool:
-        """Return whether what is read makes a message."""
-        if not pending:
-            return waited_s >= PROGRESS_S
-        full = len(pending) >= MESSAGE_ROWS_MAX or not self._tests
-        return full or waited_s >= FLUSH_S or partition != self._partition
-
-    def _read(self) -> list[Row]:
-        """Return the next rows of the partition, which may be none, and move on."""
-        access = self._access
-        with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            if life.generation != self._scanned.life.generation:
-                raise TableRebuilt(access.table.name)
-            position = access.live(snapshot, life, self._partition)
-            self._scanned.read_at(self._partition, position)
-            start = self._cursor + b"\x00" if self._cursor else b""
-            rows = snapshot.range(life.store_id, self._partition, start=start, end=None, limit=self._limit)
-        if len(rows) < self._limit:
-            self._done, self._cursor = self._done + 1, b""
+    async def _open(self) -> None:
+        """Find where to start; raise `InvalidResumeToken` or `TableRebuilt`, or why nothing can be read."""
+        plan, access, scope = self._plan, self._access, self._scope
+        token_text, some = plan.token_text(self._request), None
+        if scope is not None:
+            token_text, some = scope.resume_token or token_text, scope.partitions
+        if self._may_ask_others:
+            served = access.view().served
         else:
-            self._cursor = rows[-1][0]
-        if rows:
-            row_bytes = _row_bytes(rows) // len(rows) + 1
-            self._limit = max(1, min(MESSAGE_ROWS_MAX, READ_BYTES // row_bytes))
-        return rows
+            # A lone source is opened as a whole, before anything is given: nobody else could go on with the rest.
+            served = await plan.opened(self._requirement, self._call, some)
+        if scope is not None:
+            scope.check(access.table.name, served)
+        self._partitions = served.partitions if some is None else sorted(some)
+        self._scanned = Scanned(plan, served, plan.resumed(self._request, token_text, served))
 
-    def _passed(self, rows: list[Row]) -> list[Row]:
-        tests = self._tests
-        if not tests:
-            return rows
-        parse_row = self._row_class.FromString
-        first, others = tests[0], tests[1:]
-        passed = []
+    def _remaining(self) -> Sequence[Partition]:
+        """Return the partitions that are not read to their end."""
+        return [each for each in self._partitions if each >= self._scanned.token.partition]
+
+    async def _wait(self, partition: Partition) -> None:
+        """Wait for somebody to have a partition; raise why nobody has where the wait is over, or nothing was sent."""
+        if time.monotonic() > self._given_s + RETRIES_S:
+            text = "no live gateway has it"
+            raise self._away or self._failure or PartitionUnavailable(self._access.table.name, partition, text)
+        self._failed.clear()
+        await self._access.notifier.wait(RETRY_S)
+
+    def _piece(self, remaining: Sequence[Partition]) -> _Piece | None:
+        """Return what is read next, None where nobody has it; raise `TableRebuilt`."""
+        if not self._may_ask_others:
+            return _Piece(None, remaining)
+        access, generation = self._access, self._scanned.served.generation
+        view = access.view(lambda now: remaining if now.generation == generation else ())
+        if view.away is None and view.served.generation != generation:
+            raise TableRebuilt(access.table.name)
+        local: Collection[Partition] = ()
+        # This gateway's store is tried again after a message from somebody, or after a wait: a store that is away stays
+        # so for a moment.
+        if self._router.directory.own_id not in self._failed:
+            local, self._away = frozenset(view.partitions), view.away
+        is_local = [each in local for each in remaining]
+        if is_local[0]:
+            return _Piece(None, remaining[: _run_length(is_local)])
+        # The best gateway for the first partition reads on as far as it has partitions and this one has not.
+        peers = self._router.candidates(access.table.name, remaining[0], generation=generation, without=self._failed)
+        if not peers:
+            return None
+        is_there = [not here and self._has(peers[0], each) for each, here in zip(remaining, is_local, strict=True)]
+        return _Piece(peers[0], remaining[: _run_length(is_there)])
+
+    def _has(self, peer: Peer, partition: Partition) -> bool:
+        generation = self._scanned.served.generation
+        return peer in self._router.directory.replicas(self._access.table.name, partition, generation)
+
+    async def _local(self, piece: _Piece) -> AsyncGenerator[bytes, None]:
+        """Yield what this gateway has; end where it has a partition no more, or its store is away, and others go on."""
         try:
-            for pair in rows:
-                row: Any = parse_row(pair[1])
-                if first(row) and all(test(row) for test in others):
-                    passed.append(pair)
-        except DecodeError:
-            text = f'table "{self._access.table.name}" partition {self._partition} has a damaged row'
-            raise CorruptRow(f"{text}; its store must be made anew", table=self._access.table.name) from None
-        return passed
+            if self._may_ask_others:
+                await self._plan.opened(self._requirement, self._call, piece.partitions)
+            source = StoreScan(self._plan, self._scanned, self._tests, piece.partitions)
+            async for message in source.messages(self._call):
+                yield message
+        except (PartitionUnavailable, StoreUnavailable) as error:
+            if not self._may_ask_others:
+                raise
+            if isinstance(error, StoreUnavailable):
+                self._failed.add(self._router.directory.own_id)
+                self._away = error
 
-    def _spliced(self, rows: list[Row], partition: Partition) -> Iterator[bytes]:
-        """Yield messages with all of `rows`, which are of `partition`; the last tells how far the scan has read."""
-        while _row_bytes(rows) > MESSAGE_BYTES_MAX and len(rows) > 1:
-            count = _fitting(rows)
-            yield self._message(rows[:count], partition, rows[count - 1][0])
-            rows = rows[count:]
-        yield self._message(rows, self._partition, self._cursor)
+    async def _remote(self, piece: _Piece, peer: Peer) -> AsyncGenerator[bytes, None]:
+        """Yield what another gateway gives; end where it has failed and a replica may go on."""
+        scanned, name = self._scanned, self._access.table.name
+        resume_token = self._access.signer.sign(scanned.token)
+        token = ForwardToken(name, scanned.served.generation, tuple(piece.partitions), resume_token)
+        path, left_s = self._plan.query.path, self._call.time_left_s()
+        messages = self._router.stream(peer, path, self._data, token, left_s)
 
-    def _message(self, rows: list[Row], partition: Partition, after_key: bytes) -> bytes:
-        spliced = self._plan.row_heads.embed_all([row for _, row in rows])
-        return self._scanned.message(spliced, len(rows), partition=partition, after_key=after_key)
+        def check() -> None:
+            check_call(self._call)
+            if not self._has(peer, Partition(scanned.token.partition)):
+                raise _Gone
+
+        try:
+            async with aclosing(_watched(messages, check)) as answered:
+                async for message in answered:
+                    yield self._rewritten(message)
+        except _Gone:
+            self._failed.add(peer.gateway_id)
+        except PeerFailed as error:
+            self._failure = error_for(error, name)
+            if not error.is_elsewhere_for_stream:
+                raise self._failure from None
+            self._failed.add(peer.gateway_id)
+        else:
+            # The other gateway's last message says where it stopped reading, and not that its piece is done.
+            if scanned.rows_left() != 0:
+                scanned.token.partition, scanned.token.after_key = piece.partitions[-1] + 1, b""
+
+    def _rewritten(self, message: bytes) -> bytes:
+        """Return the message of another gateway as one of this scan: the same rows, another token."""
+        plan, scanned = self._plan, self._scanned
+        parts = plan.splitter.split(message)
+        # Without progress in the response the last row says how far the other gateway is; so its key is decoded.
+        if plan.query.progress is None:
+            partition, after_key = scanned.token.partition, scanned.token.after_key
+            if parts.count:
+                after_key = self._access.key_of_row(parts.last)
+                partition = self._access.partition_of(after_key, scanned.served.partition_count)
+        else:
+            progress = ScanProgress.FromString(parts.progress)
+            token = plan.open_token(progress.resume_token, scanned.token.request_hash, scanned.served)
+            partition, after_key = token.partition, token.after_key
+            self._record(progress.read_info)
+        return scanned.message(parts.repeated, parts.count, partition=partition, after_key=after_key)
+
+    def _record(self, info: ReadInfo) -> None:
+        """Record where another gateway has read."""
+        served = self._scanned.served
+        token = self._access.signer.open(
+            info.consistency_token,
+            kind=TOKEN_KIND_CONSISTENCY,
+            table=self._access.table.name,
+            generation=served.generation,
+        )
+        as_of_ms = info.as_of_time.ToMilliseconds()
+        for number, next_offset in zip(token.partitions or served.partitions, token.next_offsets, strict=False):
+            position = Position(Offset(next_offset), as_of_ms, Phase.LIVE, history_start=Offset(0))
+            self._scanned.read_at(Partition(number), position)
 
 
-def _row_bytes(rows: list[Row]) -> int:
-    return sum([len(row) for _, row in rows])
+class _Gone(Exception):
+    """The gateway that is asked is not there any more."""
 
 
-def _fitting(rows: list[Row]) -> int:
-    """Return how many of the first rows fit one message; at least 1."""
-    message_bytes = 0
-    for count, (_, row) in enumerate(rows):
-        message_bytes += len(row)
-        if message_bytes > MESSAGE_BYTES_MAX and count:
-            return count
-    return len(rows)
+async def _next(messages: AsyncGenerator[bytes, None]) -> bytes | None:
+    """Return the next message, None at the end. (A task of `anext` with a default is not cancelled well.)"""
+    try:
+        return await anext(messages)
+    except StopAsyncIteration:
+        return None
 
 
-def check(call: Call) -> None:
-    """Raise what ends a stream now: `ShuttingDown` or `DeadlineExceeded`."""
-    if call.draining:
-        raise ShuttingDown
-    left_s = call.time_left_s()
-    if left_s is not None and left_s <= 0:
-        raise DeadlineExceeded
+async def _watched(messages: AsyncGenerator[bytes, None], check: Callable[[], None]) -> AsyncGenerator[bytes, None]:
+    """Yield the messages, one asked for at a time; while there is none, check each `CHECK_S`, which may raise."""
+    async with aclosing(messages):
+        while True:
+            coming = asyncio.ensure_future(_next(messages))
+            try:
+                while not (await asyncio.wait({coming}, timeout=CHECK_S))[0]:
+                    check()
+                message = coming.result()
+            finally:
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait({coming})
+            if message is None:
+                return
+            yield message
+
+
+def _run_length(holds: Sequence[bool]) -> int:
+    """Return how many of the first hold."""
+    return holds.index(False) if False in holds else len(holds)

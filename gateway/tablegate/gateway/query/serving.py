@@ -1,5 +1,7 @@
 """One table of a store: may it be answered, from which partitions, and what was read."""
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -7,23 +9,24 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
-from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.keys import KeyType, encode_key
+from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.query.call import Call, Fields
+from tablegate.gateway.query.call import Fields, TopicEnds
 from tablegate.gateway.query.errors import (
+    CorruptRow,
     ForeignForward,
     GenerationsMixed,
     PartitionUnavailable,
     QueryError,
+    StoreAway,
     TableRebuilt,
 )
 from tablegate.gateway.query.expiry import UnexpiredReader
 from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router, Scope
-from tablegate.gateway.query.topic_ends import TopicEnds
-from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreReader, StoreUnavailable
+from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
 from tablegate.v1.query_pb2 import ReadInfo
@@ -33,9 +36,26 @@ NowMs = Callable[[], int]
 
 _LIVE = Phase.LIVE
 
+_logger = logging.getLogger("tablegate.gateway.query")
+
+
+def wall_clock_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def error_for_store(error: StoreUnavailable) -> QueryError:
+    """Return the error that a client gets where the store cannot be read."""
+    if isinstance(error, StoreCorrupt):
+        _logger.error(
+            "the store is damaged; stop the gateway, remove the store, start it", extra={"reason": str(error)}
+        )
+        return CorruptRow("the store is damaged; ask the operator to have it made anew")
+    return StoreAway()
+
 
 class ServedGeneration:
-    """The life of a table that is served now: its rows' store id, generation, partition count and manifest."""
+    """The generation of a table that is served now: its rows' store id, number, partition count and manifest."""
 
     __slots__ = ("generation", "manifest", "partition_count", "partitions", "state", "store_id")
 
@@ -49,12 +69,12 @@ class ServedGeneration:
 
 
 class ServingView(NamedTuple):
-    """The life of a table, and those of the partitions in question that this gateway may answer from.
+    """What a gateway serves of a table: its generation, and those of the partitions in question that are live here.
 
-    `away` is why its store cannot be read, if it cannot: then the life is the last that was known, and there are none.
+    `away` is why the store cannot be read, if it cannot: then the generation is the last one known, with no partitions.
     """
 
-    life: ServedGeneration
+    served: ServedGeneration
     partitions: Sequence[Partition]
     away: StoreUnavailable | None = None
 
@@ -67,7 +87,7 @@ class TableAccess:
         table: Table,
         store: StoreReader,
         signer: TokenSigner,
-        bell: Notifier,
+        notifier: Notifier,
         now_ms: NowMs,
         ends: TopicEnds | None = None,
         router: Router | None = None,
@@ -75,66 +95,60 @@ class TableAccess:
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
         self.signer = signer
-        self.bell = bell
+        self.notifier = notifier
         self.ends = ends
         self.now_ms = now_ms
-        self._router = router
-        self._marks = ForwardTokenSigner(signer, now_ms)
+        self.router = Router.alone() if router is None else router
+        # The common partitioner is called without the table between: one function less on every read of a key.
+        is_murmur2 = table.partitioner is Partitioner.MURMUR2
+        self.partition_of: Callable[[bytes, int], Partition] = murmur2_partition if is_murmur2 else table.partition_of
+        self._directory = self.router.directory
+        self._forward_tokens = ForwardTokenSigner(signer, now_ms)
         self._key_fields = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
-        self._life: ServedGeneration | None = None
+        self._served: ServedGeneration | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}
         self._trailers: dict[Partition, Fields] = {}
         self._trailers_version = (0, 0)  # of the directory, and the table's generation
 
-    @property
-    def router(self) -> Router | None:
-        """Return how other gateways are asked; None where this one stands alone."""
-        router = self._router
-        return router if router is not None and router.directory.own_id else None
-
-    def scope(self, call: Call) -> Scope | None:
-        """Return what another gateway asks for; None where a client asks. Raise `ForeignForward`."""
-        text = call.forwarded
-        return None if text is None else self._opened_scope(text)
-
-    def _opened_scope(self, text: str) -> Scope:
+    def scope(self, forwarded: str) -> Scope:
+        """Return what another gateway asks for, by the text that it has signed; raise `ForeignForward`."""
         try:
-            mark = self._marks.open(text, self.table.name)
+            token = self._forward_tokens.open(forwarded, self.table.name)
         except ForeignForwardToken as error:
             raise ForeignForward(str(error)) from None
-        partitions = tuple(Partition(number) for number in mark.partitions)
-        return Scope(mark.generation, partitions or None, mark.resume_token)
+        partitions = tuple(Partition(number) for number in token.partitions)
+        return Scope(token.generation, partitions or None, token.resume_token)
 
-    def life(self, snapshot: Snapshot) -> ServedGeneration:
-        """Return the life that is served; raise `PartitionUnavailable` where the table is not."""
-        state, known = snapshot.table(self.table.name), self._life
-        return known if known is not None and state is known.state else self._life_of(state)
+    def served(self, snapshot: Snapshot) -> ServedGeneration:
+        """Return the generation that is served; raise `PartitionUnavailable` where the table is not."""
+        state, known = snapshot.table(self.table.name), self._served
+        return known if known is not None and state is known.state else self._served_by(state)
 
-    def last_life(self, away: StoreUnavailable) -> ServedGeneration:
-        """Return the life that was served when the store was last looked at; raise `away` where none is known."""
-        router = self.router
-        state = None if router is None else router.tables.get(self.table.name)
+    def last_served(self, away: StoreUnavailable) -> ServedGeneration:
+        """Return the generation that was served when the store was last read; raise `away` where none is known."""
+        state = self.router.tables.get(self.table.name) if self.router.is_clustered else None
         if state is None:
             raise away
         try:
-            return self._life_of(state)
+            return self._served_by(state)
         except PartitionUnavailable:
             raise away from None
 
-    def held(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]] = lambda _: ()) -> ServingView:
-        """Return which of these partitions this gateway has: none while its store is away.
+    def view(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]] = lambda _: ()) -> ServingView:
+        """Return which of these partitions are live here: none while the store is away.
 
-        Raise `PartitionUnavailable` where the table is not served, `StoreUnavailable` where no life of it is known.
+        Raise `PartitionUnavailable` where the table is not served, `StoreUnavailable` where no generation is known.
         """
         try:
             with self.store.snapshot() as snapshot:
-                life = self.life(snapshot)
-                return ServingView(life, [each for each in partitions_of(life) if self.is_live(snapshot, life, each)])
+                served = self.served(snapshot)
+                live = [each for each in partitions_of(served) if self.is_live(snapshot, served, each)]
+                return ServingView(served, live)
         except StoreUnavailable as away:
-            return ServingView(self.last_life(away), (), away)
+            return ServingView(self.last_served(away), (), away)
 
-    def _life_of(self, state: TableState | None) -> ServedGeneration:
-        known = self._life
+    def _served_by(self, state: TableState | None) -> ServedGeneration:
+        known = self._served
         if known is not None and state == known.state:
             return known
         if state is None or not state.HasField("manifest"):
@@ -142,35 +156,36 @@ class TableAccess:
             raise PartitionUnavailable(self.table.name, None, text.rstrip("."))
         if state.problem:
             raise PartitionUnavailable(self.table.name, None, state.problem.rstrip("."))
-        self._life = known = ServedGeneration(state)
+        self._served = known = ServedGeneration(state)
+        # Read infos are of a generation's offsets.
         self._read_infos.clear()
         return known
 
-    def check_held(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]]) -> None:
+    def check_served_here(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]]) -> None:
         """Raise `PartitionUnavailable` where others are to be asked at once: before this gateway waits for anything.
 
         And `StoreUnavailable`.
         """
         with self.store.snapshot() as snapshot:
-            life = self.life(snapshot)
-            for partition in partitions_of(life):
-                self.live(snapshot, life, partition)
+            served = self.served(snapshot)
+            for partition in partitions_of(served):
+                self.live(snapshot, served, partition)
 
-    def live(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> Position:
+    def live(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition) -> Position:
         """Return the position of a partition that may be answered; raise `PartitionUnavailable`."""
-        position = self.live_position(snapshot, life, partition)
-        if position is None:
+        position = snapshot.position(served.store_id, partition)
+        if position is None or position.phase is not _LIVE:
             raise PartitionUnavailable(self.table.name, partition, "it is being restored")
         return position
 
-    def live_position(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> Position | None:
+    def live_position(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition) -> Position | None:
         """Return the position of a partition that this gateway may answer from; None of another."""
-        position = snapshot.position(life.store_id, partition)
+        position = snapshot.position(served.store_id, partition)
         return None if position is None or position.phase is not _LIVE else position
 
-    def is_live(self, snapshot: Snapshot, life: ServedGeneration, partition: Partition) -> bool:
+    def is_live(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition) -> bool:
         """Return whether this gateway may answer from a partition."""
-        return self.live_position(snapshot, life, partition) is not None
+        return self.live_position(snapshot, served, partition) is not None
 
     def key_of_row(self, row: bytes) -> bytes:
         """Return the key bytes of a row of the table; raise `ValueError` where it is no such row."""
@@ -184,13 +199,13 @@ class TableAccess:
         ]
         return encode_key(self.table.key, values)
 
-    def places(self, keys: Sequence[bytes], life: ServedGeneration) -> dict[Partition, list[int]]:
-        """Return the places of `keys` by partition, lowest partition first."""
-        partition_of, partition_count = self.table.partition_of, life.partition_count
-        places: dict[Partition, list[int]] = {}
-        for place, key in enumerate(keys):
-            places.setdefault(partition_of(key, partition_count), []).append(place)
-        return dict(sorted(places.items()))
+    def indexes_by_partition(self, keys: Sequence[bytes], served: ServedGeneration) -> dict[Partition, list[int]]:
+        """Return the indexes of `keys` by partition, lowest partition first."""
+        partition_of, partition_count = self.partition_of, served.partition_count
+        indexes: dict[Partition, list[int]] = {}
+        for index, key in enumerate(keys):
+            indexes.setdefault(partition_of(key, partition_count), []).append(index)
+        return dict(sorted(indexes.items()))
 
     def open_token(
         self,
@@ -198,7 +213,7 @@ class TableAccess:
         *,
         kind: TokenKind,
         request_hash: int,
-        life: ServedGeneration,
+        served: ServedGeneration,
         refused: Callable[[str], QueryError],
     ) -> Token:
         """Return the token of a query of this table; `refused` makes the error of a bad one from what is wrong with it.
@@ -207,34 +222,39 @@ class TableAccess:
         """
         name = self.table.name
         try:
-            return self.signer.open(text, kind=kind, table=name, generation=life.generation, request_hash=request_hash)
+            return self.signer.open(
+                text, kind=kind, table=name, generation=served.generation, request_hash=request_hash
+            )
         except InvalidToken as error:
             raise refused(error.fault.value) from None
         except StaleGeneration as error:
-            if error.token_generation > life.generation:
+            # This gateway is behind: it has not switched yet, another one has, or will have in a moment.
+            if error.token_generation > served.generation:
                 raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
             raise TableRebuilt(name) from None
 
-    def read_info(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
+    def read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""
         if len(positions) != 1:
-            return self._made_read_info(life, positions)
+            return self._made_read_info(served, positions)
         [(partition, position)] = positions.items()
+        # Signing costs more than the read. Between two commits of a partition all its answers have the same info.
         kept = self._read_infos.get(partition)
-        if kept is not None and kept[1] == life.generation and (kept[0] is position or kept[0] == position):
+        if kept is not None and kept[1] == served.generation and (kept[0] is position or kept[0] == position):
             return kept[2]
-        made = self._made_read_info(life, positions)
-        self._read_infos[partition] = (position, life.generation, made)
+        made = self._made_read_info(served, positions)
+        self._read_infos[partition] = (position, served.generation, made)
         return made
 
     def merged_read_info(
-        self, life: ServedGeneration, positions: Mapping[Partition, Position], infos: Sequence[bytes]
+        self, served: ServedGeneration, positions: Mapping[Partition, Position], infos: Sequence[bytes]
     ) -> bytes:
         """Return the ReadInfo of an answer made from `positions` here, and from answers with `infos` elsewhere.
 
         Raise `GenerationsMixed` where they are of several generations of the table.
         """
-        generation = life.generation if positions else None
+        # Where nothing was read here, the first info decides which generation the others have to be of.
+        generation = served.generation if positions else None
         next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
         as_of_ms = [position.as_of_ms for position in positions.values()]
         for data in infos:
@@ -251,12 +271,12 @@ class TableAccess:
                 next_offsets[partition] = max(next_offset, next_offsets.get(partition, 0))
             if info.HasField("as_of_time"):
                 as_of_ms.append(info.as_of_time.ToMilliseconds())
-        return self._signed_read_info(generation or life.generation, dict(sorted(next_offsets.items())), as_of_ms)
+        return self._signed_read_info(generation or served.generation, dict(sorted(next_offsets.items())), as_of_ms)
 
-    def _made_read_info(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
+    def _made_read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
         return self._signed_read_info(
-            life.generation, next_offsets, [position.as_of_ms for position in positions.values()]
+            served.generation, next_offsets, [position.as_of_ms for position in positions.values()]
         )
 
     def _signed_read_info(self, generation: int, next_offsets: Mapping[Partition, int], as_of_ms: list[int]) -> bytes:
@@ -268,30 +288,32 @@ class TableAccess:
             issue_time_ms=self.now_ms(),
             next_offsets=next_offsets.values(),
         )
+        # The common token has all partitions, in order; then their numbers need not be in it.
         if list(next_offsets) != list(range(len(next_offsets))):
             token.partitions.extend(next_offsets)
         info = ReadInfo(consistency_token=self.signer.sign(token))
         if as_of_ms:
+            # The oldest counts: no row of the answer may be older than it says.
             oldest_ms = min(as_of_ms)
             info.as_of_time.seconds = oldest_ms // 1_000
             info.as_of_time.nanos = oldest_ms % 1_000 * 1_000_000
         return info.SerializeToString()
 
-    def trailer(self, life: ServedGeneration, positions: Mapping[Partition, Position]) -> Fields:
+    def trailer(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> Fields:
         """Return what follows an answer: which partition and gateway gave it, in which role."""
-        router = self.router
-        if router is None:
+        directory = self._directory
+        if not directory.own_id:  # it stands alone, and has no name to tell
             return _ALONE_SEVERAL if len(positions) != 1 else _alone_trailer(next(iter(positions)))
-        version = router.directory.version, life.generation
+        version = directory.version, served.generation
         if version != self._trailers_version:
             self._trailers_version = version
             self._trailers.clear()
         if len(positions) != 1:
-            return several_trailer(frozenset((router.directory.own_id,)))
+            return several_trailer(frozenset((directory.own_id,)))
         [partition] = positions
         kept = self._trailers.get(partition)
         if kept is None:
-            kept = self._trailers[partition] = _trailer(router.directory, self.table.name, partition, life.generation)
+            kept = self._trailers[partition] = _trailer(directory, self.table.name, partition, served.generation)
         return kept
 
 

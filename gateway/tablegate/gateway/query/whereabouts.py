@@ -20,7 +20,7 @@ from tablegate.v1.status_pb2 import (
 )
 
 
-class _Holding(NamedTuple):
+class _Announced(NamedTuple):
     """What a gateway says of a partition that it has."""
 
     record: GatewayRecord
@@ -33,7 +33,7 @@ class _Holding(NamedTuple):
         return Candidate(self.record.gateway_id, self.record.zone)
 
     def replica(self, role: ReplicaRole | None) -> Replica:
-        """Return it as a client is told; without a role it is not asked."""
+        """Return it as a client sees it; without a role it is not asked."""
         record = self.record
         return Replica(
             gateway_id=record.gateway_id,
@@ -46,20 +46,19 @@ class _Holding(NamedTuple):
 
 
 class Whereabouts:
-    """Who has the partitions of one life of a table: as all gateways have announced it, or by the store of a lone one.
+    """Who has the partitions of a served table: as all gateways have announced it, or by the store of a lone one.
 
     For as long as the snapshot is open.
     """
 
-    def __init__(self, access: TableAccess, snapshot: Snapshot, life: ServedGeneration) -> None:
+    def __init__(self, access: TableAccess, snapshot: Snapshot, served: ServedGeneration) -> None:
         self._access = access
         self._snapshot = snapshot
-        self._life = life
-        self._holdings: dict[Partition, dict[str, _Holding]] = {}
-        if access.router is not None:
-            for record in access.router.directory.records:
-                for partition, holding in _holdings(record, access.table.name, life.generation):
-                    self._holdings.setdefault(partition, {})[record.gateway_id] = holding
+        self._served = served
+        self._announced: dict[Partition, dict[str, _Announced]] = {}
+        for record in access.router.directory.records:
+            for partition, replica in _announced_by(record, access.table.name, served.generation):
+                self._announced.setdefault(partition, {})[record.gateway_id] = replica
 
     def replicas(self, partition: Partition) -> list[Replica]:
         """Return the replicas of a partition: the owner, then the standbys, best first; then those that are not asked.
@@ -67,53 +66,53 @@ class Whereabouts:
         The order of the last is that in which they would own it.
         """
         router = self._access.router
-        if router is None:
+        if not router.is_clustered:
             return self._ours(partition)
-        holdings = dict(self._holdings.get(partition, {}))
+        announced = dict(self._announced.get(partition, {}))
         replicas: list[Replica] = []
-        for peer in router.directory.replicas(self._access.table.name, partition, self._life.generation):
-            holding = holdings.pop(peer.gateway_id)
-            replicas.append(holding.replica(REPLICA_ROLE_STANDBY if replicas else REPLICA_ROLE_OWNER))
-        others = [holding.candidate for holding in holdings.values()]
+        for peer in router.directory.replicas(self._access.table.name, partition, self._served.generation):
+            replica = announced.pop(peer.gateway_id)
+            replicas.append(replica.replica(REPLICA_ROLE_STANDBY if replicas else REPLICA_ROLE_OWNER))
+        others = [replica.candidate for replica in announced.values()]
         ranks = ranked(self._access.table.name, partition, others)
-        return replicas + [holdings[candidate.gateway_id].replica(None) for candidate in ranks]
+        return replicas + [announced[candidate.gateway_id].replica(None) for candidate in ranks]
 
     def _ours(self, partition: Partition) -> list[Replica]:
-        position = self._snapshot.position(self._life.store_id, partition)
+        position = self._snapshot.position(self._served.store_id, partition)
         if position is None:
             return []
-        is_live = self._access.is_live(self._snapshot, self._life, partition)
+        is_live = self._access.is_live(self._snapshot, self._served, partition)
         role = REPLICA_ROLE_OWNER if is_live else None
         return [Replica(role=role, phase=int(position.phase), next_offset=position.next_offset)]  # type: ignore[arg-type]
 
 
-def _holdings(record: GatewayRecord, table: str, generation: int) -> Iterator[tuple[Partition, _Holding]]:
-    for held in record.tables:
-        for part in (held.serving, held.building) if held.table == table else ():
+def _announced_by(record: GatewayRecord, table: str, generation: int) -> Iterator[tuple[Partition, _Announced]]:
+    for announced in record.tables:
+        for part in (announced.serving, announced.building) if announced.table == table else ():
             if part.generation == generation:
                 for number, phase, next_offset in zip_longest(part.partitions, part.phases, part.next_offsets):
                     if number is not None:
-                        yield Partition(number), _Holding(record, _known(phase), next_offset or 0)
+                        yield Partition(number), _Announced(record, _known(phase), next_offset or 0)
 
 
 def _known(phase: ReplicaPhase | None) -> ReplicaPhase:
-    """Return what a replica does; UNSPECIFIED where it is not told, or only gateways of another version know it."""
+    """Return what a replica does; UNSPECIFIED where that is not known, or only to gateways of another version."""
     return REPLICA_PHASE_UNSPECIFIED if phase is None or phase not in ReplicaPhase.values() else phase
 
 
 def table_metadata(access: TableAccess, snapshot: Snapshot) -> TableMetadata:
     """Return where a table is; raise `PartitionUnavailable` where it is not served for want of a manifest."""
-    table, life = access.table, access.life(snapshot)
-    whereabouts = Whereabouts(access, snapshot, life)
+    table, served = access.table, access.served(snapshot)
+    whereabouts = Whereabouts(access, snapshot, served)
     return TableMetadata(
         table=table.name,
-        generation=life.generation,
+        generation=served.generation,
         partitioner=table.partitioner.value,
-        partition_count=life.partition_count,
+        partition_count=served.partition_count,
         key=[KeyColumn(name=column.name, type=int(column.type)) for column in table.key],  # type: ignore[arg-type]
         partition_by_count=table.partition_by_count,
         partitions=[
             PartitionReplicas(partition=partition, replicas=whereabouts.replicas(partition))
-            for partition in life.partitions
+            for partition in served.partitions
         ],
     )

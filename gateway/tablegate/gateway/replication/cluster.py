@@ -183,7 +183,7 @@ class Cluster(Assignment):
                 continue
             known = self._topic.known[name]
             live = known.tables.get(table)
-            if live is not None and live.takes_part(generation):
+            if live is not None and live.is_candidate(generation):
                 candidates.append(Candidate(name, known.record.zone))
                 counts.add(live.replicas)
         # Where candidates have different settings, all go by the largest; one that drains is no candidate.
@@ -203,7 +203,7 @@ class Cluster(Assignment):
         return placement
 
     @override
-    def is_live_elsewhere(
+    def are_others_live(
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         if not self._is_settled:
@@ -219,7 +219,7 @@ class Cluster(Assignment):
         others = [
             (known.record.draining, live)
             for known, live in self._others(table)
-            if 0 < live.generation < new and live.takes_part(new)
+            if 0 < live.generation < new and live.is_candidate(new)
         ]
         sized = [
             live for _, live in others if live.partition_count
@@ -257,15 +257,15 @@ class Cluster(Assignment):
     @override
     def unmet_requirement(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:
         alive = [known for name, known in self._topic.known.items() if name in self._alive]
-        lives = [live for known in alive if (live := known.tables.get(table)) is not None]
+        tables = [live for known in alive if (live := known.tables.get(table)) is not None]
         covered: set[Partition] = set()
-        for live in lives:
+        for live in tables:
             covered |= live.partitions if live.generation >= new else frozenset()
             covered |= live.next_partitions if live.next_generation >= new else frozenset()
         if len(covered) < partition_count:
             return f"{partition_count - len(covered)} of its partitions are live on no gateway yet"
-        answers_old = any(live.generation == old and live.partitions for live in lives)
-        if not has_part and answers_old and not any(live.generation >= new for live in lives):
+        answers_old = any(live.generation == old and live.partitions for live in tables)
+        if not has_part and answers_old and not any(live.generation >= new for live in tables):
             return f"the gateways that have generation {old} answer from it still"
         return None
 

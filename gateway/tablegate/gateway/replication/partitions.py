@@ -14,23 +14,22 @@ How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS
    one whose announcement comes second in the topic reads the other's first, and keeps the partition.
 
 After the last marker nothing more comes (FINAL). Where the changelog of an older generation is gone, what is stored is
-answered from as it is until the next generation is there (FROZEN).
-
-Rows, history and position are stored in one write, and the phase with them; the state moves after that.
+answered from as it is until the next generation is there (FROZEN). Rows, history, position and phase are stored in one
+write; the state moves after that.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset, Partition
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
 from tablegate.gateway.replication.progress import RestoreProgress
-from tablegate.gateway.replication.records import RecordReader, SkippedRecords
+from tablegate.gateway.replication.records import HISTORY_RESTORED_MS, RecordReader, SkippedRecords, count_old
 from tablegate.gateway.replication.states import (
     GenerationEvent,
     OnMove,
@@ -50,7 +49,6 @@ from tablegate.gateway.replication.stored import (
 from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreWriter
 from tablegate.v1.changelog_pb2 import Manifest
 
-HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
 CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
 
@@ -149,7 +147,7 @@ class PartitionReplica:
     def _apply(self, changes: list[Change], position: Position) -> None:
         """Store changes and position. Where this ends a restore, the history begins, with what is young enough."""
         if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
-            old = _count_old(changes, self._now_ms())
+            old = count_old(changes, self._now_ms())
             at = changes[old].offset if old < len(changes) else position.next_offset
             restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
             self._put(changes[:old], restored.in_phase(Phase.RESTORING))
@@ -161,13 +159,9 @@ class PartitionReplica:
         self.rows_applied += applied
         self.stale_records += len(stale)
 
-    def freeze(self) -> None:
-        """Follow the changelog no more, for good."""
-        self._machine.move(PartitionEvent.FREEZE)
-
-    def revoke(self) -> None:
-        """Answer on, until it is removed or kept."""
-        self._machine.move(PartitionEvent.REVOKE)
+    def move(self, event: PartitionEvent) -> None:
+        """Change the state, where nothing is stored for it."""
+        self._machine.move(event)
 
     def keep(self, *, is_frozen: bool) -> None:
         """Have it here after all."""
@@ -178,15 +172,6 @@ class PartitionReplica:
         else:
             event = PartitionEvent.KEEP_LIVE if self.is_live else PartitionEvent.KEEP_CATCHING_UP
         self._machine.move(event)
-
-
-def _count_old(changes: Sequence[Change], now_ms: int) -> int:
-    """Return how many of the changes, the oldest, are no good for a history.
-
-    They may have had compaction remove the rows that they replaced, which subscribers may have.
-    """
-    young_ms = now_ms - HISTORY_RESTORED_MS
-    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)
 
 
 class GenerationReplica:
@@ -247,7 +232,7 @@ class GenerationReplica:
             self._open(partition, position, incarnation_id)
         if is_new:
             self._open_first(self.assigned() or ())
-        self.progress = self._begin()
+        self.progress = RestoreProgress(self.replicas, now_s=clock.monotonic_s())
 
     def _draw_incarnation(self) -> int:
         """Return an incarnation for partitions of which nothing is here."""
@@ -295,10 +280,6 @@ class GenerationReplica:
         self._store.expel(self.store_id, partition)
         return None
 
-    def _begin(self) -> RestoreProgress:
-        """Count from here how far restoring is."""
-        return RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
-
     # Which partitions are here.
 
     def reconcile(self, *, is_served: bool, answered: frozenset[Partition] = frozenset()) -> None:
@@ -322,11 +303,11 @@ class GenerationReplica:
                 self._keep(replica)
             elif replica.state is PartitionState.RESTORING:
                 self.remove(replica)
-            elif not self._is_live_elsewhere(partition, is_served=is_served):
+            elif not self._are_others_live(partition, is_served=is_served):
                 self._keep(replica)
             elif partition not in self.revoking:
                 self.revoking[partition] = self._assignment.next_beat
-                replica.revoke()
+                replica.move(PartitionEvent.REVOKE)
             elif self._assignment.heard_beat >= self.revoking[partition]:
                 self.remove(replica)
         here = [replica.partition for replica in self.replicas]
@@ -337,8 +318,8 @@ class GenerationReplica:
         manifest = self.manifest
         return self._assignment.assigned(self._table.name, manifest.partition_count, generation=manifest.generation)
 
-    def _is_live_elsewhere(self, partition: Partition, *, is_served: bool) -> bool:
-        return self._assignment.is_live_elsewhere(
+    def _are_others_live(self, partition: Partition, *, is_served: bool) -> bool:
+        return self._assignment.are_others_live(
             self._table.name,
             partition,
             partition_count=self.manifest.partition_count,
@@ -412,7 +393,7 @@ class GenerationReplica:
             self.facts = facts
             self._open_first(gained)
             self._set_pending(self.pending.difference(gained))
-            self.progress = self._begin()
+            self.progress = RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
         return gained
 
     def stop(self) -> None:
@@ -439,7 +420,7 @@ class GenerationReplica:
         self.is_frozen = True
         self._set_pending(frozenset())
         for replica in self.replicas:
-            replica.freeze()
+            replica.move(PartitionEvent.FREEZE)
 
     def update(self, manifest: Manifest) -> None:
         """Accept a manifest of the same changelog, with more schemas perhaps."""

@@ -132,7 +132,7 @@ def _follow(
             tables_topic=config.tables_topic,
             membership=config.membership,
             start_id=secrets.randbits(64),
-            ring=notifying.publish,
+            publish=notifying.publish,
         )
         on_open()
         is_draining = False

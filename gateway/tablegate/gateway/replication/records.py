@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
-from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset
 from tablegate.gateway.contract.versions import VERSION_BYTES
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Record, TopicPartition
 from tablegate.gateway.stores.base import Change, Position
 from tablegate.v1.changelog_pb2 import ProgressMarker
+
+HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
@@ -158,3 +160,12 @@ def split_expired(changes: Sequence[Change], expiry: Expiry, *, now_us: int) -> 
         except InvalidKey:
             foreign.append(change.offset)
     return kept, foreign
+
+
+def count_old(changes: Sequence[Change], now_ms: int) -> int:
+    """Return how many of the changes, the oldest, are no good for a history.
+
+    They may have had compaction remove the rows that they replaced, which subscribers may have.
+    """
+    young_ms = now_ms - HISTORY_RESTORED_MS
+    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)

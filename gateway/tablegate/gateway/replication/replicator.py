@@ -6,20 +6,20 @@ store's only writer. A step:
 1. Fetch records, and wait for a first one a moment (`_fetch`). While a full disk refuses records, they are kept and
    nothing more is fetched.
 2. Apply them (`_apply_fetched`): to the topic of manifests, to that of gateways, or to the partition they are of.
-3. Call `on_commit` with the partitions of which something was stored.
+3. Let readers know of what was applied (`publish`).
 4. Do what is due (`_keep_house`): manifests, topics, assignment, switches, announcements, removal of what is old. All
    of it is in small steps, as a live record may wait for it.
 5. Store the status twice a second, and at once where a state has changed.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
 from tablegate.gateway.replication.manifests import ManifestTopic
@@ -55,9 +55,8 @@ class _Followed(NamedTuple):
 class Replicator:
     """Follows every table of the catalogue, or this gateway's part of it where it is a member of a cluster.
 
-    `step` over and over; then `close`. It calls `on_commit` after each step that stored something of a partition, with
-    those partitions by store id: rows, position or phase have changed, or it is not here any more. It calls `ring`
-    where anything readers see has changed, the status too. `on_move` is called with each change of a state. `start_id`:
+    `step` over and over; then `close`. It calls `publish` after each step that applied records, and after each
+    status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
     drawn at random at each start.
     """
 
@@ -71,20 +70,17 @@ class Replicator:
         tables_topic: str = "tables",
         membership: Membership | None = None,
         start_id: int = 0,
-        ring: Callable[[], None] = lambda: None,
-        on_commit: Callable[[Mapping[StoreId, Collection[Partition]]], None] = lambda _: None,
+        publish: Callable[[], None] = lambda: None,
         on_move: OnMove = lambda _: None,
     ) -> None:
         self._log = log
         self._store = store
         self._clock = clock
-        self._ring = ring
+        self._publish = publish
         self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
         self._membership = membership
         self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
-        self._on_commit = on_commit
         self._on_move = on_move
-        self._changed: dict[StoreId, set[Partition]] = {}  # since the last `on_commit`
         self._is_drained = False
         self._has_news = False  # that the other gateways, and our workers, should know at once
         self._followed: dict[TopicPartition, _Followed] | None = None  # None: to be collected anew
@@ -109,7 +105,7 @@ class Replicator:
         self._is_full = False
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
-        self._sweep = Sweep(store, clock, on_change=self._record_change)
+        self._sweep = Sweep(store, clock)
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
@@ -152,14 +148,12 @@ class Replicator:
         try:
             self._apply_fetched()
             if has_records:
-                self._commit()
-                self._ring()
+                self._publish()
             self._keep_house()
         except StoreFull as error:
             self._log_full(str(error))
         else:
-            self._log_room()
-        self._commit()
+            self._log_not_full()
         self._put_status()
 
     def _fetch(self, poll_s: float) -> None:
@@ -200,27 +194,12 @@ class Replicator:
                     followed.table.lost(followed.replica)
                 else:
                     followed.replica.apply(fetched)
-                    self._record_change(followed.replica.store_id, followed.replica.partition)
             self._fetched.pop(0)
-
-    # What has changed.
-
-    def _record_change(self, store_id: StoreId, partition: Partition) -> None:
-        """Have the next `on_commit` name a partition."""
-        self._changed.setdefault(store_id, set()).add(partition)
-
-    def _commit(self) -> None:
-        """Call `on_commit` with what was stored since the last call."""
-        if self._changed:
-            changed, self._changed = self._changed, {}
-            self._on_commit(changed)
 
     def _record_move(self, move: Move) -> None:
         """Act on a change of a state: readers and the other gateways are to know at once."""
-        subject = move.subject
-        if subject.partition is not None:
+        if move.subject.partition is not None:
             self._followed = None
-            self._record_change(subject.store_id, subject.partition)
         # That a partition is assigned is nobody else's concern until it is followed.
         self._has_news |= move.after is not PartitionState.ASSIGNED
         self._on_move(move)
@@ -311,7 +290,7 @@ class Replicator:
             self._is_full = True
             _logger.error("%s; applying goes on when there is room", why)
 
-    def _log_room(self) -> None:
+    def _log_not_full(self) -> None:
         if self._is_full:
             self._is_full = False
             _logger.info("there is room again: applying goes on")
@@ -332,7 +311,7 @@ class Replicator:
         )
         try:
             self._store.set_status(status.SerializeToString())
-            self._ring()  # for what else has changed: this comes often enough
+            self._publish()  # for what else has changed: this comes often enough
         except StoreFull as error:
             self._log_full(str(error))
 

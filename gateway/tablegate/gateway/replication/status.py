@@ -94,16 +94,24 @@ def _table_status(table: TableReplicator, now_s: float) -> TableStatus:
 
 
 def _generation_statuses(table: TableReplicator) -> list[GenerationStatus]:
-    assigned = {each.manifest.generation: sorted(each.pending) for each in table.generations.followed()}
-    return [
-        GenerationStatus(
-            generation=known.generation,
-            state=GENERATION_STATES[known.state],
-            waits_for=known.unmet,
-            assigned=assigned.get(known.generation, ()),
+    """Return the generations that are followed, discovered or refused, the oldest first."""
+    known = {
+        each.manifest.generation: GenerationStatus(
+            state=GENERATION_STATES[each.machine.state],
+            waits_for=table.generations.unmet if each is table.building else "",
+            assigned=sorted(each.pending),
         )
-        for known in table.known_generations()
-    ]
+        for each in table.generations.followed()
+    }
+    if table.manifest is not None and table.manifest.generation not in known:
+        state = GENERATION_STATES[GenerationState.DISCOVERED]
+        known[table.manifest.generation] = GenerationStatus(state=state, waits_for=table.problem)
+    if table.refused_generation:
+        state = GENERATION_STATES[GenerationState.REFUSED]
+        known[table.refused_generation] = GenerationStatus(state=state, waits_for=table.problem)
+    for number, status in known.items():
+        status.generation = number
+    return [known[number] for number in sorted(known)]
 
 
 def _partition_status(replica: PartitionReplica) -> PartitionStatus:

@@ -4,10 +4,10 @@ A sweep reads the first row of each run of windows, so it takes as long as there
 have. It works in small steps between two fetches, as a live record may wait for it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tablegate.gateway.contract.keys import InvalidKey, after_prefix
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Clock
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
@@ -21,17 +21,11 @@ SWEPT_AT_OFFSET_MAX = HISTORY_CHANGES_MAX // 2  # of a partition before its next
 
 
 class Sweep:
-    """Sweeps the tables with retention, one partition after the other. `step` over and over.
+    """Sweeps the tables with retention, one partition after the other. `step` over and over."""
 
-    `on_change` is called with each partition of which rows were removed.
-    """
-
-    def __init__(
-        self, store: StoreWriter, clock: Clock, *, on_change: Callable[[StoreId, Partition], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, store: StoreWriter, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._on_change = on_change
         self._at_s = 0.0
         self._spent_s = 0.0
         self._waiting: list[tuple[TableReplicator, GenerationReplica, PartitionReplica]] = []
@@ -93,7 +87,6 @@ class Sweep:
         if expired:
             removed = self._store.expire(store_id, replica.partition, expired, time_ms=now_ms)
             self._swept[replica] = (offset, swept + removed)
-            self._on_change(store_id, replica.partition)
         return read
 
     def _count_swept(self, store_id: StoreId, replica: PartitionReplica, offset: Offset) -> int:

@@ -19,7 +19,6 @@ Debt: a table that starts over answers nothing until it is restored, though its 
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
@@ -33,7 +32,6 @@ from tablegate.gateway.replication.progress import TableLog
 from tablegate.gateway.replication.records import SkippedRecords
 from tablegate.gateway.replication.states import (
     GenerationEvent,
-    GenerationState,
     OnMove,
     PartitionState,
     TableEvent,
@@ -47,19 +45,11 @@ from tablegate.internal.v1 import store_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
 
-class KnownGeneration(NamedTuple):
-    """A generation that is known here, its state, and what keeps it from being answered from; "": nothing."""
-
-    generation: int
-    state: GenerationState
-    unmet: str
-
-
 class TableReplicator:
     """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never.
 
-    `problem`: why nothing is served; "" where something may be. `refused_generation`: the newest, where our contract
-    does not agree with it; 0: none.
+    `problem`: why nothing is served; "" where something may be. `manifest`: the newest that was accepted.
+    `refused_generation`: the newest, where our contract does not agree with it; 0: none.
     """
 
     def __init__(
@@ -77,6 +67,7 @@ class TableReplicator:
         self.table = table
         self.skipped = SkippedRecords(table.name)
         self.problem = ""
+        self.manifest: Manifest | None = None
         self.refused_generation = 0
         self.caught_up_ms = caught_up_ms
         self._store = store
@@ -85,7 +76,6 @@ class TableReplicator:
         self._assignment = assignment
         self._on_move = on_move
         self._machine = table_machine(table.name, on_move)
-        self._manifest: Manifest | None = None  # the newest that was accepted
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
         self._watcher, self._older_watcher = TopicWatcher(log, clock), TopicWatcher(log, clock)
         self._table_log = TableLog(table.name, clock)
@@ -116,24 +106,6 @@ class TableReplicator:
         """Return the newer generation that is built here."""
         return self.generations.building
 
-    def known_generations(self) -> list[KnownGeneration]:
-        """Return the generations that are followed, discovered or refused, the oldest first."""
-        known = {
-            each.manifest.generation: KnownGeneration(
-                each.manifest.generation,
-                each.machine.state,
-                self.generations.unmet if each is self.building else "",
-            )
-            for each in self.generations.followed()
-        }
-        if self._manifest is not None and self._manifest.generation not in known:
-            number = self._manifest.generation
-            known[number] = KnownGeneration(number, GenerationState.DISCOVERED, self.problem)
-        if self.refused_generation:
-            number = self.refused_generation
-            known[number] = KnownGeneration(number, GenerationState.REFUSED, self.problem)
-        return [known[number] for number in sorted(known)]
-
     # What the topic of manifests says.
 
     def accept(self, manifests: Sequence[Manifest | None], *, missing: str) -> None:
@@ -151,10 +123,10 @@ class TableReplicator:
             if breach is None and problem is None:
                 self._sequence.accept(manifest)
         if manifest is None:
-            self._manifest, self.refused_generation = None, 0
+            self.manifest, self.refused_generation = None, 0
             self._refuse(missing, TableEvent.MANIFEST_REMOVED)
             return
-        if self._manifest is not None and manifest.generation < self._manifest.generation:
+        if self.manifest is not None and manifest.generation < self.manifest.generation:
             self._table_log.log(logging.WARNING, f"ignored a manifest of the older generation {manifest.generation}")
             return
         if breach is not None:
@@ -163,7 +135,7 @@ class TableReplicator:
         if problem is not None:
             self._refuse_manifest(manifest, problem)
             return
-        self._manifest, self.refused_generation = manifest, 0
+        self.manifest, self.refused_generation = manifest, 0
         self._machine.move(TableEvent.MANIFEST_ACCEPTED)
         current = self.generations.current
         if current is not None and follows_on(current.manifest, manifest):
@@ -183,7 +155,7 @@ class TableReplicator:
             generation = serving.manifest.generation
             self._table_log.log(logging.WARNING, f"{problem}; generation {generation} is served on")
             return
-        self._manifest = None
+        self.manifest = None
         self._refuse(problem, TableEvent.MANIFEST_REFUSED)
 
     def _refuse_breach(self, manifest: Manifest, breach: str) -> None:
@@ -192,13 +164,13 @@ class TableReplicator:
         serving = self.generations.older(manifest)
         older = self._stored.older(manifest) if serving is None else serving.manifest
         if older is None:
-            self._manifest = None
+            self.manifest = None
             self._refuse(breach, TableEvent.MANIFEST_REFUSED, level=logging.ERROR)
             return
         self._table_log.log(logging.ERROR, f"{breach}; generation {older.generation} is served on")
         if self.building is not None:
             self._forget(self.building)
-        self._manifest, self._resuming = older, None
+        self.manifest, self._resuming = older, None
         self._machine.move(TableEvent.MANIFEST_ACCEPTED)
         self._watcher.ask_at_once()
 
@@ -228,8 +200,8 @@ class TableReplicator:
 
     def tick(self) -> None:
         """Ask for the topics when it is time, use the answers, switch generations, report progress."""
-        if self._manifest is not None:
-            self._check_topics(self._manifest)
+        if self.manifest is not None:
+            self._check_topics(self.manifest)
         self.generations.serve_when_due()
         self.generations.reconcile()
         for generation in self.generations.followed():
@@ -249,7 +221,7 @@ class TableReplicator:
         """Remove what is left of earlier stays, and ask for the topic where partitions may be followed then."""
         generation.clean()
         if generation.asks():
-            is_older = self._manifest is not None and generation is self.generations.older(self._manifest)
+            is_older = self.manifest is not None and generation is self.generations.older(self.manifest)
             (self._older_watcher if is_older else self._watcher).ask_at_once()
 
     @property
@@ -342,7 +314,7 @@ class TableReplicator:
         if generation is None or replica.position.is_final:
             return
         why = f"changelog has no offset {replica.position.next_offset} of partition {replica.partition}"
-        if self._manifest is not None and generation is self.generations.older(self._manifest):
+        if self.manifest is not None and generation is self.generations.older(self.manifest):
             self._freeze(generation, why)
             return
         self._table_log.log(logging.WARNING, f"{why}: restoring from the start")

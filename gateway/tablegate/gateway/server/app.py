@@ -173,7 +173,7 @@ class _Announcer:
         self.on_failure: Callable[[], None] = lambda: None
 
     def on_event(self, name: str, event: Mapping[str, Any]) -> None:
-        """Take in what process `name` tells."""
+        """Handle an event of process `name`."""
         kind = event.get("event")
         self._opened = self._opened or kind == STORE_OPENED
         if kind == FAILED and event.get("for_good"):

@@ -1,6 +1,6 @@
 """A process of a gateway, from inside: `python -m tablegate.gateway.server.child ROLE`, its settings on stdin as JSON.
 
-It tells its parent what happens as lines of JSON on stdout, and never outlives it.
+It sends its parent events, as lines of JSON on stdout, and never outlives it.
 """
 
 import base64
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORKER = "worker"
 REPLICATOR = "replicator"
 
-# What children tell.
+# The events that children send.
 STORE_OPENED = "store-opened"  # the replicator: workers may open it
 FAILED = "failed"  # the replicator: it cannot begin, and why
 LISTENING = "listening"
@@ -38,7 +38,7 @@ _PARENT_POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildConfig:
-    """What a child is told."""
+    """The settings of a child."""
 
     name: str
     parent: int  # process id
@@ -113,8 +113,8 @@ def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:
     return str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca)
 
 
-def tell_parent(event: str, **more: Any) -> None:
-    """Send the parent a line."""
+def send_event(event: str, **more: Any) -> None:
+    """Send the parent an event."""
     sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
     sys.stdout.flush()
 

@@ -90,7 +90,7 @@ def check_store_url(url: str | None) -> None:
 
 
 def check_cluster(config: ServeConfig, catalogue: Catalogue) -> None:
-    """Raise `ServeError` where the gateway cannot be one of a cluster as it is told."""
+    """Raise `ServeError` where the gateway cannot be one of a cluster with these options."""
     if config.advertise is None:
         if config.gateway_id is not None or config.zone or config.replicas is not None or config.replicas_of:
             raise ServeError(
@@ -139,14 +139,14 @@ def membership_of(config: ServeConfig) -> Membership | None:
     """Return what the gateway is in its cluster; None where it stands alone. Its data directory is locked before."""
     if config.advertise is None:
         return None
-    told = {} if config.replicas is None else {"replicas": config.replicas}
+    given = {} if config.replicas is None else {"replicas": config.replicas}
     return Membership(
         gateway_id=config.gateway_id or _kept_name(config),
         endpoint=config.advertise,
         zone=config.zone,
         replicas_of=config.replicas_of,
         topic=config.gateways_topic,
-        **told,
+        **given,
     )
 
 
@@ -239,7 +239,7 @@ class Holder:
 def lock_data(data: Path, address: str) -> int:
     """Make the data directory and lock it; return the lock's descriptor. It is free when every copy of it is closed.
 
-    `address` is where the gateway is asked, as clients of the command line name it; `holder_of` tells it.
+    `address` is where the gateway is asked, as clients of the command line name it; `holder_of` returns it.
     """
     try:
         data.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from tablegate.gateway.cluster.gateways_topic import NameTaken
 from tablegate.gateway.kafka.ends import KafkaEnds
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
-from tablegate.gateway.server.child import FAILED, STORE_OPENED, ChildConfig, tell_parent
+from tablegate.gateway.server.child import FAILED, STORE_OPENED, ChildConfig, send_event
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd
 from tablegate.gateway.stores.base import StoreUnavailable
 
@@ -29,12 +29,12 @@ def replicator_main(config: ChildConfig) -> None:
     workers = ReplicatorEnd(config.pipe_fds)
     workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
     try:
-        run_replicator(replicator_config, on_open=lambda: tell_parent(STORE_OPENED), notify=workers.publish)
+        run_replicator(replicator_config, on_open=lambda: send_event(STORE_OPENED), notify=workers.publish)
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
-        tell_parent(FAILED, reason=str(error))
+        send_event(FAILED, reason=str(error))
         sys.exit(1)
     except NameTaken as error:
         _logger.error("the gateway ends", extra={"reason": str(error)})
-        tell_parent(FAILED, reason=str(error), for_good=True)
+        send_event(FAILED, reason=str(error), for_good=True)
         sys.exit(1)

@@ -1,6 +1,13 @@
-"""The parent of a gateway's processes: starts them, starts dead ones again, ends them all.
+"""The parent of a gateway's processes: it starts them, restarts those that die, and ends them all.
 
-It does nothing else, so that nothing in it can fail: no gRPC, no Kafka, no store, one thread.
+It does nothing else, so that nothing in it can fail: no gRPC, no Kafka, no store, one thread. A child gets its settings
+as a line on stdin, sends events as lines of JSON on stdout, and has closed stdout when it is dead: one `select` over
+these pipes, and over the pipe that signals wake, is all that the loop waits for.
+
+A child that dies starts again after a pause, which doubles while it keeps dying. The order matters twice. At the start,
+workers wait for the replicator's first event, as before it the store says of an earlier run that it is live. At the
+end, workers drain first and the replicator stops after them, so that what they answer stays fresh. A child that does
+not end in its time is killed; one whose parent is killed ends by itself (`child.die_with_parent`).
 """
 
 import json
@@ -32,9 +39,9 @@ class ChildSpec:
     """A process to keep alive.
 
     `settings` is the line it reads from stdin; it has `stop_s` to end by itself; those that are `first_to_stop` have
-    ended before the others are told. It starts once any process has told `start_after`, where that is given.
-    `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has told
-    `drain_after`, where that is given, and again after a restart.
+    ended before the others get their signal. It starts once any process has sent the event `start_after`, where that is
+    given. `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has sent the
+    event `drain_after`, where that is given, and again after a restart.
     """
 
     name: str
@@ -77,7 +84,7 @@ class _Child:
             self.process.stdin.write(self.spec.settings.encode() + b"\n")
             self.process.stdin.close()
         except BrokenPipeError:
-            _logger.debug("process died before it was told its settings", extra={"child": self.spec.name})
+            _logger.debug("process died before it had its settings", extra={"child": self.spec.name})
 
     def plan_restart(self, now: float) -> float:
         """Set when it starts again; return in how many seconds."""
@@ -102,7 +109,7 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps processes alive until SIGTERM or SIGINT. `on_event` gets what they tell, and "exited"."""
+    """Keeps processes alive until SIGTERM or SIGINT. `on_event` gets their events, and "exited"."""
 
     def __init__(
         self,
@@ -116,16 +123,17 @@ class Supervisor:
         self._kill_margin_s = kill_margin_s
         self._selector = selectors.DefaultSelector()
         self._stopping = False
-        self._drains = False
+        self._is_draining = False
         self._interrupts = 0
-        self._told: set[str | None] = {None}
+        self._seen: set[str | None] = {None}  # events, of any process
 
     def stop(self) -> None:
         """Make `run` end the processes and return."""
         self._stopping = True
 
     def run(self) -> None:
-        """Run until told to stop; all processes have ended when it returns."""
+        """Run until a signal or `stop`; all processes have ended when it returns."""
+        # A signal that comes just before `select` would be noticed after it only: this pipe wakes it.
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         old_wake = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -149,18 +157,18 @@ class Supervisor:
         self._interrupts += number == signal.SIGINT
 
     def _on_drain(self, _number: int, _frame: FrameType | None) -> None:
-        self._drains = True
+        self._is_draining = True
         for child in self._children:
-            self._pass_drain_on(child)
+            self._forward_drain(child)
 
-    def _pass_drain_on(self, child: _Child) -> None:
-        if self._drains and child.may_drain and child.process is not None:
+    def _forward_drain(self, child: _Child) -> None:
+        if self._is_draining and child.may_drain and child.process is not None:
             child.process.send_signal(signal.SIGUSR1)
 
     def _start_due(self) -> None:
         now = time.monotonic()
         for child in self._children:
-            if child.process is None and child.spec.start_after in self._told and now >= child.start_at:
+            if child.process is None and child.spec.start_after in self._seen and now >= child.start_at:
                 child.start(now)
                 assert child.process is not None
                 assert child.process.stdout is not None
@@ -169,7 +177,7 @@ class Supervisor:
 
     def _next_start_s(self) -> float | None:
         waiting = [
-            child.start_at for child in self._children if child.process is None and child.spec.start_after in self._told
+            child.start_at for child in self._children if child.process is None and child.spec.start_after in self._seen
         ]
         return max(0.0, min(waiting) - time.monotonic()) if waiting else None
 
@@ -181,21 +189,22 @@ class Supervisor:
                 continue
             if data:
                 for event in child.lines(data):
-                    self._told.add(str(event.get("event")))
+                    self._seen.add(str(event.get("event")))
                     if child.spec.drain_after is not None and child.spec.drain_after == event.get("event"):
                         child.may_drain = True
-                        self._pass_drain_on(child)
+                        self._forward_drain(child)
                     self._on_event(child.spec.name, event)
             else:
-                self._bury(child)
+                self._reap(child)
 
-    def _bury(self, child: _Child) -> None:
-        """Take note of a process that closed its output: it is dead, or as good as."""
+    def _reap(self, child: _Child) -> None:
+        """Collect the exit of a process that closed its output: it is dead, or as good as."""
         process = child.process
         assert process is not None
         assert process.stdout is not None
         self._selector.unregister(process.stdout)
         process.stdout.close()
+        # Its output is closed, so it can say nothing more: what still runs of it is of no use.
         try:
             code = process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -216,6 +225,7 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         self._stopping = True
+        # Workers drain while the replicator still applies: what they answer until their end is fresh.
         self._stop([child for child in self._children if child.spec.first_to_stop])
         self._stop(self._children)
 

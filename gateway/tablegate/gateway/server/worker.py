@@ -1,4 +1,14 @@
-"""A worker: answers queries from the store, one event loop, until it is told to drain."""
+"""A worker: answers queries from the store, on one event loop, until SIGTERM; then it drains.
+
+What happens in it, and when:
+  * Calls come over the HTTP server and read a snapshot of the store. No call waits while it holds one.
+  * The replicator names in the pipe what it has changed (`worker_pipe`). The notifier wakes whoever waits for that, and
+    the live tables publish it to subscribers: a commit costs as much as it has changed.
+  * Every `CHECK_S` the timer sees that the store is still the same file or server, passes on what the replicator says
+    of the other gateways, and checks whether all tables are served. None of that is done for each commit.
+  * A store that is away is opened by a thread, as a server that hangs would keep the event loop waiting. Whoever
+    waits is woken when it is gone, and when it is back: no notification says so.
+"""
 
 import asyncio
 import gc
@@ -11,22 +21,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tablegate.gateway.cluster.credentials import Credentials
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
-from tablegate.gateway.cluster.peers import GrpcForwarder
+from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.http.protocols import web_protocols
 from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.server import HttpServer, WebProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import query_methods, wall_clock_ms
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, tell_parent
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.query.serving import wall_clock_ms
+from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
 from tablegate.gateway.server.services.health import Health, live_tables
 from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
 from tablegate.gateway.server.services.metrics import Metrics
@@ -39,7 +48,7 @@ from typing_extensions import override
 
 CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
 HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
-SEEK_EVERY_S = 0.2  # a store that is away is tried so often
+OPEN_EVERY_S = 0.2  # a store that is away is tried so often
 COUNTS_EVERY_S = 1.0
 COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
@@ -113,9 +122,10 @@ class _Worker:
             self._pipe.listen()
         self._store.refresh()
         await self._server.start()
+        # What lives as long as the process is no garbage: a full collection would take milliseconds of the event loop.
         gc.collect()
         gc.freeze()  # what is here stays: no collection looks at it again
-        tell_parent(LISTENING)
+        send_event(LISTENING)
         while not self._stopping.is_set():
             self._check()
             try:
@@ -128,7 +138,8 @@ class _Worker:
         """Do what is due: on a timer, so that it costs the same however often the replicator commits."""
         now_s = time.monotonic()
         if self._store.refresh():
-            self._notifier.notify()  # of what the replicator said before, this store may have nothing
+            # Notifications were of the store before: whoever waits reads this one.
+            self._notifier.notify()
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + COUNTS_EVERY_S
             self._metrics.publish()
@@ -149,7 +160,7 @@ class _Worker:
             missing = sorted(self._health.tables - live)
             if missing:
                 _logger.warning("not all tables are served", extra={"missing": missing})
-            tell_parent(SERVING if self._health.serving else NOT_SERVING, missing=missing)
+            send_event(SERVING if self._health.serving else NOT_SERVING, missing=missing)
 
     def _note(self, changes: StoreChanges) -> None:
         """Hear of other gateways at once, where the status may say something new of them."""
@@ -162,7 +173,7 @@ class _Worker:
             return
         try:
             with self._store.snapshot() as snapshot:
-                self._router.look(snapshot, tables)
+                self._router.refresh(snapshot, tables)
             self._is_store_away = False
         except StoreUnavailable:
             self._is_store_away = True  # what was known stays
@@ -186,7 +197,7 @@ class WatchedStore(StoreReader):
         self._open_reader = open_reader
         self._reader: StoreReader | None = None
         self._reason = "the store is not open yet"
-        self._seeking: _Seeking | None = None
+        self._opening: _Opening | None = None
 
     @override
     def snapshot(self) -> AbstractContextManager[Snapshot]:
@@ -206,22 +217,22 @@ class WatchedStore(StoreReader):
         Where it is away, another thread waits for it: one that hangs would keep this one waiting again and again.
         """
         is_opened = False
-        if self._seeking is not None:
-            if self._seeking.is_alive():
+        if self._opening is not None:
+            if self._opening.is_alive():
                 return False
-            self._reader, self._seeking = self._seeking.found, None
+            self._reader, self._opening = self._opening.found, None
             if self._reader is not None:
                 is_opened = True
                 _logger.info("opened the store")
         if self.is_current():
             reason = self._trouble()
         else:
-            self._let_go()
+            self._close_reader()
             reason = self._opened()
             is_opened = not reason
         if reason:
-            self._let_go()
-            self._seeking = _Seeking(self._open_reader)
+            self._close_reader()
+            self._opening = _Opening(self._open_reader)
             if reason != self._reason:
                 self._reason = reason
                 _logger.info("waiting for the store", extra={"reason": reason})
@@ -245,20 +256,20 @@ class WatchedStore(StoreReader):
             return str(error)
         return ""
 
-    def _let_go(self) -> None:
+    def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
     @override
     def close(self) -> None:
-        self._let_go()
-        if self._seeking is not None:
-            self._seeking.ends.set()
-            self._seeking = None
+        self._close_reader()
+        if self._opening is not None:
+            self._opening.ends.set()
+            self._opening = None
 
 
-class _Seeking(threading.Thread):
+class _Opening(threading.Thread):
     """Opens a store once it can be, and ends: then it is `found`. Set `ends`, and it gives up."""
 
     def __init__(self, open_reader: Callable[[], StoreReader]) -> None:
@@ -270,7 +281,7 @@ class _Seeking(threading.Thread):
 
     @override
     def run(self) -> None:
-        while not self.ends.wait(SEEK_EVERY_S):
+        while not self.ends.wait(OPEN_EVERY_S):
             try:
                 self.found = self._open_reader()
             except StoreUnavailable:

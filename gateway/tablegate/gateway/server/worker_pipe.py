@@ -20,8 +20,8 @@ from itertools import count
 from typing import NamedTuple
 
 from tablegate.gateway.kafka.log import LogUnavailable
+from tablegate.gateway.query.call import EndsUnknown, TopicEnds
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.topic_ends import EndsUnknown, TopicEnds
 from tablegate.gateway.stores.changes import StoreChanges
 from typing_extensions import override
 
@@ -67,6 +67,7 @@ class ReplicatorEnd:
         """Send all workers what has changed, with what their pipes have refused before. It never waits."""
         data = changes.encode()
         for worker, unsent in zip(self._workers, self._unsent, strict=True):
+            # What was refused goes first, joined with the news: the order of notifications means nothing.
             if unsent:
                 unsent.update(changes)
                 if _send(worker, unsent.encode()):
@@ -152,6 +153,7 @@ class WorkerEnd(TopicEnds):
     def _receive(self) -> None:
         """Receive all messages that are there; pass on at once what all notifications among them say."""
         changes = StoreChanges()
+        # A worker that was busy finds many: they cost one publication, as what they name is joined.
         while True:
             try:
                 data = self._socket.recv(MESSAGE_BYTES_MAX)

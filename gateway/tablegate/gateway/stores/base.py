@@ -28,12 +28,28 @@ from typing_extensions import override
 HISTORY_CHANGES_MAX = 100_000  # a partition; about a minute of the busiest table
 
 
+class StoredPartition(NamedTuple):
+    """A partition of one generation of a table, as a store names it."""
+
+    store_id: StoreId
+    partition: Partition
+
+
 class Phase(IntEnum):
-    """What a replica of a partition does; numbers as in its status."""
+    """What a replica of a partition does, as the replicator leaves it in the store. Numbers as in the status.
+
+        RESTORING ──► LIVE ◄──► CATCHING_UP        (any of them ──► RESTORING, where the partition begins anew)
+
+    RESTORING: its rows come from the beginning of the changelog, in any state in between. Nobody is answered from it,
+    and it has no history: the changes of a restore are nobody's news.
+    LIVE: it has all that was in the changelog when it became live. Queries are answered from it, and from it alone.
+    CATCHING_UP: it was live and may be behind now, as the replicator has started again or it came to another gateway.
+    It is not answered from, but its history goes on: who followed it while it was live misses nothing.
+    """
 
     RESTORING = cluster_pb2.REPLICA_PHASE_RESTORING
     LIVE = cluster_pb2.REPLICA_PHASE_LIVE
-    CATCHING_UP = cluster_pb2.REPLICA_PHASE_CATCHING_UP  # it was live: its history goes on
+    CATCHING_UP = cluster_pb2.REPLICA_PHASE_CATCHING_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,7 @@ class Snapshot(Protocol):
         """Return what the store knows of table `name`; None if nothing. Callers do not change it."""
 
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:
-        """Return the position; None for a partition that this store does not hold."""
+        """Return the position; None for a partition that this store does not have."""
 
     def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
         """Return the row's bytes; None if the key has no row (a tombstone is no row). An empty row is b""."""

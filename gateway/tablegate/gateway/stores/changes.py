@@ -1,10 +1,10 @@
-"""What commits have changed, as the replicator tells the workers.
+"""What commits have changed, as the replicator sends it to the workers.
 
 The notification is the news itself: it names the partitions that were written, so that a worker reads those alone and a
 commit costs it as much as has changed, not as much as there is (etcd's `cache/demux.go` is the model). The writer of a
 store is wrapped by `NotifyingStore`, so that no write can be forgotten: what each write touches is collected, and
 `publish` hands it on. Whoever cannot say what has changed says that everything may have: a new process, as it does not
-know what the one before it left untold; a store that other gateways write to as well, now and then.
+know what the one before it left unsent; a store that other gateways write to as well, now and then.
 
 A notification may come late, twice or for nothing. It never comes too early: the write is done before it is collected.
 """
@@ -13,10 +13,19 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.stores.base import Applied, Change, Copy, Joined, Position, Snapshot, StoreWriter
+from tablegate.gateway.stores.base import (
+    Applied,
+    Change,
+    Copy,
+    Joined,
+    Position,
+    Snapshot,
+    StoredPartition,
+    StoreWriter,
+)
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
 
@@ -24,13 +33,6 @@ PARTITIONS_MAX = 4_000  # in one notification, 16 KiB; where more have changed, 
 
 _EVERYTHING, _STATUS = 1, 2
 _STORE = struct.Struct(">QI")  # store id, number of its partitions
-
-
-class StoredPartition(NamedTuple):
-    """A partition of one life of a table."""
-
-    store_id: StoreId
-    partition: Partition
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Formats as Spark SQL: bytes of a record to fields, what can be wrong with them, and expressions to bytes.
 
-All of it is expressions, not Python functions, because Real-time Mode takes no Python; but for `Protobuf`, of which
+All of it is expressions, not Python functions, because Real-time Mode runs no Python; but for `Protobuf`, of which
 Spark's own expressions are in a jar of their own, and which runs in micro-batches.
 """
 
@@ -95,7 +95,7 @@ def _reversed(bytes_column: str) -> str:
 def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchemas | None) -> Decoded:
     """Decode the record to a struct, all of whose fields are null where it does not decode.
 
-    A damaged record and one whose fields are all null would look the same. So the reader's schema has one field more,
+    A damaged record and one whose fields are all null would both be null. So the reader's schema has one field more,
     which no writer has: Avro fills in its default wherever a record decodes.
     """
     reader = json.loads(form.schema)
@@ -289,7 +289,7 @@ def _message(descriptor: Descriptor, within: tuple[str, ...]) -> tuple[spark_typ
 
 
 def _field(field: FieldDescriptor, within: tuple[str, ...]) -> tuple[spark_types.DataType, _Convert]:
-    """Return the type of a field, and what takes it out of a message: None where it is not set and could be."""
+    """Return the type of a field, and the function that reads it: None where a field with presence is not set."""
     get, name = attrgetter(field.name), field.name
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name

@@ -1,6 +1,6 @@
 """Ordered key bytes and partition as Spark SQL, equal to `gateway/tablegate/gateway/contract/keys.py` byte for byte.
 
-They are expressions, not Python functions, because Real-time Mode takes no Python. They are to be analyzed with
+They are expressions, not Python functions, because Real-time Mode runs no Python. They are to be analyzed with
 `without_ansi`.
 """
 

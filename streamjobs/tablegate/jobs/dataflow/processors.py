@@ -13,9 +13,12 @@ microseconds, as Python has no year 0 or 10000 and must be able to say so instea
 """
 
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
@@ -115,7 +118,8 @@ def _transform(
 def _pickled_by_value(processor: type) -> Iterator[None]:
     """Pickle the processor's code and ours by value in the block: workers on other machines can import neither."""
     modules = [sys.modules[one.__module__] for one in processor.__mro__ if issubclass(one, Processor)]
-    wanted = {jobs.__name__: jobs, **{module.__name__: module for module in modules}}
+    beside = [module for one in modules for module in _modules_beside(one)]
+    wanted = {module.__name__: module for module in (jobs, *modules, *beside)}
     for module in wanted.values():
         register_pickle_by_value(module)
     try:
@@ -123,6 +127,22 @@ def _pickled_by_value(processor: type) -> Iterator[None]:
     finally:
         for module in wanted.values():
             unregister_pickle_by_value(module)
+
+
+def _modules_beside(module: ModuleType) -> Iterator[ModuleType]:
+    """Yield the top-level modules and packages that were imported from the directory of a file of the user's."""
+    if module.__name__.startswith(f"{jobs.__name__}.") or module.__file__ is None:
+        return
+    directory = Path(module.__file__).parent
+    if directory in map(Path, sysconfig.get_paths().values()):  # installed: workers have it too
+        return
+    for name, other in [*sys.modules.items()]:
+        file = getattr(other, "__file__", None)
+        if file is None or "." in name or name == "__main__":
+            continue
+        path = Path(file)
+        if directory == (path.parents[1] if path.name == "__init__.py" else path.parent):
+            yield other
 
 
 def _check_names(steps: Steps, where: str) -> None:

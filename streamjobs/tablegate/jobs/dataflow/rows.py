@@ -1,7 +1,7 @@
 """Records of a table's sources to its rows: joined, grouped by key, aggregated.
 
 A join is an aggregate: the union of its sides grouped by the key, of each `Latest` side the newest row. So any side may
-come first, be replaced or be deleted, no window is needed, and Real-time Mode takes it.
+come first, be replaced or be deleted, no window is needed, and Real-time Mode supports it.
 """
 
 from collections.abc import Mapping
@@ -63,6 +63,7 @@ def join_global(records: DataFrame, newest: DataFrame, name: str, table: Table) 
         raise JobError(
             f'{table.declared_at}: table "{table.name}" side "{name}" on= does not compute: {first_line(error)}'
         ) from None
+    # A global side is a static frame, which Spark reads again for each batch: so the join sees its newest rows.
     joined = asked.join(
         sql.broadcast(newest), sql.expr("__asked = __on"), "inner" if side.join is Join.INNER else "left"
     )
@@ -80,6 +81,8 @@ def _union(frames: Mapping[str, DataFrame], globals_: Mapping[str, DataFrame], t
         columns[name] = column
         if isinstance(side, Latest):
             order = order_sql(source)
+            # `max_by` passes over records whose order is null: those of other sides. A delete is a null struct that
+            # still has its order, so that it can be the newest.
             latest[name] = f"max_by({column}, IF({_SIDE} = '{name}', {order}, NULL))"
     types = {
         name: frame.select(sql.expr(row_sql(table.source_of(name))).alias("row")).schema["row"].dataType.simpleString()
@@ -88,6 +91,7 @@ def _union(frames: Mapping[str, DataFrame], globals_: Mapping[str, DataFrame], t
     parts = []
     for name, frame in frames.items():
         time = [TIME_COLUMN] if table.window is not None else []
+        # Only the struct of its own side is not null: so an aggregate over a side's fields sees that side alone.
         structs = [
             sql.expr(row_sql(table.source_of(other)) if other == name else f"CAST(NULL AS {types[other]})").alias(
                 column
@@ -164,6 +168,7 @@ def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
     found = {SEQUENCE_COLUMN: f"max({KAFKA_COLUMN}.offset)" if keyed else "count(*)"}
     if keyed:
         found[_PARTITIONS] = f"struct(min({KAFKA_COLUMN}.partition) AS first, max({KAFKA_COLUMN}.partition) AS last)"
+    # A key that only `Latest` sides know has no row in a table that counts events, so these are counted.
     plain = [name for name, side in table.sides.items() if isinstance(side, Source)]
     if plain:
         listed = ", ".join(f"'{name}'" for name in plain)
@@ -177,7 +182,7 @@ def _exists(table: Table) -> str:
     conditions = [f"{name} IS NOT NULL" for name, side in latest.items() if side.join is Join.INNER]
     if any(isinstance(side, Source) for side in table.sides.values()):
         conditions.append("__plain > 0")
-    elif latest and not conditions:
+    elif latest and not conditions:  # all sides are optional: a key has a row while one of them has
         conditions.append("(" + " OR ".join(f"{name} IS NOT NULL" for name in latest) + ")")
     if table.having is not None:
         conditions.append(f"coalesce({table.having}, false)")

@@ -43,7 +43,10 @@ def changelog_records(
     """Return rows as the Kafka sink takes them: for the changelog, and for the topics that get the table's changes."""
     columns = [stored_column(rows, avro_field).alias(avro_field["name"]) for avro_field in value_schema["fields"]]
     body = to_avro(sql.struct(*columns), json.dumps(value_schema))
+    # The Confluent wire format: 00, the schema's id in four bytes, the Avro. A row that is gone has a null value: it is
+    # a tombstone, which compaction may remove.
     value = sql.when(sql.col(EXISTS_COLUMN), sql.concat(sql.expr(f"X'00{schema_id:08X}'"), body))
+    # Four bytes and eight, both big endian: versions compare as bytes.
     version = f"concat(X'{generation:08X}', CAST({SEQUENCE_COLUMN} AS BINARY))"
     with without_ansi(rows.sparkSession):
         rows = rows.select(
@@ -62,6 +65,7 @@ def changelog_records(
     outputs = [output for output in table.outputs if row_outputs and isinstance(output, RowOutput)]
     if not outputs:
         return rows.select(record.alias("record")).select("record.*")
+    # One query writes all of these topics: a row costs its state once, and its copies are of the same batch.
     others = [_output_record(rows, output, table) for output in outputs]
     every = sql.array(record.cast(RECORD_TYPE), *(sql.expr(other) for other in others))
     return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
@@ -69,6 +73,7 @@ def changelog_records(
 
 def _output_record(rows: DataFrame, output: RowOutput, table: Table) -> str:
     value = f"IF({EXISTS_COLUMN}, {encoded_sql(output.value)}, NULL)"
+    # A tombstone always goes out: the row that is gone may have met `where` before.
     is_wanted = f"(NOT {EXISTS_COLUMN} OR coalesce({output.where}, false))" if output.where is not None else "true"
     record = output_record_sql(output.topic, key=encoded_sql(output.key), value=value)
     check_output(rows, record, is_wanted, f'{table.declared_at}: table "{table.name}" output "{output.topic}"')
@@ -151,7 +156,7 @@ def dead_letters(sides: Sequence[Records], topic: str, *, ignored: Iterable[str]
     fields = f"'{topic}', CAST(NULL AS INT), {KAFKA_COLUMN}.key, {KAFKA_COLUMN}.value, array({headers})"
     record = f"CAST(struct({fields}) AS {RECORD_TYPE})"
     return (
-        every.coalesce(1)  # one task for all partitions, so that it takes one slot: `realtime_slots`
+        every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
         .where(f"{REASON_COLUMN} IS NOT NULL OR {IGNORED_COLUMN} IS NOT NULL")
         .observe(_COUNTS, *(sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted))
         .where(f"{REASON_COLUMN} IS NOT NULL")

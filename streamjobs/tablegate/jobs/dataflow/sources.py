@@ -91,6 +91,7 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     `deletes`: a null value is a delete, not a malformed record; its fields are null, those of the key apart.
     """
     value = decoded(source.value, f"{KAFKA_COLUMN}.value", "__value", schemas.writers)
+    # One struct for what Kafka gives, so that a field of the record may have any name but this one.
     frame = records.select(sql.struct("key", "value", "topic", "partition", "offset", "timestamp").alias(KAFKA_COLUMN))
     if schemas.writers is not None and schemas.can_learn:
         frame = frame.where(_fail_on_unknown(source.topic, schemas.writers))
@@ -109,11 +110,13 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
 
 
 def _where_not_null(what: str, problem: Problem) -> Problem:
+    # A null is a delete, or a problem of its own; and a record of another type is not malformed, only passed over.
     is_there = f"{KAFKA_COLUMN}.{what} IS NOT NULL AND {IGNORED_COLUMN} IS NULL"
     return Problem(problem.kind, f"{is_there} AND ({problem.condition})", problem.text)
 
 
 def _fail_on_unknown(topic: str, writers: WriterSchemas) -> str:
+    # -1 keeps the list from being empty, which SQL does not allow. No schema has this id.
     known = ", ".join(str(number) for number in [-1, *writers.decoded, *writers.ignored, *writers.incompatible])
     value = f"{KAFKA_COLUMN}.value"
     schema_id = schema_id_sql(value)
@@ -128,6 +131,7 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
     """
     source = side if isinstance(side, Source) else side.source
     fields, expressions = records.frame, record_key(side, table)
+    # Without ANSI mode, as in it an expression that fails would end the query instead of being null.
     with without_ansi(fields.sparkSession):
         for name, expression in expressions.items():
             _check(fields, expression, f'{source.declared_at}: table "{table.name}" key column "{name}"')
@@ -196,7 +200,7 @@ def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> D
 
 
 def order_sql(source: Source) -> str:
-    """Return the SQL by which a key's records are told newer from older; offsets order them only in one partition."""
+    """Return the SQL that orders a key's records by age. Offsets do so only within one partition."""
     if source.keyed:
         return f"{KAFKA_COLUMN}.offset"
     return f"struct({KAFKA_COLUMN}.timestamp, {KAFKA_COLUMN}.partition, {KAFKA_COLUMN}.offset)"

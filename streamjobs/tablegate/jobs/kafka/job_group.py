@@ -1,6 +1,9 @@
-"""Who keeps a table: a job is a member of the table's consumer group while it runs, wherever it runs.
+"""Which job keeps a table: a job is a member of the table's consumer group while it runs, wherever it runs.
 
-The same consumer reads the topic of manifests, so that a job hears of a newer generation of its table.
+So Kafka itself is the lock: a second job finds a member in the group and refuses to start, and a job that dies leaves
+the group after the session timeout. The name of the client says the generation that the job has started with.
+
+The same consumer reads the topic of manifests, by which a job learns that a newer generation of its table is ready.
 """
 
 import threading
@@ -16,13 +19,13 @@ from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMemb
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
-SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed job is gone from its group after that
-GONE_WITHIN_S = 10.0  # a session timeout and what the broker takes beside it
-JOINED_WITHIN_S = 20.0  # a first member waits for others, as brokers are set; a hundred times what it takes here
-FORGOTTEN_WITHIN_S = 30.0  # a group that changes is done long before
+SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow; a killed job leaves its group after that
+GONE_WITHIN_S = 10.0  # a session timeout, and some time for the broker
+JOINED_WITHIN_S = 20.0  # brokers let a first member wait for others; this is a hundred times of what it takes
+FORGOTTEN_WITHIN_S = 30.0  # a rebalance is done long before
 POLL_S = 0.1
 _CLIENT_ID = "tablegate-generation-"
-"""What a member's own name begins with; the generation that it started with follows."""
+"""How a member's client id begins; the generation that it has started with follows."""
 
 
 def job_group(table: str) -> str:
@@ -36,7 +39,7 @@ def rebuild_group(table: str) -> str:
 
 
 def is_rebuilding(admin: KafkaAdmin, table: str, generation: int) -> bool:
-    """Return whether a job builds this generation now, or waits for its place."""
+    """Return whether a job is building this generation."""
     return any(member.client_id == _client_id(generation) for member in admin.members(rebuild_group(table)))
 
 
@@ -46,7 +49,7 @@ def is_keeping(admin: KafkaAdmin, table: str, generation: int) -> bool:
 
 
 def rebuilt_generation(members: Sequence[GroupMember]) -> int | None:
-    """Return which generation the member of a rebuild group builds; None where it has none."""
+    """Return which generation the member of a rebuild group builds; None without a member."""
     for member in members:
         number = member.client_id.removeprefix(_CLIENT_ID)
         if number.isdigit():
@@ -70,7 +73,7 @@ class JobGroup:
         self._newest_generation = 0
         self._bootstrap = bootstrap
         self._client_id = _client_id(generation)
-        self._changing_s = time.monotonic()  # since when the group does
+        self._changing_s = time.monotonic()  # since when the group is changing
         self._consumer = self._new_consumer()
 
     def _new_consumer(self) -> Consumer:
@@ -90,7 +93,7 @@ class JobGroup:
 
     @classmethod
     def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
-        """Become the only member; raise `JobError` where another stays longer than one that was killed would."""
+        """Become the only member; raise `JobError` where another job is a member, and has not just been killed."""
         await_gone(bootstrap, table, group)
         membership = cls(bootstrap, table, group, generation)
         try:
@@ -124,25 +127,26 @@ class JobGroup:
             self._has_assignment, self._changing_s = None, time.monotonic()
 
     def _join_again(self) -> None:
-        """Be a member by another client: a broker that ended may have told this one that there are none.
+        """Become a member again, by another client.
 
-        Then it never connects again (https://github.com/confluentinc/librdkafka/issues/5301), and the group forgets it.
+        A broker that ended may have sent an empty list of brokers. Then the client never connects again
+        (https://github.com/confluentinc/librdkafka/issues/5301), and leaves the group after the session timeout.
         """
         log("joins_again", table=self._table, group=self._group)
-        deaf, self._consumer = self._consumer, self._new_consumer()
+        lost, self._consumer = self._consumer, self._new_consumer()
         self._changing_s = time.monotonic()
         self._subscribe()
-        threading.Thread(target=deaf.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
+        threading.Thread(target=lost.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
     def poll(self) -> int:
-        """Stay a member; return the newest generation that the table's manifests have told of.
+        """Stay a member; return the newest generation in the table's manifests.
 
-        Raise `JobError` where another job has the table too: the topic's one partition says which of them goes on.
+        Raise `JobError` where another job is a member, too, and has got the topic's only partition: that one goes on.
         """
         for record in self._consumer.consume(100, timeout=0):
             error = record.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                # Not before the end: the manifests before it may be of a life of the table that was reset.
+                # Only at the end: earlier manifests may be older than a reset of the table.
                 self._newest_generation = self._read_generation
             if error is None and record.key() == self._table.encode():
                 self._read(record.value())
@@ -168,7 +172,7 @@ class JobGroup:
 
 
 def await_gone(bootstrap: str, table: str, group: str) -> None:
-    """Return when a group has no member; raise `JobError` where one stays longer than one that was killed would."""
+    """Wait until a group has no member; raise `JobError` where it has one longer than a killed job would stay in it."""
     admin = KafkaAdmin(bootstrap)
     end_s = time.monotonic() + GONE_WITHIN_S
     while members := admin.members(group):
@@ -178,7 +182,7 @@ def await_gone(bootstrap: str, table: str, group: str) -> None:
 
 
 def hosts_of(members: Iterable[GroupMember]) -> str:
-    """Return where members of a group run, for a sentence."""
+    """Return the hosts that members of a group run on, for an error."""
     return ", ".join(sorted({member.host for member in members}))
 
 

@@ -1,4 +1,7 @@
-"""The manifest of a table: read, made and written in the topic `tables`."""
+"""Manifests of tables, in the topic `tables`: read, published, removed.
+
+A manifest says which generation of a table is served, and from which changelog; a gateway follows it.
+"""
 
 from contextlib import closing, suppress
 
@@ -36,7 +39,8 @@ def publish_manifest(bootstrap: str, manifest: changelog_pb2.Manifest) -> None:
 def remove_manifest(bootstrap: str, table: str, *, newest: int) -> None:
     """Write that the table has no manifest, and return when Kafka has it; raise `JobError`.
 
-    `newest` is the newest generation that the table has had. It is kept, as tokens of clients tell generations apart.
+    `newest` is the newest generation that the table has had. It is kept under another key: a later
+    table must not use its number again, as tokens of clients would seem valid.
     """
     name = _past_name(table)
     newest = max(newest, past_generation(bootstrap, table))
@@ -51,7 +55,7 @@ def past_generation(bootstrap: str, table: str) -> int:
 
 
 def _past_name(table: str) -> str:
-    """Return the name under which the topic keeps what a table was; no table has such a name."""
+    """Return the key for the newest generation of a table that was reset. No table can have this name."""
     return f"{table}/past"
 
 

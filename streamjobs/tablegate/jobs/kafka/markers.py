@@ -14,11 +14,11 @@ from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
 MARKER_KEY = b""  # no row's key is empty
-FLUSH_TIMEOUT_S = 5.0  # of the last markers, when the job ends
+FLUSH_TIMEOUT_S = 5.0  # for the last markers, when the job ends
 SourceOffsets = Mapping[str, Mapping[int, int]]
 """Next offsets of source topics, by topic and partition."""
 
-DELIVERY_TIMEOUT_MS = 10_000  # an older marker is worth nothing beside a newer one
+DELIVERY_TIMEOUT_MS = 10_000  # by then there are newer markers
 
 
 class Markers:
@@ -37,7 +37,7 @@ class Markers:
                 "bootstrap.servers": self._bootstrap,
                 "acks": "all",
                 "linger.ms": 0,
-                "max.in.flight.requests.per.connection": 1,  # a marker that is sent again never comes after a newer one
+                "max.in.flight.requests.per.connection": 1,  # so a retried marker never arrives after a newer one
                 "message.timeout.ms": DELIVERY_TIMEOUT_MS,
                 **QUIET_CLIENT,
             }
@@ -63,7 +63,7 @@ class Markers:
             log("marker_lost", topic=self._changelog.name, error=why)
 
     def publish_final(self, offsets: SourceOffsets) -> None:
-        """Write that nothing comes after: all rows are made from records before `offsets`; wait until Kafka has it."""
+        """Write the final marker: all rows are made from source records before `offsets`. Wait until Kafka has it."""
         marker = _marker(offsets, self._generation, batch_id=-1)
         marker.final = True
         errors: list[str] = []
@@ -83,7 +83,7 @@ class Markers:
         marker.commit_time.GetCurrentTime()
         value = marker.SerializeToString()
         self._producer.poll(0)
-        if self._is_failing:  # a broker that ended may have told it that there are none: then it never connects again
+        if self._is_failing:  # it may never connect again, see `JobGroup._join_again`
             self._producer.purge()
             self._producer.poll(0)
             self._producer, self._is_failing = self._new_producer(), False
@@ -93,12 +93,12 @@ class Markers:
             )
 
     def close(self) -> None:
-        """Wait a little for the last markers."""
+        """Wait up to `FLUSH_TIMEOUT_S` for the last markers."""
         self._producer.flush(FLUSH_TIMEOUT_S)
 
 
 def source_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """Return how far a batch has read the sources. Of a topic that several sides read, how far all of them did."""
+    """Return how far a batch has read the sources. Of sides with the same topic, the slowest counts."""
     found: dict[str, dict[int, int]] = {}
     for source in progress["sources"]:
         for topic, next_offsets in (source["endOffset"] or {}).items():

@@ -1,4 +1,4 @@
-"""Topics of a job: found, made with the right settings, or refused."""
+"""Topics of a job: found, created with the right settings, or refused where their settings would lose data."""
 
 import re
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them without saying so
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do not export them
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -24,7 +24,7 @@ HOUR_MS = 60 * 60 * 1000
 _CHANGELOG_SETTINGS = {
     "cleanup.policy": "compact",
     # The time in which a stale record that landed late is healed before compaction drops the newer one, and in which
-    # a store that is restored knows what each change took the place of.
+    # a store that is restored knows the row that each change replaced.
     "min.compaction.lag.ms": str(COMPACTION_LAG_MS),
     # A reader's staleness counts from the time the row arrived, not from the job's clock.
     "message.timestamp.type": "LogAppendTime",
@@ -41,7 +41,7 @@ _GROUPS_COMING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
 )
-"""What a cluster says of its groups until it has made their topic: when it is asked for the first time."""
+"""Errors about groups until Kafka has created the topic that it keeps them in, which it does at the first request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def changelog_settings(lifetime_us: int | None) -> dict[str, str]:
     """
     if lifetime_us is None:
         return dict(_CHANGELOG_SETTINGS)
-    # First of all, so that nobody is told to have records deleted by an age that is yet to be set.
+    # Before the policy: an error about a wrong policy must not make people delete records by a wrong age.
     retention = {"retention.ms": str(-(-lifetime_us // 1000) + EXPIRED_KEPT_MS)}
     return {**retention, **_CHANGELOG_SETTINGS, "cleanup.policy": "compact,delete"}
 
@@ -84,7 +84,7 @@ def dead_letters_name(table: str) -> str:
 
 
 class KafkaAdmin:
-    """The topics of one cluster. Every method raises `JobError` when Kafka does not answer."""
+    """Topics, offsets and groups of one Kafka cluster. Every method raises `JobError` when Kafka does not answer."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -117,10 +117,10 @@ class KafkaAdmin:
         new_partition_count: int = 1,
         new_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> Topic:
-        """Return the topic, made if it is not there; raise `JobError` where it is there and is not as it should be.
+        """Return the topic, created if it is missing; raise `JobError` where it has other settings or partitions.
 
-        `partition_count` None takes the topic as it is, or makes one of `new_partition_count`. `new_settings` are given
-        to a new topic beside `settings`; later they are for people to change.
+        `partition_count` None accepts any number, and creates the topic with `new_partition_count`. A new topic gets
+        `new_settings`, too; afterwards people may change these.
         """
         topic = self.find(name)
         if topic is None:
@@ -135,7 +135,7 @@ class KafkaAdmin:
         return topic
 
     def _find_new(self, name: str) -> Topic:
-        """Return a topic just made: brokers hear of it one after the other."""
+        """Wait for a topic that was just created: not all brokers know it at once."""
         end_s = time.monotonic() + BROKER_TIMEOUT_S
         while time.monotonic() < end_s:
             topic = self.find(name)
@@ -207,7 +207,7 @@ class KafkaAdmin:
         try:
             self._admin.create_topics([topic], request_timeout=BROKER_TIMEOUT_S)[name].result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another job was faster
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another job has created it
                 raise self._failure(f'topic "{name}" cannot be created', error) from None
 
     def _check_settings(self, name: str, settings: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Where and how jobs run: what declarations leave open."""
+"""How jobs run: what is not in declarations, but differs from one installation to the next."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -103,23 +103,20 @@ def make_plan(
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
     `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
     """
-    contract = load_contract(table)
-    try:
-        value_schema = row_schema(contract)
-    except UnsupportedColumn as error:
-        raise JobError(str(error)) from None
+    contract, value_schema = _contract_of(table)
     mode = _mode(table, options)
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
     sides = _side_plans(table, admin, registry, start, seen_schemas or {})
-    first = next(iter(sides.values())).topic
+    first = next(iter(sides.values())).topic  # a new changelog has as many partitions, unless the user says otherwise
     admin.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
         check_declaration(table, old)
+        # Numbers go on after a reset, or tokens of the old table would be valid for the new one.
         newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
         generation = max(table.generation, newest)
-    check_succession(table, contract, old, generation)
+    check_contract_unchanged(table, contract, old, generation)
     changelog = admin.ensure(
         changelog_name(table.name, generation),
         changelog_settings(_lifetime_us(contract)),
@@ -163,6 +160,15 @@ def make_plan(
         older=old if old is not None and old.generation < generation else None,
         is_built_before=old is not None and old.changelog_topic_id == changelog.topic_id,
     )
+
+
+def _contract_of(table: Table) -> tuple[catalogue.Table, Mapping[str, Any]]:
+    """Return the table of the contract, and the Avro schema of its rows; raise `JobError`."""
+    contract = load_contract(table)
+    try:
+        return contract, row_schema(contract)
+    except UnsupportedColumn as error:
+        raise JobError(str(error)) from None
 
 
 def _lifetime_us(contract: catalogue.Table) -> int | None:
@@ -303,7 +309,7 @@ def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
         )
 
 
-def check_succession(
+def check_contract_unchanged(
     table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
 ) -> None:
     """Raise `JobError` where a job of this declaration must not follow the one that wrote `old`."""
@@ -333,11 +339,7 @@ def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest 
 
 def plan_without_cluster(table: Table, scratch: str) -> Plan:
     """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
-    contract = load_contract(table)
-    try:
-        value_schema = row_schema(contract)
-    except UnsupportedColumn as error:
-        raise JobError(str(error)) from None
+    contract, value_schema = _contract_of(table)
     sides = {
         name: SidePlan(
             source=table.source_of(name),

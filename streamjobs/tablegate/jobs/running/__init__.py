@@ -1,7 +1,11 @@
-"""Declaration to streaming query: `run_jobs` keeps a declared table."""
+"""Runs tables: the Spark application, the queries of each table, and the handover between generations.
 
-from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.options import Options
-from tablegate.jobs.running.runner import run_jobs
+The way from a declaration to its queries goes forward only, and each room knows only those before it:
 
-__all__ = ["JobError", "Options", "run_jobs"]
+    plan = make_plan(table, options)    # planning: contract, topics, schemas; needs no Spark
+    frames = build(session, plan, …)    # dataflow: Spark expressions, checked; nothing runs yet
+    queries = start(frames, plan)       # running: streaming queries
+
+`running_table.py` takes these three steps, again for each new generation. Of the commands, `tablegate job run` calls
+`runner.py`, `rebuild` and `seek` call `rebuild.py`, `check` calls `checks.py`, `list` and `reset` call `operations.py`.
+"""

@@ -94,7 +94,7 @@ def _handle_signals(stop: threading.Event) -> None:
 def close_tables(spark: SparkSession, tables: Sequence[RunningTable]) -> None:
     """Stop the queries of all tables, also where Java has ended already."""
     with suppress(Py4JError, ConnectionError):  # Java is gone already: there is nothing left to stop
-        spark.sparkContext.setLogLevel("OFF")  # what is cut off on purpose would log its stack traces
+        spark.sparkContext.setLogLevel("OFF")  # queries that are stopped on purpose would log stack traces
     for table in tables:
         with suppress(Py4JError, ConnectionError):
             table.close()

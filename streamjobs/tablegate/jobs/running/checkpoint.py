@@ -1,4 +1,8 @@
-"""Whose checkpoint a directory is. Spark's own data lies beside, one directory a query."""
+"""A job's checkpoint: one directory of Spark's for each query, and a file that says which table they are of.
+
+Spark would go on with any checkpoint that it finds. State of another table, generation or topic would give wrong rows
+without an error; so the file is compared before the queries start.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +17,10 @@ IDENTITY_FILE = "tablegate.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the state in a checkpoint was built from, and for. `begins`: where in its sources, if not at their start."""
+    """What the state in a checkpoint was built from, and for.
+
+    `begins`: where in its sources the generation begins, as JSON; "" is at their start.
+    """
 
     table: str
     generation: int
@@ -35,10 +42,10 @@ class Checkpoint:
         return f"{self.location.rstrip('/')}/{query}"
 
     def discard_uncommitted(self, query: str) -> None:
-        """Remove what a query left that never committed a batch; raise `JobError`.
+        """Remove the checkpoint of a query that has never committed a batch; raise `JobError`.
 
-        A job killed in its first commit leaves a temporary file, which Spark takes for the state of another query and
-        refuses. Without a commit nothing is lost: the first batch is the first again.
+        A job that is killed in its first commit leaves a temporary file. Spark believes it to be another query's state,
+        and refuses to start. Without a commit there is nothing to lose: the first batch runs again.
         """
         directory = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query))
         commits = self._jvm.org.apache.hadoop.fs.Path(directory, "commits")
@@ -60,7 +67,7 @@ class Checkpoint:
         return [name for name in older if files.delete(found[name], True)]
 
     def owner(self) -> Identity | None:
-        """Return whose the checkpoint is; None where it is new; raise `JobError`."""
+        """Return what the checkpoint belongs to; None where it is new; raise `JobError`."""
         try:
             found = self._read()
         except Exception as error:  # noqa: BLE001 - as above
@@ -76,7 +83,7 @@ class Checkpoint:
             ) from None
 
     def claim(self, identity: Identity) -> None:
-        """Make the checkpoint this job's; raise `JobError` where it is another's."""
+        """Write what a new checkpoint belongs to; raise `JobError` where it belongs to something else."""
         owner = self.owner()
         if owner is not None:
             self._check(owner, identity)
@@ -102,15 +109,15 @@ class Checkpoint:
             before, now = owner.source_topic_ids.get(topic), identity.source_topic_ids.get(topic)
             if before != now:
                 what = (
-                    f'another life of source topic "{topic}", which was deleted and made again'
+                    f'source topic "{topic}" as it was before it was deleted and created again'
                     if before and now
                     else f'a table {"with" if before else "without"} the source topic "{topic}"'
                 )
                 raise JobError(f"{of} {what}; build the table anew with tablegate job rebuild")
         if owner.changelog_topic_id != identity.changelog_topic_id:
             raise JobError(
-                f"{of} another life of the changelog topic, which was deleted and made again; "
-                "remove the checkpoint: the table is then built anew"
+                f"{of} the changelog topic as it was before it was deleted and created again; "
+                "remove the checkpoint, and the table is built anew"
             )
 
     def _path(self) -> Any:

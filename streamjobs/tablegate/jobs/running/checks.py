@@ -1,4 +1,4 @@
-"""Holds a declaration against its contract and against Spark, without Kafka.
+"""Checks a declaration against its contract and against Spark, without Kafka: `tablegate job check`.
 
 Its queries are those of a job, and are started as a job starts them: over sources that have no record, so that
 Kafka, the sink, is never asked for.
@@ -24,7 +24,7 @@ from tablegate.jobs.running.queries import start
 from tablegate.jobs.running.session import MICROBATCH_SLOTS, spark_session, table_session
 from tablegate.jobs.table import Mode, Table
 
-PLANNED_WITHIN_S = 60.0  # of Spark, for the first batch of a query; it takes a second
+PLANNED_WITHIN_S = 60.0  # for the first batch of a query, which takes a second
 POLL_S = 0.02
 
 
@@ -84,7 +84,7 @@ def _scala_object(package: Any, name: str) -> Any:
 
 
 def _await_physical_plan(query: StreamingQuery, plan: Plan) -> None:
-    """Return when Spark has taken the physical plan for Real-time Mode: its first tasks run then."""
+    """Wait until Spark has accepted the physical plan for Real-time Mode, which shows when its first tasks run."""
     if plan.mode is Mode.MICROBATCH:
         return
     where = f'{plan.table.declared_at}: table "{plan.table.name}"'

@@ -98,6 +98,7 @@ class GenerationHandover:
         if self.phase is HandoverPhase.BUILDING and has_caught_up:
             self._enter(HandoverPhase.CAUGHT_UP)
         elif self.phase is HandoverPhase.CAUGHT_UP and has_caught_up:
+            # The wait begins before the manifest is out: the old job may write its final marker at once.
             self._read_old()
             publish_manifest(self._plan.bootstrap, self._plan.manifest)
             self._enter(HandoverPhase.PUBLISHED)
@@ -148,6 +149,7 @@ class GenerationHandover:
         """
         now_s = time.monotonic()
         self._ends.append((now_s, source_ends(self._plan, self._admin)))
+        # The oldest entry of the last `A_MOMENT_S` stays first.
         while self._ends[0][0] < now_s - A_MOMENT_S:
             self._ends.popleft()
         _, ends = self._ends[0]

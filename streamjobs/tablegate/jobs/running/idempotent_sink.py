@@ -17,7 +17,7 @@ import json
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # it exports it without saying so
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its stubs do not export it
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from tablegate.jobs.dataflow.java_errors import error_reason

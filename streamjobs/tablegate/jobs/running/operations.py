@@ -1,4 +1,4 @@
-"""What people ask of jobs beside running them: which there are, where to begin again, and to forget a table."""
+"""Commands beside running jobs: list tables, find where to seek to, delete everything that is stored of a table."""
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +19,15 @@ from tablegate.jobs.table import Global, Mode, Table
 from tablegate.v1 import changelog_pb2
 
 MARKER_WINDOWS = (1, 1_000, 100_000)
-"""How many records before a changelog's end the newest marker is looked for in, one window after the other."""
+"""Numbers of records before a changelog's end in which the newest marker is searched, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What a cluster tells of a table's job. `mode`, counts and times are None where there is nothing to tell.
+    """A table's job, as Kafka shows it. `mode`, counts and times are None where they are unknown.
 
-    `rebuilding`: the generation that is being built beside the table. `records_behind`: records of the sources that the
-    newest marker has not. `marker_time`: when that was written.
+    `rebuilding`: the generation that is being built beside the table. `records_behind`: records of the sources beyond
+    the newest marker. `marker_time`: when that was written.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TableState:
 
 
 def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
-    """Return the declared tables and those that the cluster has manifests of, by name; raise `JobError`."""
+    """Return the declared tables and those that have manifests, sorted by name; raise `JobError`."""
     admin = KafkaAdmin(bootstrap)
     by_name = {table.name: table for table in declared}
     manifests = read_manifests(bootstrap)
@@ -157,7 +157,7 @@ def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifacts:
-    """Everything that is kept of a table. `remote`: its checkpoints, where these are not on this machine.
+    """Everything that is stored of a table. `remote`: its checkpoints, where these are not on this machine.
 
     `generation` is the newest that it has had, 0 where none is known.
     """
@@ -176,7 +176,7 @@ class StoredArtifacts:
 
 
 def find_stored_artifacts(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
-    """Return what is kept of a table; raise `JobError` where a job runs that keeps it."""
+    """Return everything that is stored of a table; raise `JobError` while a job keeps it."""
     if not table.isidentifier():  # it becomes part of a path
         raise JobError(f'"{table}" is not the name of a table; tablegate job list shows them')
     admin = KafkaAdmin(bootstrap)
@@ -195,10 +195,10 @@ def find_stored_artifacts(table: str, bootstrap: str, checkpoints: str) -> Store
 
 
 def delete_artifacts(artifacts: StoredArtifacts, bootstrap: str) -> None:
-    """Delete it; raise `JobError`. Broken off, it can be done again."""
+    """Delete everything; raise `JobError`. If it is interrupted, it can be called again."""
     admin = KafkaAdmin(bootstrap)
     _refuse_running(admin, artifacts.table)
-    if artifacts.has_manifest:  # first of all, as gateways must not wait for topics that are gone
+    if artifacts.has_manifest:  # first, or gateways would wait for topics that are gone
         remove_manifest(bootstrap, artifacts.table, newest=artifacts.generation)
     if artifacts.changelogs:
         admin.delete(artifacts.changelogs)

@@ -44,6 +44,7 @@ def start(frames: Frames, plan: Plan) -> RunningQueries:
     The checkpoints of the table's other outputs outlive generations: what was written is not written again because the
     table is built anew.
     """
+    # The table's query first: its rows are waited for, and each start takes a second or more.
     starter = _Starter(frames.table.sparkSession, plan)
     table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.malformed)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
@@ -109,7 +110,7 @@ def _interval(seconds: float) -> str:
 
 
 class _Progress:
-    """Reports of one query, each once. Spark keeps one for each batch, and one a second while there is no data."""
+    """The progress reports of one query, each once. Spark makes one for each batch, and one a second without data."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Any = query._jsq
@@ -171,15 +172,17 @@ class QueryMonitor:
         """How far the sources were read when the newest batch was done, by topic and partition."""
 
     def poll(self) -> None:
-        """Look once at the queries; raise as `_Progress.check` does."""
+        """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
         for query in self._all:
             query.check(self._plan)
         reports = self._table.unseen()
         if reports:
+            # Only the newest: a marker says what all batches up to its own have done.
             self.next_offsets = self._markers.publish(reports[-1])
             self.batch_id = reports[-1]["batchId"]
         for report in reports:
             self._records += report["numInputRows"]
+            # -1 is Spark's word for unknown.
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
             self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
         self._log_batches()

@@ -43,8 +43,8 @@ def rebuild_job(
     A job that keeps the table goes on with the new generation by itself. SIGTERM and SIGINT end it before that; begun
     again without a `start`, it goes on from where it was. It returns when the older changelogs have gone.
     """
-    # Nobody waits for single rows, and in micro-batches a backlog is worked off faster, and seen to be. The job that
-    # goes on with the table does so in the table's own mode.
+    # Nobody waits for single rows, and micro-batches work off a backlog faster and show their progress. The job that
+    # continues with the table does so in the table's own mode.
     options = replace(options, mode=options.mode or Mode.MICROBATCH)
     with stop_on_signals() as stop:
         plan = make_plan(table, options, generation=_next_generation(table, options, start), start=start)
@@ -93,7 +93,7 @@ class _RecordCount:
 
 
 def _next_generation(table: Table, options: Options, start: Start | None) -> int:
-    """Return the generation to build: the next one, or one that was begun; with a `start`, one that nobody began."""
+    """Return the generation to build: one that was begun, else the next one; with a `start`, always a new one."""
     old = read_manifest(options.bootstrap, table.name)
     if old is None:
         raise JobError(

@@ -15,7 +15,7 @@ from tablegate.jobs.running.application import close_tables, java_errors, spark_
 from tablegate.jobs.running.running_table import RunningTable
 from tablegate.jobs.table import Table
 
-POLL_S = 0.1  # how late a marker may be; asking takes Spark a millisecond
+POLL_S = 0.1  # how late a marker may be; asking Spark costs a millisecond
 
 
 def run_declared(jobs: Sequence[str], options: Options) -> None:
@@ -29,11 +29,11 @@ def run_jobs(
     """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be kept.
 
     Runs in the main thread, which signals come to. A table goes on from its checkpoint where there is one. `declared`
-    gives the declarations as they are later, when a table goes on with a generation that was built from a newer one.
+    returns the declarations as they are later: a table continues by them with a generation that another job has built.
     """
     with stop_on_signals() as stop:
         plans = [make_plan(table, options) for table in tables]
-        for table in tables:  # before Spark takes its seconds; a table is joined when it starts
+        for table in tables:  # before the seconds that Spark needs; the group is joined when the table starts
             await_gone(options.bootstrap, table.name, job_group(table.name))
         with spark_application(plans, options, stop) as spark:
             _keep(spark, plans, options, stop, declared or (lambda: tables))
@@ -56,7 +56,7 @@ def _keep(
             now_declared = partial(_declared_now, plan.table, declared)
             with java_errors(plan, stop):
                 tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
-            _poll(plans, tables, stop)  # Spark takes seconds for each: what the first do is told meanwhile
+            _poll(plans, tables, stop)  # each start lasts seconds; meanwhile the first tables publish their markers
         while not stop.wait(POLL_S):
             _poll(plans, tables, stop)
     finally:

@@ -131,7 +131,9 @@ class RunningTable:
             # Their checkpoint is not the generation's. The job that keeps the table writes them.
             other_outputs=not self._is_rebuild,
         )
+        # After `build`, so that a wrong expression leaves no claimed checkpoint.
         checkpoint.claim(_identity(plan, self._start))
+        # While it is being built, no gateway may know of it; and a newer one that has been published stays the newest.
         if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
         self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
@@ -185,6 +187,7 @@ class RunningTable:
         before = handover.phase
         handover.poll(self._monitor.next_offsets)
         after = handover.phase
+        # The frames of a running query are fixed, so it starts again to write its output topics, too, from here on.
         if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
             self._end_queries()
             self._run_queries(handover)
@@ -233,6 +236,7 @@ class RunningTable:
         log("handing_over", table=self._plan.table.name, generation=self._plan.generation, newest=newest)
         self._end_queries()
         self._next_check_s = 0.0
+        # Read after the queries have ended: so nothing that they wrote was made from a record behind these offsets.
         ends = source_ends(self._plan, self._admin)
         end_generation(self._plan.bootstrap, self._plan.changelog, self._plan.generation, ends)
 

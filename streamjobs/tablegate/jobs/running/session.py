@@ -67,7 +67,7 @@ _SUBMIT_JARS = '--jars "$(python -c \'from tablegate.jobs.jars.jars import jars;
 
 
 def local_slots(master: str) -> int | None:
-    """Return how many tasks a local master runs at once; None for a cluster, whose slots only it knows."""
+    """Return how many tasks a local master runs at once; None for a cluster, which alone knows its slots."""
     matched = _LOCAL.fullmatch(master)
     if matched is None:
         return None
@@ -86,13 +86,13 @@ def check_slots(master: str, needed: int) -> None:
 
 
 def await_slots(spark: SparkSession, needed: int, stop: threading.Event) -> None:
-    """Return when the cluster has given as many slots as Real-time Mode needs, or `stop` is set; raise `JobError`.
+    """Wait until Spark has as many slots as Real-time Mode needs, or `stop` is set; raise `JobError`.
 
-    `needed` 0 is none. Executors come seconds after the session, and later where workers have yet to start.
+    Executors come seconds after the session, and later where workers have yet to start.
     """
     context = spark.sparkContext
     check_slots(context.master, needed)
-    if needed == 0 or context.defaultParallelism >= needed:  # which is the cores of all executors
+    if needed == 0 or context.defaultParallelism >= needed:  # the cores of all executors
         return
     log("waiting_for_slots", needed=needed, master=context.master)
     while context.defaultParallelism < needed and not stop.wait(SLOTS_POLL_S):
@@ -100,7 +100,7 @@ def await_slots(spark: SparkSession, needed: int, stop: threading.Event) -> None
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit has started this process: then master and jars are its own."""
+    """Return whether spark-submit has started this process, and so has set master and jars."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -129,6 +129,7 @@ def spark_session(
         if local_slots(master) is not None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
+            os.environ.setdefault("PYTHONSAFEPATH", "1")  # or the working directory shadows modules of workers
             builder = builder.config("spark.driver.host", "127.0.0.1")
     if not is_submitted():
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
@@ -153,7 +154,7 @@ def _is_local(checkpoints: str) -> bool:
 
 def _stop(spark: SparkSession) -> None:
     try:
-        spark.sparkContext.setLogLevel("OFF")  # what is cut off on purpose would log its stack traces
+        spark.sparkContext.setLogLevel("OFF")  # queries that are stopped on purpose would log stack traces
         spark.stop()
     except (Py4JError, ConnectionError):
         pass  # Java is gone already: a signal to the process group ends it too

@@ -1,4 +1,4 @@
-"""Events of a test, and the records that a producer would make of them."""
+"""Events of a test, encoded as the records that a producer would write."""
 
 import io
 import json
@@ -52,7 +52,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event as it lies in its topic. `timestamp` is in UTC."""
+    """An event as a record of its topic. `timestamp` is in UTC."""
 
     topic: str
     partition: int
@@ -62,17 +62,17 @@ class Record:
     value: bytes | None
 
 
-def lay_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
+def encode_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
     """Return the records of each batch; raise `UnfitEvent`. Offsets count the events of a topic's partition."""
     next_offsets: dict[tuple[str, int], int] = {}
     sources: dict[str, list[Source]] = {}
     for side in table.all_sides:
         source = table.source_of(side)
         sources.setdefault(source.topic, []).append(source)
-    laid: list[list[Record]] = []
+    encoded: list[list[Record]] = []
     count = 0
     for batch_number, batch in enumerate(batches, start=1):
-        laid.append([])
+        encoded.append([])
         for number, event in enumerate(batch, start=1):
             where = f"batch {batch_number}, event {number}" if len(batches) > 1 else f"event {number}"
             _check(event, sources, where)
@@ -81,9 +81,9 @@ def lay_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list[Re
             offset = next_offsets.get(place, 0)
             next_offsets[place] = offset + 1
             timestamp = event.timestamp or START_TIME + timedelta(seconds=count)
-            laid[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value))
+            encoded[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value))
             count += 1
-    return laid
+    return encoded
 
 
 def _check(event: object, sources: Mapping[str, object], where: str) -> None:

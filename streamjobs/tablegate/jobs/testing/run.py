@@ -1,4 +1,8 @@
-"""Runs a declaration on a test's events."""
+"""Runs a declaration on a test's events, one batch at a time.
+
+Spark has the parts, for tests of its own: a clock that stands still until it is set, streams and sinks in memory. They
+have no Python API, so they are reached through py4j.
+"""
 
 import base64
 import functools
@@ -24,7 +28,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.plan import Plan, plan_without_cluster
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.table import Mode, RecordOutput, Table
-from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, lay_events
+from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
 from tablegate.jobs.testing.results import Batch, Result, Written, make_result
 from tablegate.jobs.testing.session import process_session
 
@@ -43,16 +47,16 @@ def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0)
     Declarations for Real-time Mode run in micro-batches, too, and come to the same rows. Whether Spark takes them in
     Real-time Mode only `tablegate job check` can say. A row whose retention is over is still there.
     """
-    laid = lay_events(table, [_events(batch) for batch in batches or [()]])
-    times_ms = _times_ms(laid)
+    encoded = encode_events(table, [_events(batch) for batch in batches or [()]])
+    times_ms = _times_ms(encoded)
     if then_wait_s > 0:
-        laid.append([])
+        encoded.append([])
         times_ms.append(times_ms[-1] + round(then_wait_s * 1000))
     with tempfile.TemporaryDirectory(prefix="tablegate-test-", ignore_cleanup_errors=True) as scratch:
         plan = replace(plan_without_cluster(table, scratch), mode=Mode.MICROBATCH)
         session = table_session(process_session(), shuffle_partitions=1)
         with _spark_errors(table):
-            return make_result(plan, _run(session, plan, laid, times_ms))
+            return make_result(plan, _run(session, plan, encoded, times_ms))
 
 
 def _events(batch: Iterable[Event]) -> list[Event]:
@@ -74,7 +78,7 @@ def _times_ms(batches: Sequence[Sequence[Record]]) -> list[int]:
 
 @contextmanager
 def _spark_errors(table: Table) -> Iterator[None]:
-    """Say in a sentence what Spark said."""
+    """Raise Spark's errors as `JobError`, in one sentence."""
     where = f'{table.declared_at}: table "{table.name}"'
     try:
         yield
@@ -140,7 +144,8 @@ _WRITTEN = """to_json(struct(topic, hex(key) AS key, hex(value) AS value,
 class MemoryTopics:
     """Topics of a test's records, a `Reader`; `add` makes the records of the next batch be there.
 
-    A topic that is read whole is a file, which Spark finds once and then reads in each batch: so it keeps its length.
+    A topic that a global side reads is a file. Spark looks at its length once and reads it in each batch, so its length
+    never changes: it is filled up with empty lines.
     """
 
     def __init__(self, spark: SparkSession, directory: Path, batches: Sequence[Sequence[Record]]) -> None:

@@ -110,12 +110,12 @@ class CursorMachine(RuleBasedStateMachine):
         with store.snapshot() as snapshot:
             at = positions(snapshot)
             try:
-                result = step(snapshot, STORE, at, one.selection, one.cursor, room=room, conflate=self.conflates)
+                result = step(snapshot, STORE, at, one.selection, one.cursor, budget=room, conflate=self.conflates)
             except HistoryLost:
-                assert any(mark.offset < at[each].history_start for each, mark in one.cursor.marks.items())
+                assert any(mark.offset < at[each].history_start for each, mark in one.cursor.change_positions.items())
                 one.reset()
                 return False
-        is_ahead = any(mark.offset > at[each].next_offset for each, mark in one.cursor.marks.items())
+        is_ahead = any(mark.offset > at[each].next_offset for each, mark in one.cursor.change_positions.items())
         assert is_ahead or not result.is_ahead
         assert not (is_ahead and result.is_whole)
         if self.conflates:

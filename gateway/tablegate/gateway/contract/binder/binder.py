@@ -1,4 +1,16 @@
-"""The binder: descriptor set to catalogue, or everything that is wrong with it. Pure: descriptors in, catalogue out."""
+"""The binder turns a descriptor set into a catalogue, or reports everything that is wrong with it.
+
+It works in one pass. Each step adds to one list of problems, so that a contract is corrected at once, and not problem
+by problem:
+
+1. `files`: build a descriptor pool; refuse options and well-known messages that are not what this version knows.
+2. `tables`: bind each message with a `table` option: name, columns, key, partitioning, window, retention.
+3. `results`: find the table that a method reads, by the row in its response.
+4. `queries`, `fields`: bind the request and the response of each method by the kind of its query.
+5. `routes`: make routes of the `google.api.http` options.
+
+It touches no files and no network: descriptors in, catalogue out.
+"""
 
 from collections.abc import Mapping
 
@@ -17,9 +29,9 @@ from tablegate.gateway.contract.binder.files import (
 from tablegate.gateway.contract.binder.problems import ContractError, Problem, Problems
 from tablegate.gateway.contract.binder.queries import KINDS, Timeouts
 from tablegate.gateway.contract.binder.results import find_table
+from tablegate.gateway.contract.binder.routes import http_routes
 from tablegate.gateway.contract.binder.tables import bind_tables, find_rows
 from tablegate.gateway.contract.catalogue import Catalogue, Query, Table
-from tablegate.gateway.contract.http_rules import http_routes
 from tablegate.v1 import options_pb2
 
 __all__ = ["ContractError", "Problem", "bind", "merge"]

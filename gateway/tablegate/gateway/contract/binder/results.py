@@ -1,4 +1,4 @@
-"""Binds what holds rows and keys in responses: which table a method reads, results of a batch, changes."""
+"""Binds the parts of responses that hold rows and keys: which table a method reads, results of a batch, changes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,20 +17,20 @@ def find_table(
 
     `rows` are the full names of all rows, `tables` the good tables by them; None where there was a problem.
     """
-    held = _rows_in(method.output_type, rows)
-    if not held:
+    row_names = _rows_in(method.output_type, rows)
+    if not row_names:
         text = "holds no row of a table, itself or in the message that it repeats"
         problems.of_method(method, text, "add a field with the row", message=method.output_type)
         return None
-    if len(held) > 1:
-        text = f"holds rows of {len(held)} tables ({', '.join(sorted(held))})"
+    if len(row_names) > 1:
+        text = f"holds rows of {len(row_names)} tables ({', '.join(sorted(row_names))})"
         problems.of_method(method, text, "read one table a method", message=method.output_type)
         return None
-    table = tables.get(held.pop())
+    table = tables.get(row_names.pop())
     if table is not None and named not in ("", table.name):
-        known = any(named == other.name for other in tables.values())
+        exists = any(named == other.name for other in tables.values())
         text = f'names table "{named}", ' + (
-            f'and its response holds the row of table "{table.name}"' if known else "which no message describes"
+            f'and its response holds the row of table "{table.name}"' if exists else "which no message describes"
         )
         problems.of_method(method, text, "leave the name out, or name the table of the response's row")
         return None
@@ -39,8 +39,8 @@ def find_table(
 
 def _rows_in(response: Descriptor, rows: set[str]) -> set[str]:
     direct = [bound.message_type for bound in response.fields if bound.message_type is not None]
-    nested = [inner.message_type for held in direct if held.full_name not in rows for inner in held.fields]
-    return {held.full_name for held in [*direct, *nested] if held is not None and held.full_name in rows}
+    nested = [inner.message_type for outer in direct if outer.full_name not in rows for inner in outer.fields]
+    return {message.full_name for message in [*direct, *nested] if message is not None and message.full_name in rows}
 
 
 def single_field(method: Method, fields: Fields, *, repeated: bool, of: str) -> FieldDescriptor | None:
@@ -116,6 +116,6 @@ def key_fields(method: Method, message: Descriptor) -> tuple[FieldDescriptor, ..
         if name not in message.fields_by_name:
             text = f'lacks key column "{name}" of table "{method.table.name}"'
             method.wrong(text, "add it, with the type that the row has", message=message)
-    if len(method.problems.found) > before or set(names) != set(message.fields_by_name):  # told already, perhaps
+    if len(method.problems.found) > before or set(names) != set(message.fields_by_name):  # some are reported above
         return None
     return tuple(message.fields_by_name[name] for name in names)

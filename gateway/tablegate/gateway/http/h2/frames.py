@@ -103,6 +103,12 @@ def settings(*values: tuple[int, int]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*value) for value in values]))
 
 
+def decode_window_update(payload: bytes) -> int:
+    """Return the increment of a WINDOW_UPDATE."""
+    check_length(payload, 4, "WINDOW_UPDATE")
+    return int.from_bytes(payload, "big") & WINDOW_MAX
+
+
 def decode_settings(payload: bytes) -> Iterator[tuple[int, int]]:
     """Yield name and value of each setting; raise `Http2ConnectionError` for values that RFC 9113, 6.5.2 forbids."""
     if len(payload) % _SETTING.size:
@@ -136,6 +142,12 @@ def header_block(payload: bytes, flags: int, stream: int) -> bytes:
         return block
     check_priority(block, stream)
     return block[_PRIORITY_BYTES:]
+
+
+def check_length(payload: bytes, size: int, name: str) -> None:
+    """Raise `Http2ConnectionError` where a payload has another length than all of its kind."""
+    if len(payload) != size:
+        raise Http2ConnectionError(FRAME_SIZE_ERROR, f"{name} of a wrong length")
 
 
 def check_priority(payload: bytes, stream: int) -> None:

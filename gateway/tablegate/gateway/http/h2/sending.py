@@ -69,25 +69,27 @@ class SendingHalf(Generic[StreamT]):
         return len(data) + (self._end_stream(stream) if end_stream else 0)
 
     def send_data(self, stream: StreamT, data: bytes | memoryview, *, end_stream: bool = False) -> int:
-        """Send a piece of a body, in as many frames as it needs; the windows must be as large."""
-        # DATA changes no state, so that it is enough that this one has it.
-        assert stream.state in SENDING_STATES, "the stream is open, and its answer not ended"
+        """Send a piece of a body, in as many frames as it needs; windows and state must allow it.
+
+        DATA changes no state, so that nothing moves here but at the end.
+        """
         size = len(data)
-        stream_id = stream.stream_id
-        output = self.output
         flags = END_STREAM if end_stream else 0
         if size <= FRAME_BYTES_MAX:
-            output += (pack_frame_header(size << 8 | DATA, flags, stream_id), data)
+            self.output += (pack_frame_header(size << 8 | DATA, flags, stream.stream_id), data)
         else:
             view = memoryview(data)
             for at in range(0, size, FRAME_BYTES_MAX):
                 piece = view[at : at + FRAME_BYTES_MAX]
                 last = at + FRAME_BYTES_MAX >= size
-                output += (pack_frame_header(len(piece) << 8 | DATA, flags if last else 0, stream_id), piece)
+                header = pack_frame_header(len(piece) << 8 | DATA, flags if last else 0, stream.stream_id)
+                self.output += (header, piece)
         stream.send_window -= size
         self.send_window -= size
         self.budget.data_frames += 1
-        return size + (self._end_stream(stream) if end_stream else 0)
+        if end_stream:
+            size += self._end_stream(stream)
+        return size
 
     def _end_stream(self, stream: StreamT) -> int:
         """Note that an answer has ended; reset its stream where the client still sends: nobody will read it."""

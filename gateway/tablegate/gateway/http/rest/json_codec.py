@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from tablegate.gateway.contract.http_rules import is_map
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 from typing_extensions import override
 

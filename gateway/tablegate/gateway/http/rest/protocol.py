@@ -8,13 +8,19 @@ from collections.abc import Iterable
 from google.protobuf import json_format
 from google.rpc import code_pb2
 from tablegate.gateway.contract.http_rules import HttpRoute
-from tablegate.gateway.http.exchange import Exchange, Head, Kept
+from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, compact
 from tablegate.gateway.http.rest.routes import Router, ServedRoute
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error
-from tablegate.gateway.http.rpc.envelopes import GZIP, unzipped
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES, retry_after
+from tablegate.gateway.http.rpc.calls import (
+    GZIP,
+    HTTP_STATUSES,
+    Calls,
+    FramedCall,
+    ServedCall,
+    as_query_error,
+    retry_after,
+    unzipped,
+)
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed, QueryError, RequestTooLarge, code_of, status_of
 from typing_extensions import override
@@ -25,8 +31,8 @@ LINES = b"application/x-ndjson"
 _METHOD_NOT_ALLOWED, _TOO_LARGE, _UNKNOWN_CODING = 405, 413, 415
 _NO_STORE = (b"cache-control", b"no-store")  # an answer says how old it is, and a cache would not
 _JSON: Fields = ((b"content-type", b"application/json"), _NO_STORE)
-_LINES_HEAD = Head(200, ((b"content-type", LINES), _NO_STORE))
-_EVENTS_HEAD = Head(200, ((b"content-type", EVENTS), _NO_STORE))
+_LINES_HEADERS = ResponseHeaders(200, ((b"content-type", LINES), _NO_STORE))
+_EVENTS_HEADERS = ResponseHeaders(200, ((b"content-type", EVENTS), _NO_STORE))
 
 
 class RestProtocol:
@@ -34,7 +40,9 @@ class RestProtocol:
 
     def __init__(self, routes: Iterable[HttpRoute], methods: Methods, calls: Calls, codec: JsonCodec) -> None:
         self._calls = calls
-        self._heads: Kept[Fields, Head] = Kept(lambda trailer: Head(200, _JSON + trailer))
+        self._header_cache: HeaderCache[Fields, ResponseHeaders] = HeaderCache(
+            lambda trailer: ResponseHeaders(200, _JSON + trailer)
+        )
         served: dict[str, list[ServedRoute]] = {}
         for route in routes:
             method = methods[route.path]
@@ -68,7 +76,9 @@ class RestProtocol:
             _respond_error(exchange, error)
             return True
         if isinstance(route.method, UnaryMethod):
-            self._calls.unary(RestUnary(self._calls, exchange, route, self._heads), route.path, route.method, message)
+            self._calls.unary(
+                RestUnary(self._calls, exchange, route, self._header_cache), route.path, route.method, message
+            )
         else:
             self._calls.stream(RestStream(self._calls, exchange, route), route.path, route.method, message)
         return True
@@ -77,12 +87,14 @@ class RestProtocol:
 class RestUnary(ServedCall):
     """A call with one answer. Its trailer goes before it, among the headers."""
 
-    __slots__ = ("_heads", "_route")
+    __slots__ = ("_header_cache", "_route")
 
-    def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute, heads: Kept[Fields, Head]) -> None:
+    def __init__(
+        self, calls: Calls, exchange: Exchange, route: ServedRoute, header_cache: HeaderCache[Fields, ResponseHeaders]
+    ) -> None:
         super().__init__(calls, exchange)
         self._route = route
-        self._heads = heads
+        self._header_cache = header_cache
 
     @override
     def answer(self, message: bytes) -> None:
@@ -91,7 +103,7 @@ class RestUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        self.exchange.respond(self._heads[self.trailer], body)
+        self.exchange.respond(self._header_cache[self.trailer], body)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -105,7 +117,7 @@ class RestStream(FramedCall):
 
     def __init__(self, calls: Calls, exchange: Exchange, route: ServedRoute) -> None:
         self._as_events = EVENTS in exchange.headers.get(b"accept", b"")
-        super().__init__(calls, exchange, _EVENTS_HEAD if self._as_events else _LINES_HEAD)
+        super().__init__(calls, exchange, _EVENTS_HEADERS if self._as_events else _LINES_HEADERS)
         self._route = route
 
     @override
@@ -129,7 +141,7 @@ class RestStream(FramedCall):
         elif self._begun:
             self.exchange.end()
         else:
-            self.exchange.respond(_LINES_HEAD, b"")
+            self.exchange.respond(_LINES_HEADERS, b"")
 
 
 def _http_status(error: QueryError) -> int:
@@ -147,4 +159,4 @@ def _error_body(error: QueryError, http_status: int) -> bytes:
 def _respond_error(exchange: Exchange, error: QueryError, http_status: int = 0, fields: Fields = ()) -> None:
     """Answer with an error; `http_status` where it is not the one of the error's code."""
     http_status = http_status or _http_status(error)
-    exchange.respond(Head(http_status, _JSON + fields + retry_after(error)), _error_body(error, http_status))
+    exchange.respond(ResponseHeaders(http_status, _JSON + fields + retry_after(error)), _error_body(error, http_status))

@@ -1,26 +1,72 @@
-"""Calls at work: from a message to its answer, with deadline, limits and cancellation, for every protocol."""
+"""Calls at work: from a message to its answer, with deadline, limits and cancellation, for every protocol.
+
+A protocol makes a `ServedCall`, reads the request, and gives both to `Calls`. A unary handler that answers at once (a
+Get of a table that is here) is served on the spot, without a task, a deadline's timer or a limit: nothing can happen
+meanwhile. One that must wait returns an awaitable, and gets all three. Streams have a task from the beginning.
+
+Limits count what waits, by process and by principal, which is who the client's verified certificate says that it is.
+Without one there is only the process's limit: an address would be no substitute, as a proxy or a NAT gives many clients
+the same.
+
+What all protocols share lies here, too: compression and size of requests, and the HTTP status of each error.
+"""
 
 import asyncio
 import logging
 import time
 import traceback
+import zlib
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.concurrency_limit import ConcurrencyLimit
-from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod, close_unawaited
-from tablegate.gateway.query.errors import DeadlineExceeded, Internal, QueryError, ShuttingDown, code_of
+from tablegate.gateway.http.exchange import Exchange, ResponseHeaders
+from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidField,
+    NotServed,
+    Overloaded,
+    QueryError,
+    RequestTooLarge,
+    ShuttingDown,
+    code_of,
+)
+from typing_extensions import override
 
 STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
-STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves places to three others
+STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves as many to three others
 CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
 CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
+GZIP = b"gzip"
+MESSAGE_BYTES_MAX = 256 * 1024  # of a request: 1,000 keys of 250 bytes
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
 _logger = logging.getLogger("tablegate.gateway.http")
+
+HTTP_STATUSES: Mapping[int, int] = {
+    code_pb2.CANCELLED: 499,
+    code_pb2.UNKNOWN: 500,
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.ALREADY_EXISTS: 409,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.ABORTED: 409,
+    code_pb2.OUT_OF_RANGE: 400,
+    code_pb2.UNIMPLEMENTED: 501,
+    code_pb2.INTERNAL: 500,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DATA_LOSS: 500,
+}
+"""HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 
 class ServedCall(ABC):
@@ -51,7 +97,7 @@ class ServedCall(ABC):
 
     @property
     def forwarded(self) -> str | None:
-        """Return what the gateway that forwarded the call says of it; gateways call each other over gRPC alone."""
+        """Return the token of the gateway that forwarded the call; gateways call each other over gRPC alone."""
         return None
 
     def set_trailer(self, trailer: Fields) -> None:
@@ -79,6 +125,39 @@ class ServedCall(ABC):
         raise NotImplementedError
 
 
+class ConcurrencyLimit:
+    """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal."""
+
+    def __init__(self, kind: str, *, most: int, most_of_principal: int) -> None:
+        self.at_work = 0
+        self._kind = kind
+        self._most = most
+        self._most_of_principal = most_of_principal
+        self._at_work_of: Counter[str] = Counter()  # only of those who have one
+
+    @contextmanager
+    def hold(self, principal: str | None) -> Iterator[None]:
+        """Count a call for as long as the context; raise `Overloaded` where all, or this one, have too many at work."""
+        if self.at_work >= self._most:
+            raise Overloaded(f"all clients together have {self._most} {self._kind} at work here; back off")
+        if principal is not None and self._at_work_of[principal] >= self._most_of_principal:
+            raise Overloaded(
+                f"the subject of your certificate has {self._most_of_principal} {self._kind} at work here, which is as "
+                "many as one client may have; end some, or back off"
+            )
+        self.at_work += 1
+        if principal is not None:
+            self._at_work_of[principal] += 1
+        try:
+            yield
+        finally:
+            self.at_work -= 1
+            if principal is not None:
+                self._at_work_of[principal] -= 1
+                if not self._at_work_of[principal]:
+                    del self._at_work_of[principal]
+
+
 class Calls:
     """What is at work in this process. One event loop.
 
@@ -98,7 +177,7 @@ class Calls:
     @property
     def streams(self) -> int:
         """Return how many streams are open."""
-        return self._streams.taken
+        return self._streams.at_work
 
     def unary(self, call: ServedCall, path: str, method: UnaryMethod, message: bytes) -> None:
         """Serve a unary call: now, or in a task where its handler waits."""
@@ -114,7 +193,7 @@ class Calls:
             self.answered[path] += 1
         else:
             work = self._wait(call, path, answer, _on_account_of(call, method))
-            self._start(call, work).add_done_callback(lambda _: close_unawaited(answer))
+            self._start(call, work).add_done_callback(lambda _: answer.close())
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
@@ -134,7 +213,7 @@ class Calls:
             task.cancel()
 
     async def finish(self, grace_s: float) -> None:
-        """Wait for what is at work, at most `grace_s`; then end it, and tell its clients."""
+        """Wait for what is at work, at most `grace_s`; then end it, with an error for its clients."""
         self.drain()
         until = time.monotonic() + grace_s
         while self._tasks and (left_s := until - time.monotonic()) > 0:
@@ -152,14 +231,14 @@ class Calls:
         return task
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
-        with self._telling(call, path), self._waiting.held(principal):
+        with self._failing(call, path), self._waiting.hold(principal):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
             call.answer(message)
             self.answered[path] += 1
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
-        with self._telling(call, path), self._streams.held(principal):
+        with self._failing(call, path), self._streams.hold(principal):
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
@@ -169,8 +248,8 @@ class Calls:
             self.answered[path] += 1
 
     @contextmanager
-    def _telling(self, call: ServedCall, path: str) -> Iterator[None]:
-        """Tell the client what went wrong inside."""
+    def _failing(self, call: ServedCall, path: str) -> Iterator[None]:
+        """Answer with an error where something goes wrong inside."""
         try:
             yield
         except TimeoutError:
@@ -189,22 +268,93 @@ class Calls:
         self.failed[path, code_of(error)] += 1
 
 
+class FramedCall(ServedCall):
+    """A call whose answer ends with a frame of its own, in the body."""
+
+    __slots__ = ("_begun", "_headers")
+
+    def __init__(self, calls: Calls, exchange: Exchange, headers: ResponseHeaders) -> None:
+        super().__init__(calls, exchange)
+        self._headers = headers
+        self._begun = False
+
+    @abstractmethod
+    def framed(self, message: bytes) -> bytes:
+        """Return the frame of a message."""
+
+    @override
+    async def send(self, message: bytes) -> None:
+        self._begin()
+        await self.exchange.send(self.framed(message))
+
+    @override
+    def offer(self, message: bytes) -> bool:
+        return self._begun and self.exchange.offer(self.framed(message))
+
+    def end_with(self, frames: bytes) -> None:
+        """Send the last frames, and end the answer."""
+        if not self._begun:
+            self.exchange.respond(self._headers, frames)
+            return
+        # A client that does not read makes the last frame wait, too; whoever ended the call does not.
+        self.exchange.on_gone = asyncio.ensure_future(self._finish(frames)).cancel
+
+    async def _finish(self, frames: bytes) -> None:
+        await self.exchange.send(frames)
+        self.exchange.end()
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.exchange.begin(self._headers)
+
+
 def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
     """Return the principal of a call; None where there is none, or where it comes from a gateway.
 
-    A gateway forwards for all of its clients, and each of them has its limit there. What only says that it is forwarded
-    is refused by the handler at once; where the handler does not look, saying so changes nothing.
+    A gateway forwards for all of its clients, and each of them has its limit there. A call that only claims to be
+    forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
-    if method.checks_mark and call.forwarded is not None:
+    if method.checks_forward_token and call.forwarded is not None:
         return None
     return call.exchange.principal
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:
-    """Return what the client is told. Our own mistakes are logged: where they were, not with which values."""
+    """Return the error that the client gets. Our own mistakes are logged: where they were, not with which values."""
     if isinstance(error, QueryError):
         return error
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     _logger.error("a handler failed", extra={"method": path, "error": type(error).__name__, "stack": where})
     return Internal()
+
+
+def retry_after(error: QueryError) -> Fields:
+    """Return the field that says when to try again, in whole seconds; nothing where that would be no use."""
+    if error.retry_after_ms is None:
+        return ()
+    return ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)
+
+
+def checked_encoding(encoding: bytes | None) -> bytes | None:
+    """Return the compression that a request names, None for none; raise `NotServed` at one that is not known here."""
+    if encoding in (None, b"", b"identity"):
+        return None
+    if encoding == GZIP:
+        return encoding
+    raise NotServed("the request's compression is not known here; use gzip or none")
+
+
+def unzipped(data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
+    """Return what gzip packed; raise `RequestTooLarge` where it is longer, without unpacking the rest."""
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        plain = inflater.decompress(data, bytes_max + 1)
+    except zlib.error:
+        raise InvalidField("", "the request says gzip and is not; check the client") from None
+    if len(plain) > bytes_max:
+        raise RequestTooLarge(bytes_max)
+    if not inflater.eof:
+        raise InvalidField("", "the request's gzip ends early; check the client")
+    return plain

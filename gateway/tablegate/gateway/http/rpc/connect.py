@@ -12,20 +12,21 @@ from urllib.parse import unquote_to_bytes
 
 from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head, Kept
+from tablegate.gateway.http.exchange import TEXT, Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.rest.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error
-from tablegate.gateway.http.rpc.envelopes import (
+from tablegate.gateway.http.rpc.calls import (
     GZIP,
+    HTTP_STATUSES,
     MESSAGE_BYTES_MAX,
+    Calls,
+    FramedCall,
+    ServedCall,
+    as_query_error,
     checked_encoding,
-    envelope,
-    only_message,
+    retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.grpc import services_of, unknown_method
-from tablegate.gateway.http.rpc.http_statuses import HTTP_STATUSES, retry_after
+from tablegate.gateway.http.rpc.grpc import envelope, only_message, services_of, unknown_method
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 from typing_extensions import override
@@ -90,8 +91,8 @@ class ConnectUnary(ServedCall):
         except Exception as error:  # noqa: BLE001  a row that JSON cannot say: the client gets a status with details
             self.fail(as_query_error(error, self._route.path))
             return
-        head = self._protocol.ok_head(self.trailer, as_json=self._as_json, get=self.exchange.method == b"GET")
-        self.exchange.respond(head, body)
+        headers = self._protocol.ok_headers(self.trailer, as_json=self._as_json, get=self.exchange.method == b"GET")
+        self.exchange.respond(headers, body)
 
     @override
     def fail(self, error: QueryError) -> None:
@@ -104,7 +105,7 @@ class ConnectStream(FramedCall):
     __slots__ = ("_as_json", "_protocol", "_route")
 
     def __init__(self, protocol: "ConnectProtocol", exchange: Exchange, route: _Route, *, as_json: bool) -> None:
-        super().__init__(protocol.calls, exchange, _STREAM_HEADS[as_json])
+        super().__init__(protocol.calls, exchange, _STREAM_HEADERS[as_json])
         self._protocol = protocol
         self._route = route
         self._as_json = as_json
@@ -130,7 +131,7 @@ class ConnectProtocol:
         self.codec = codec
         self._routes = {path.encode("ascii"): _route(path, method, codec) for path, method in methods.items()}
         self._services = services_of(methods)
-        self._heads: Kept[tuple[Fields, bool, bool], Head] = Kept(_ok_head)
+        self._header_cache: HeaderCache[tuple[Fields, bool, bool], ResponseHeaders] = HeaderCache(_ok_headers)
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange that is of this protocol; return whether it was."""
@@ -147,18 +148,18 @@ class ConnectProtocol:
             self._get(exchange, route, query)
         else:
             allow = b"GET, POST" if route.gettable else b"POST"
-            exchange.respond(Head(405, (TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
+            exchange.respond(ResponseHeaders(405, (TEXT, (b"allow", allow))), b"the method is called by %b\n" % allow)
         return True
 
-    def ok_head(self, trailer: Fields, *, as_json: bool, get: bool) -> Head:
-        """Return the head of a unary answer."""
-        return self._heads[trailer, as_json, get]
+    def ok_headers(self, trailer: Fields, *, as_json: bool, get: bool) -> ResponseHeaders:
+        """Return the headers of a unary answer."""
+        return self._header_cache[trailer, as_json, get]
 
     def fail(self, exchange: Exchange, error: QueryError, trailer: Fields = (), http_status: int | None = None) -> None:
         """Answer a unary call with an error."""
         fields: Fields = ((b"content-type", _JSON), _NO_STORE, *retry_after(error))
-        head = Head(http_status or HTTP_STATUSES[code_of(error)], fields + _as_headers(trailer))
-        exchange.respond(head, compact(error_value(error, self.codec)))
+        headers = ResponseHeaders(http_status or HTTP_STATUSES[code_of(error)], fields + _as_headers(trailer))
+        exchange.respond(headers, compact(error_value(error, self.codec)))
 
     def _is_ours(self, exchange: Exchange, path: str, content_type: bytes) -> bool:
         """Return whether an exchange, whose path is no method, can only be meant for this protocol."""
@@ -172,8 +173,8 @@ class ConnectProtocol:
     def _refuse_path(self, exchange: Exchange, path: str, content_type: bytes) -> None:
         error = unknown_method(path, self._services)
         if content_type in _STREAM_TYPES:
-            head = _STREAM_HEADS[_STREAM_TYPES[content_type]]
-            exchange.respond(head, _end_frame({"error": error_value(error, self.codec)}, ()))
+            headers = _STREAM_HEADERS[_STREAM_TYPES[content_type]]
+            exchange.respond(headers, _end_frame({"error": error_value(error, self.codec)}, ()))
         else:
             self.fail(exchange, error, http_status=404)
 
@@ -183,7 +184,7 @@ class ConnectProtocol:
         if as_json is None or (as_json and route.types is None):
             accept = _accept_post(unary, with_json=route.types is not None)
             text = b"the method takes %b\n" % accept
-            exchange.respond(Head(415, (TEXT, (b"accept-post", accept))), text)
+            exchange.respond(ResponseHeaders(415, (TEXT, (b"accept-post", accept))), text)
         elif unary:
             self._unary(exchange, route, exchange.body, exchange.headers.get(b"content-encoding"), as_json=as_json)
         else:
@@ -193,7 +194,7 @@ class ConnectProtocol:
         params = _params(query)
         as_json = _GET_ENCODINGS.get(params.get(b"encoding", b""))
         if as_json is None:
-            exchange.respond(Head(415, (TEXT,)), b"give encoding=json or encoding=proto\n")
+            exchange.respond(ResponseHeaders(415, (TEXT,)), b"give encoding=json or encoding=proto\n")
             return
         try:
             if params.get(b"connect", b"v1") != b"v1":
@@ -319,19 +320,19 @@ def _end_frame(last: dict[str, Any], trailer: Fields) -> bytes:
     return envelope(compact(last), _END_STREAM)
 
 
-def _ok_head(key: tuple[Fields, bool, bool]) -> Head:
+def _ok_headers(key: tuple[Fields, bool, bool]) -> ResponseHeaders:
     trailer, as_json, get = key
     fields: Fields = ((b"content-type", _JSON if as_json else _PROTO), (b"accept-encoding", GZIP))
     if get:
         fields += (_NO_STORE,)
-    return Head(200, fields + _as_headers(trailer))
+    return ResponseHeaders(200, fields + _as_headers(trailer))
 
 
 def _as_headers(trailer: Fields) -> Fields:
     return tuple((b"trailer-" + name, value) for name, value in trailer)
 
 
-_STREAM_HEADS = {
-    as_json: Head(200, ((b"content-type", content_type), (b"connect-accept-encoding", GZIP)))
+_STREAM_HEADERS = {
+    as_json: ResponseHeaders(200, ((b"content-type", content_type), (b"connect-accept-encoding", GZIP)))
     for content_type, as_json in _STREAM_TYPES.items()
 }

@@ -1,31 +1,26 @@
 """gRPC over HTTP/2 (the protocol of gRPC's PROTOCOL-HTTP2.md)."""
 
 import base64
-from collections.abc import Mapping, Set
+from collections.abc import AsyncIterator, Mapping, Set
 from urllib.parse import quote
 
 from google.rpc import code_pb2
-from tablegate.gateway.cluster.forwarding import FORWARDED
-from tablegate.gateway.http.exchange import Exchange, Head, Kept, Trailer
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall
-from tablegate.gateway.http.rpc.envelopes import (
-    MESSAGE_BYTES_MAX,
-    Enveloper,
-    checked_encoding,
-    envelope,
-    messages,
-    only_message,
-)
+from tablegate.gateway.cluster.forward_token import FORWARDED
+from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders, Trailer
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, ServedCall, checked_encoding, unzipped
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 from typing_extensions import override
+
+COMPRESSED = 1  # the flag
+_PREFIX = 5
 
 CONTENT_TYPE = b"application/grpc"
 CONTENT_TYPES = frozenset({CONTENT_TYPE, CONTENT_TYPE + b"+proto"})
 
 OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
-_HEAD = Head(200, _FIELDS)
+_HEADERS = ResponseHeaders(200, _FIELDS)
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
 _FORWARDED = FORWARDED.encode("ascii")
 _UNIT_S: Mapping[int, float] = {
@@ -38,6 +33,77 @@ _UNIT_S: Mapping[int, float] = {
 }
 _TIMEOUT_DIGITS_MAX = 8
 _MESSAGE_SAFE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable, without the % that escapes
+
+
+def envelope(message: bytes, flags: int = 0) -> bytes:
+    """Return `message` with its prefix."""
+    return b"%c%b%b" % (flags, len(message).to_bytes(4, "big"), message)
+
+
+class Enveloper:
+    """Returns messages with their prefix. The last is kept: many streams may be given the very same, one by one."""
+
+    def __init__(self) -> None:
+        self._message = b""
+        self._enveloped = envelope(b"")
+
+    def __call__(self, message: bytes) -> bytes:
+        """Return `message` with its prefix."""
+        if message is not self._message:
+            self._message, self._enveloped = message, envelope(message)
+        return self._enveloped
+
+
+def only_message(body: bytes, encoding: bytes | None) -> bytes:
+    """Return the one message of a request; raise a `QueryError` where the body is something else.
+
+    `encoding`: that of compressed messages, by `checked_encoding`.
+    """
+    if body and len(body) < _PREFIX:
+        raise InvalidField("", "the request ends inside its message; send the whole message")
+    if not body:
+        raise NotServed("the request has no whole message, but the method takes one; send one")
+    length = int.from_bytes(body[1:_PREFIX], "big")
+    if length > MESSAGE_BYTES_MAX:
+        raise RequestTooLarge(MESSAGE_BYTES_MAX)
+    if length != len(body) - _PREFIX:
+        if length < len(body) - _PREFIX:
+            raise NotServed("the request has more than one message, but the method takes one; send one")
+        raise InvalidField("", "the request ends inside its message; send the whole message")
+    return _plain(body[0], body[_PREFIX:], encoding)
+
+
+async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[bytes]:
+    """Yield the messages of a request as they come; raise a `QueryError` at what is none."""
+    pending = b""
+    while True:
+        at = 0  # thousands of messages may come in one piece, and what follows each is not copied
+        while len(pending) - at >= _PREFIX:
+            begin = at + _PREFIX
+            length = int.from_bytes(pending[at + 1 : begin], "big")
+            if length > MESSAGE_BYTES_MAX:
+                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+            if len(pending) < begin + length:
+                break
+            yield _plain(pending[at], pending[begin : begin + length], encoding)
+            at = begin + length
+        pending = pending[at:]
+        piece = await exchange.read()
+        if not piece:
+            break
+        pending += piece
+    if pending:
+        raise InvalidField("", "the request ends inside a message; send whole messages")
+
+
+def _plain(flags: int, message: bytes, encoding: bytes | None) -> bytes:
+    if flags == 0:
+        return message
+    if flags != COMPRESSED:
+        raise InvalidField("", f"a message has the unknown flags {flags:#04x}; check the client")
+    if encoding is None:
+        raise InvalidField("", "a message is marked as compressed, but the request names no encoding; check the client")
+    return unzipped(message)
 
 
 def services_of(methods: Methods) -> Set[str]:
@@ -95,7 +161,9 @@ class GrpcCall(ServedCall):
 
     __slots__ = ("_begun", "_envelope", "_trailers")
 
-    def __init__(self, calls: Calls, exchange: Exchange, trailers: Kept[Fields, Trailer], enveloper: Enveloper) -> None:
+    def __init__(
+        self, calls: Calls, exchange: Exchange, trailers: HeaderCache[Fields, Trailer], enveloper: Enveloper
+    ) -> None:
         super().__init__(calls, exchange)
         self._trailers = trailers
         self._envelope = enveloper
@@ -109,7 +177,7 @@ class GrpcCall(ServedCall):
 
     def answer(self, message: bytes) -> None:
         """Answer a unary call."""
-        self.exchange.respond(_HEAD, envelope(message), self._trailers[self.trailer])
+        self.exchange.respond(_HEADERS, envelope(message), self._trailers[self.trailer])
 
     def fail(self, error: QueryError) -> None:
         """Answer with an error."""
@@ -117,7 +185,7 @@ class GrpcCall(ServedCall):
         if self._begun:
             self.exchange.end(Trailer(fields))
         else:
-            self.exchange.respond(Head(200, _ERROR_FIELDS + fields), b"")
+            self.exchange.respond(ResponseHeaders(200, _ERROR_FIELDS + fields), b"")
 
     async def send(self, message: bytes) -> None:
         """Send a message of a stream."""
@@ -136,7 +204,7 @@ class GrpcCall(ServedCall):
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self.exchange.begin(_HEAD)
+            self.exchange.begin(_HEADERS)
 
 
 class GrpcProtocol:
@@ -145,7 +213,7 @@ class GrpcProtocol:
     def __init__(self, methods: Methods, calls: Calls) -> None:
         self._methods = MethodTable(methods)
         self._calls = calls
-        self._trailers: Kept[Fields, Trailer] = Kept(lambda fields: Trailer(OK + fields))
+        self._trailers: HeaderCache[Fields, Trailer] = HeaderCache(lambda fields: Trailer(OK + fields))
         self._enveloper = Enveloper()
 
     def serve(self, exchange: Exchange) -> None:

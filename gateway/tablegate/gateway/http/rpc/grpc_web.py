@@ -7,11 +7,9 @@ import base64
 import binascii
 import re
 
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head
-from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, only_message
-from tablegate.gateway.http.rpc.framed import FramedCall
-from tablegate.gateway.http.rpc.grpc import OK, MethodTable, error_fields, timeout_s
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, FramedCall, checked_encoding
+from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, only_message, timeout_s
 from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
 from typing_extensions import override
@@ -19,12 +17,12 @@ from typing_extensions import override
 CONTENT_TYPE = b"application/grpc-web"
 _TEXT_TYPE = b"application/grpc-web-text"
 _IS_TEXT = {CONTENT_TYPE: False, CONTENT_TYPE + b"+proto": False, _TEXT_TYPE: True, _TEXT_TYPE + b"+proto": True}
-_HEADS = {
-    text: Head(200, ((b"content-type", name + b"+proto"), (b"grpc-accept-encoding", b"identity,gzip")))
+_ANSWER_HEADERS = {
+    text: ResponseHeaders(200, ((b"content-type", name + b"+proto"), (b"grpc-accept-encoding", b"identity,gzip")))
     for name, text in ((CONTENT_TYPE, False), (_TEXT_TYPE, True))
 }
-_WRONG_TYPE = Head(415, (TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
-_WRONG_METHOD = Head(405, (TEXT, (b"allow", b"POST")))
+_WRONG_TYPE = ResponseHeaders(415, (TEXT, (b"accept-post", b", ".join(_IS_TEXT))))
+_WRONG_METHOD = ResponseHeaders(405, (TEXT, (b"allow", b"POST")))
 _TRAILER_FRAME = 0x80  # the flag
 _BASE64_RUN = re.compile(rb"[^=]*=*")
 
@@ -35,7 +33,7 @@ class GrpcWebCall(FramedCall):
     __slots__ = ("_text",)
 
     def __init__(self, calls: Calls, exchange: Exchange, *, text: bool) -> None:
-        super().__init__(calls, exchange, _HEADS[text])
+        super().__init__(calls, exchange, _ANSWER_HEADERS[text])
         self._text = text
 
     @override

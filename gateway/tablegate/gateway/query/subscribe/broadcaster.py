@@ -1,9 +1,9 @@
 """The broadcaster of a table: its new changes, read once for all subscribers that have everything before them.
 
 Subscribers who ask for the same are a group, and get the very same bytes. The notification of a commit names the
-partitions that changed; those alone are read, from where the broadcaster is in each of them (`marks`) to where the
-snapshot is. A subscriber that joins brings a copy that is where the broadcaster is, or it may not join: so nothing is
-missed and nothing comes twice.
+partitions that changed; those alone are read, from where the broadcaster is in each of them (`change_positions`) to
+where the snapshot is. A subscriber that joins brings a copy that is where the broadcaster is, or it may not join: so
+nothing is missed and nothing comes twice.
 
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
 and comes back by its own cursor. Where a subscriber waits, and its client takes a message at once, no task has to run
@@ -32,7 +32,7 @@ MESSAGE_BYTES_MAX = 64 * 1024
 SUBSCRIBER_BYTES_MAX = 256 * 1024  # queued for a subscriber
 PUBLISH_MESSAGES_MAX = 2  # before subscribers get their turn: half of what may be queued for one
 
-Marks = Mapping[Partition, ChangePosition]
+ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
 Changes = list[tuple[Partition, list[PastChange]]]
 """Changes by partition, oldest first; a partition may come more than once."""
@@ -42,15 +42,15 @@ class Message(NamedTuple):
     """What a group is sent: the bytes, where a copy is that has taken them, and when they were made."""
 
     data: bytes
-    marks: Marks
+    change_positions: ChangePositions
     made_s: float  # of the monotonic clock
 
 
 Offer = Callable[[bytes], bool]
 """Sends bytes to a client at once, or returns False."""
 
-Encode = Callable[[Sequence[Given], Marks, Positions, bool], bytes]
-"""From changes, the marks behind them, positions, and whether the copy is then whole, to a message's bytes."""
+Encode = Callable[[Sequence[Given], ChangePositions, Positions, bool], bytes]
+"""From changes, the change positions after them, positions, and whether the copy is then whole, to the message."""
 
 
 class Subscriber:
@@ -152,14 +152,16 @@ class SubscriberGroup:
         if not has_news or not self.subscribers:
             return
         self.is_current = is_whole
-        marks = {partition: broadcaster.marks[partition] for partition in selection.partitions}
-        message = Message(self.encode(shown, marks, broadcaster.positions, is_whole), marks, time.monotonic())
+        change_positions = {partition: broadcaster.change_positions[partition] for partition in selection.partitions}
+        message = Message(
+            self.encode(shown, change_positions, broadcaster.positions, is_whole), change_positions, time.monotonic()
+        )
         for subscriber in list(self.subscribers):
             subscriber.enqueue(message)
 
 
 class ChangeBroadcaster:
-    """The changes of one generation of a table. `marks` say up to where subscribers have been sent them.
+    """The changes of one generation of a table. `change_positions` say up to where subscribers have been sent them.
 
     `unserved` are the partitions of these that may not be served now: they stay where they are.
     """
@@ -167,7 +169,7 @@ class ChangeBroadcaster:
     def __init__(self, store_id: StoreId) -> None:
         self.store_id = store_id
         self.unserved: set[Partition] = set()
-        self.marks: dict[Partition, ChangePosition] = {}
+        self.change_positions: dict[Partition, ChangePosition] = {}
         self.positions: dict[Partition, Position] = {}
         self._changed: set[Partition] = set()  # may have changes that are not read yet
         self._groups: dict[Hashable, SubscriberGroup] = {}
@@ -191,18 +193,20 @@ class ChangeBroadcaster:
 
     def is_whole(self, partitions: Sequence[Partition]) -> bool:
         """Return whether subscribers have been sent all up to the positions of these partitions."""
-        return all(self.marks[each].offset == self.positions[each].next_offset for each in partitions)
+        return all(self.change_positions[each].offset == self.positions[each].next_offset for each in partitions)
 
     def add_changed(self, partitions: Iterable[Partition] | None = None) -> None:
         """Have these partitions read at the next `publish`, of those that anybody is subscribed to; None: all."""
-        marks = self.marks
-        self._changed.update(marks if partitions is None else (each for each in partitions if each in marks))
+        change_positions = self.change_positions
+        self._changed.update(
+            change_positions if partitions is None else (each for each in partitions if each in change_positions)
+        )
 
     def publish(self, snapshot: Snapshot) -> bool:
         """Send subscribers what is new in `snapshot` of the partitions that have changed; return whether that is all.
 
         Where it is not, the rest comes with the next call. Whatever it raises, subscribers are evicted before: they may
-        not have been sent what the marks say.
+        not have been sent what the change positions say.
         """
         try:
             return self._publish(snapshot)
@@ -225,9 +229,10 @@ class ChangeBroadcaster:
                 continue
             self.unserved.discard(partition)
             self.positions[partition] = position
+            # Changes of several partitions go out in one message until the budget is used up.
             while True:
-                changes, self.marks[partition] = read_changes(
-                    snapshot, self.store_id, partition, self.marks[partition], position, budget
+                changes, self.change_positions[partition] = read_changes(
+                    snapshot, self.store_id, partition, self.change_positions[partition], position, budget
                 )
                 unsent.append((partition, changes))
                 if budget.rows:
@@ -236,7 +241,7 @@ class ChangeBroadcaster:
                 unsent, budget = [], ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
                 messages += 1
                 if messages == PUBLISH_MESSAGES_MAX:
-                    return False
+                    return False  # this partition stays among the changed: its change position says where it goes on
             self._changed.discard(partition)
         self._send(unsent, is_whole=True)
         return True
@@ -261,6 +266,7 @@ class ChangeBroadcaster:
                 if holds(change.key)
             ]
             group.publish(selected, self, is_whole=is_whole)
+        # Groups of certain keys are found by the changed keys: a thousand of them cost nothing where others change.
         if self._by_key:
             found: defaultdict[SubscriberGroup, list[PastChange]] = defaultdict(list)
             for _, past in changes:
@@ -272,24 +278,33 @@ class ChangeBroadcaster:
 
     def set_unserved(self, partitions: Iterable[Partition]) -> None:
         """Leave partitions where they are; wake subscribers when these are new."""
-        new = {partition for partition in partitions if partition in self.marks} - self.unserved
+        new = {partition for partition in partitions if partition in self.change_positions} - self.unserved
         if new:
             self.unserved |= new
             self.wake()
 
     def join(
-        self, name: Hashable, selection: Selection, encode: Encode, marks: Marks, positions: Positions
+        self,
+        name: Hashable,
+        selection: Selection,
+        encode: Encode,
+        change_positions: ChangePositions,
+        positions: Positions,
     ) -> Subscriber | None:
-        """Add a subscriber whose copy is at `marks`, which are those of `positions`; None if the broadcaster is not.
+        """Add a subscriber whose copy is at `change_positions`, those of `positions`; None where this is not.
 
         What is named alike gets the same: it has the same selection, and its messages are encoded alike.
         """
+        # Whom nobody followed may be anywhere: it begins where the first subscriber is.
         if not self._groups:
-            self.marks, self.positions, self.unserved, self._changed = {}, {}, set(), set()
-        if any(self.marks.get(partition, mark) != mark for partition, mark in marks.items()):
+            self.change_positions, self.positions, self.unserved, self._changed = {}, {}, set(), set()
+        if any(
+            self.change_positions.get(partition, change_position) != change_position
+            for partition, change_position in change_positions.items()
+        ):
             return None
-        for partition, mark in marks.items():
-            self.marks[partition] = mark
+        for partition, change_position in change_positions.items():
+            self.change_positions[partition] = change_position
             self.positions[partition] = positions[partition]
             self.unserved.discard(partition)
         group = self._groups.get(name)

@@ -1,9 +1,22 @@
 """A subscriber's cursor: which state of the table its copy is, exactly, at any moment of the way.
 
-A copy starts empty and takes the rows partition by partition, in key order. A partition whose rows are being taken is
-known up to a key; of its changes, those up to that key are given, and the others come with their rows. So after each
-step the copy of a partition is what the store had, up to that key, at one position: no gap, no overlap, and no row ever
-goes back. Rows and changes of a step are read in one snapshot.
+How it works:
+
+1. A copy starts empty. It is filled partition by partition, in key order, a bounded number of rows at each step.
+2. Changes go on meanwhile. A step reads them in the same snapshot as its rows, before the rows, and for each partition
+   that was begun: of the one that is being filled, only changes of keys up to `after_key`. A key beyond it needs none:
+   its row comes later, and has them.
+3. So after each step the copy of a partition equals the store at one position, up to one key: no gap, no overlap, and
+   no row goes back in time. Whatever happens next, the cursor is enough to go on: it is what a resume token holds.
+4. What has been filled completely needs only its change positions. From there the broadcaster sends one message to all
+   subscribers that stand at the same place; a cursor of its own is needed again only for who falls behind.
+
+An offset alone is not a position: rows that expire are removed without a record, between two offsets, each store in its
+own time. So a change position also counts how many such removals at its offset were sent, and of which incarnation of
+the partition they are (`life_id`).
+
+The idea of reading a table in chunks between its changes is that of DBLog (Andreakis and Papapanagiotou, 2019); one
+snapshot of both makes its watermarks needless. Tested against a model in tests/unit/query/subscribe.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,13 +34,13 @@ Matches = Callable[[bytes], bool]
 
 
 class HistoryLost(Exception):
-    """The history does not reach back to the cursor, or is of another life: only a new snapshot helps."""
+    """The history does not reach back to the cursor, or is of another incarnation: only a new snapshot helps."""
 
 
 class ChangePosition(NamedTuple):
-    """Up to where changes of a partition were given: those below `offset`, and `skip` of what expired at `offset`.
+    """Up to where changes of a partition were sent: those below `offset`, and `skip` of what expired at `offset`.
 
-    `life_id` is that of the position: what has expired is known of that life alone.
+    `life_id` is that of the store's position: what has expired is known of that incarnation alone.
     """
 
     offset: Offset
@@ -49,7 +62,7 @@ class ReadBudget:
     rows: int
     bytes: int
 
-    def take(self, sizes: Sequence[int]) -> int:
+    def reserve(self, sizes: Sequence[int]) -> int:
         """Return how many of things of these sizes there is room for, in their order, and give it to them."""
         fitting = sizes[: self.rows]
         total = sum(fitting)
@@ -111,13 +124,13 @@ class Selection:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where a copy is. `marks` are those of the partitions whose rows were begun.
+    """Where a copy is. `change_positions` are those of the partitions whose rows were begun.
 
-    `filling` is the index, in the selection's partitions, of the one whose rows are being taken; their number when all
-    are taken. `after_key` is the last key that was taken of it.
+    `filling` is the index, in the selection's partitions, of the one that is being filled; their number when all
+    are filled. `after_key` is the last key that was sent of it.
     """
 
-    marks: dict[Partition, ChangePosition] = field(default_factory=dict)
+    change_positions: dict[Partition, ChangePosition] = field(default_factory=dict)
     filling: int = 0
     after_key: bytes = b""
 
@@ -142,7 +155,7 @@ def step(
     selection: Selection,
     cursor: Cursor,
     *,
-    room: ReadBudget,
+    budget: ReadBudget,
     conflate: bool = False,
 ) -> Step:
     """Move the cursor on by as much as there is room for, and return what that gives; raise `HistoryLost`.
@@ -152,57 +165,60 @@ def step(
     given: list[Given] = []
     is_ahead = False
     for partition in selection.partitions[: cursor.filling + 1]:
-        mark = cursor.marks.get(partition)
-        if mark is None:
+        start = cursor.change_positions.get(partition)
+        if start is None:
             continue
-        if not room.rows:
+        if not budget.rows:
             return Step(given, is_whole=False)
-        changes, moved = read_changes(snapshot, store_id, partition, mark, positions[partition], room)
-        cursor.marks[partition] = moved
+        changes, moved = read_changes(snapshot, store_id, partition, start, positions[partition], budget)
+        cursor.change_positions[partition] = moved
+        # Changes of keys beyond `after_key` are dropped, not kept: their rows are still to be read, and will have them.
         known = _known(changes, selection, cursor, partition)
         given += selection.shown(joined(known) if conflate else known)
+        # The token came from a gateway that was further. Rows read now would be older than changes that were sent
+        # already.
         is_ahead |= moved.offset > positions[partition].next_offset
     if is_ahead:
         return Step(given, is_whole=False, is_ahead=True)
-    while room.rows and cursor.filling < len(selection.partitions):
+    while budget.rows and cursor.filling < len(selection.partitions):
         matches = selection.matches
-        rows = _next_rows(snapshot, store_id, positions, selection, cursor, room)
+        rows = _next_rows(snapshot, store_id, positions, selection, cursor, budget)
         given += [Given(key, row) for key, row in rows if matches is None or matches(row)]
-    return Step(given, is_whole=bool(room.rows) and cursor.filling == len(selection.partitions))
+    return Step(given, is_whole=bool(budget.rows) and cursor.filling == len(selection.partitions))
 
 
 def start_live(
     snapshot: Snapshot, store_id: StoreId, positions: Mapping[Partition, Position], selection: Selection
 ) -> Cursor:
     """Return the cursor of whoever wants what changes after `positions` alone."""
-    marks = {each: _mark_at(snapshot, store_id, each, positions[each]) for each in selection.partitions}
-    return Cursor(marks, filling=len(marks))
+    newest = {each: _newest_position(snapshot, store_id, each, positions[each]) for each in selection.partitions}
+    return Cursor(newest, filling=len(newest))
 
 
 def read_changes(
     snapshot: Snapshot,
     store_id: StoreId,
     partition: Partition,
-    mark: ChangePosition,
+    start: ChangePosition,
     position: Position,
-    room: ReadBudget,
+    budget: ReadBudget,
 ) -> tuple[list[PastChange], ChangePosition]:
-    """Return changes from `mark` to `position`, as many as there is room for, and the mark behind them.
+    """Return changes from `start` to `position`, as many as there is room for, and the change position behind them.
 
     Raise `HistoryLost`.
     """
-    if mark.life_id != position.life_id:
+    if start.life_id != position.life_id:
         raise HistoryLost
-    if mark.offset > position.next_offset:
-        return [], mark  # made on a gateway that was further: there is nothing to read yet
-    if mark.offset < position.history_start:
+    if start.offset > position.next_offset:
+        return [], start  # made on a gateway that was further: there is nothing to read yet
+    if start.offset < position.history_start:
         raise HistoryLost
-    found = snapshot.history(store_id, partition, start=mark.offset, limit=room.rows + 1, skip=mark.skip)
-    count = room.take([len(change.key) + len(change.row or b"") for change in found])
+    found = snapshot.history(store_id, partition, start=start.offset, limit=budget.rows + 1, skip=start.skip)
+    count = budget.reserve([len(change.key) + len(change.row or b"") for change in found])
     if count < len(found):
-        return found[:count], _mark_before(found[count], found[:count], mark)
+        return found[:count], _position_before(found[count], found[:count], start)
     # At the next offset there is nothing but what expired before its record came.
-    return found, ChangePosition(position.next_offset, _count_at(position.next_offset, found, mark), mark.life_id)
+    return found, ChangePosition(position.next_offset, _count_at(position.next_offset, found, start), start.life_id)
 
 
 def joined(changes: Sequence[PastChange]) -> list[PastChange]:
@@ -210,22 +226,26 @@ def joined(changes: Sequence[PastChange]) -> list[PastChange]:
     newest: dict[bytes, PastChange] = {}
     for change in changes:
         earlier = newest.pop(change.key, None)
+        # `before` decides whether a deletion is shown at all: what counts is what the subscriber has, from before the
+        # first.
         newest[change.key] = change if earlier is None else change._replace(before=earlier.before)
     return list(newest.values())
 
 
-def _mark_before(change: PastChange, read: Sequence[PastChange], mark: ChangePosition) -> ChangePosition:
-    return ChangePosition(change.offset, _count_at(change.offset, read, mark), mark.life_id)
+def _position_before(change: PastChange, read: Sequence[PastChange], start: ChangePosition) -> ChangePosition:
+    return ChangePosition(change.offset, _count_at(change.offset, read, start), start.life_id)
 
 
-def _count_at(offset: Offset, read: Sequence[PastChange], mark: ChangePosition) -> int:
-    """Return how many changes of an offset were given, with those before `mark`."""
-    return sum(1 for change in read if change.offset == offset) + (mark.skip if mark.offset == offset else 0)
+def _count_at(offset: Offset, read: Sequence[PastChange], start: ChangePosition) -> int:
+    """Return how many changes of an offset were given, with those before `start`."""
+    return sum(1 for change in read if change.offset == offset) + (start.skip if start.offset == offset else 0)
 
 
-def _mark_at(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
-    """Return the mark of whoever has all up to `position`, what has expired there included."""
+def _newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition, position: Position) -> ChangePosition:
+    """Return the change position of whoever has all up to `position`, what has expired there included."""
     at, skip = position.next_offset, 0
+    # Expirations at the next offset are in the rows of this snapshot already. They are counted, so that they are not
+    # sent.
     while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
         skip += len(found)
     return ChangePosition(at, skip, position.life_id)
@@ -234,7 +254,7 @@ def _mark_at(snapshot: Snapshot, store_id: StoreId, partition: Partition, positi
 def _known(
     changes: Sequence[PastChange], selection: Selection, cursor: Cursor, partition: Partition
 ) -> list[PastChange]:
-    """Return the changes of keys that are selected, and to which the rows that were taken reach."""
+    """Return the changes of keys that are selected, and that the rows sent so far have reached."""
     known = [change for change in changes if selection.holds(change.key)]
     if cursor.filling < len(selection.partitions) and selection.partitions[cursor.filling] == partition:
         return [change for change in known if change.key <= cursor.after_key]
@@ -247,14 +267,14 @@ def _next_rows(
     positions: Mapping[Partition, Position],
     selection: Selection,
     cursor: Cursor,
-    room: ReadBudget,
+    budget: ReadBudget,
 ) -> list[tuple[bytes, bytes]]:
-    """Take the next rows of the partition that is being filled."""
+    """Return the next rows of the partition that is being filled, and move the cursor behind them."""
     partition = selection.partitions[cursor.filling]
-    if partition not in cursor.marks:
-        cursor.marks[partition] = _mark_at(snapshot, store_id, partition, positions[partition])
-    found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, room.rows + 1)
-    count = room.take([len(row) for _, row in found])
+    if partition not in cursor.change_positions:
+        cursor.change_positions[partition] = _newest_position(snapshot, store_id, partition, positions[partition])
+    found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, budget.rows + 1)
+    count = budget.reserve([len(row) for _, row in found])
     if count < len(found):
         cursor.after_key = found[count - 1][0]
     else:

@@ -1,4 +1,9 @@
-"""Subscribe to this gateway's store: the rows, then every change, from wherever a token says."""
+"""Subscribe to this gateway's store: the rows, then every change, from wherever a token says.
+
+A stream has two states. It catches up by its own cursor, a step of rows and changes from a snapshot at a time
+(`_catch_up`); once its copy is whole it joins the table's broadcaster, which reads each change once for all subscribers
+(`_follow`). A subscriber that is too slow, or whose broadcaster ends, catches up again.
+"""
 
 import asyncio
 import math
@@ -34,10 +39,9 @@ from tablegate.gateway.query.subscribe.broadcaster import (
     Subscriber,
 )
 from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
-from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, givers_of
+from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
 from tablegate.gateway.query.subscribe.selections import Select, selection_reader
-from tablegate.gateway.stores.base import Snapshot
-from tablegate.gateway.stores.changes import StoredPartition
+from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
@@ -51,7 +55,7 @@ PROGRESS_S = 5.0  # unless the request says otherwise
 PROGRESS_MIN_S = 0.1
 PROGRESS_MAX_S = 60.0  # proxies close streams that are silent for longer
 STREAM_MIN_S, STREAM_MAX_S = 1_800.0, 3_600.0  # the longest time of a stream is drawn: subscribers move on one by one
-UNSERVED_LOOK_S = 1.0  # at a table that was served and is not now: nothing may ring when it is again
+UNSERVED_CHECK_S = 1.0  # of a table that was served and is not now: nothing may notify of its return
 CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at once
 CONFLATED_BYTES_MAX = 256 * 1024
 
@@ -68,14 +72,14 @@ class SubscribePlan:
         self.read_selection = selection_reader(query)
         self.options_name = query.subscribe_options.name
 
-    def asked(self, request: Message) -> "Asked":
+    def asked(self, request: Message) -> "SubscribeRequest":
         """Return what a request asks for; raise `InvalidField`."""
         name = self.options_name
         options: Any = getattr(request, name)
         if options.start not in SubscribeStart.values():
             text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
             raise InvalidField(f"{name}.start", text)
-        return Asked(
+        return SubscribeRequest(
             starts_live=options.start == SUBSCRIBE_START_LIVE,
             progress_s=_progress_s(f"{name}.progress_interval", options),
             resume_token=options.resume_token,
@@ -85,7 +89,7 @@ class SubscribePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SubscribeRequest:
     """What a Subscribe asks for."""
 
     starts_live: bool
@@ -96,18 +100,18 @@ class Asked:
 
 
 class Pace:
-    """When a stream speaks, and when it ends."""
+    """When a stream has to send something, and when it ends."""
 
     def __init__(self, call: Call, progress_s: float, *, is_part: bool = False) -> None:
         """Begin a stream; one that `is_part` of another ends with that."""
-        self.told_s = 0.0  # when the last message was made
+        self.sent_s = 0.0  # when the last message was made
         self._progress_s = progress_s
         self._call = call
         self._ends_s = math.inf if is_part else time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
 
     def seconds_to_progress(self) -> float:
-        """Return the seconds until it is to say something again."""
-        return max(0.0, self.told_s + self._progress_s - time.monotonic())
+        """Return the seconds until it is to send something again."""
+        return max(0.0, self.sent_s + self._progress_s - time.monotonic())
 
     def ending(self) -> ShuttingDown | StreamExpired | None:
         """Return why the stream has to end now."""
@@ -116,26 +120,28 @@ class Pace:
         return StreamExpired() if time.monotonic() >= self._ends_s else None
 
 
-class SubscribeRun:
+class LocalStream:
     """One stream from this store, as far as it is. `_cursor` says where a copy is that has all that was yielded.
 
-    With a `scope` it is for some partitions only, and part of what another stream gives. Where other gateways may go
-    on, it ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same life; it
+    With a `scope` it is for some partitions only, and a source of another stream. Where other gateways may go on, it
+    ends with `PartitionUnavailable` when a partition is not served here any more, or not of the same incarnation; it
     ends with `StoreUnavailable` when the store is away. `is_open`: it has begun, all its partitions being served.
     """
 
-    _life: ServedGeneration
+    _served: ServedGeneration
     _selection: Selection
-    _speaker: ProgressEncoder
+    _encoder: ProgressEncoder
 
-    def __init__(self, plan: SubscribePlan, asked: Asked, call: Call, pace: Pace, scope: Scope | None = None) -> None:
+    def __init__(
+        self, plan: SubscribePlan, asked: SubscribeRequest, call: Call, pace: Pace, scope: Scope | None = None
+    ) -> None:
         self._plan = plan
         self._asked = asked
         self._call = call
         self._pace = pace
         self._scope = scope
         self.is_open = False
-        self._told_current = False  # whether the last message said that the copy is whole
+        self._was_current = False  # whether the last message said that the copy is whole
         self._cursor = Cursor()
         self._positions: Positions = {}
         self._is_slow = False
@@ -157,15 +163,15 @@ class SubscribeRun:
 
     def token(self) -> str:
         """Return the token that goes on behind what was yielded."""
-        return self._speaker.token(self._cursor) if self.is_open else self._asked.resume_token
+        return self._encoder.token(self._cursor) if self.is_open else self._asked.resume_token
 
     @property
-    def _leaves(self) -> bool:
+    def _may_leave(self) -> bool:
         """Return whether other gateways may go on where this one cannot."""
-        return self._scope is not None or self._plan.access.router is not None
+        return self._scope is not None or self._plan.access.router.is_clustered
 
     def _leave(self) -> None:
-        """Let go of the feed."""
+        """Leave the broadcaster."""
         if self._feed is not None and self._member is not None:
             self._feed.leave(self._member)
         self._feed = self._member = None
@@ -176,87 +182,89 @@ class SubscribeRun:
         """Find the cursor to start from; return whether the client has a copy, or wants none."""
         access = self._plan.access
         with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
+            served = access.served(snapshot)
             if self._scope is not None:
-                self._scope.check(access.table.name, life)
-            selection = self._asked.select(life.partition_count)
+                self._scope.check(access.table.name, served)
+            selection = self._asked.select(served.partition_count)
             if self._scope is not None and self._scope.partitions is not None:
                 selection = selection.within(self._scope.partitions)
-            self._use(life, selection)
+            self._use(served, selection)
             positions = self._live_positions(snapshot)
             if self._asked.resume_token:
                 is_resumed = self._resume(positions)
             else:
                 is_resumed = self._asked.starts_live
                 if is_resumed:
-                    self._cursor = start_live(snapshot, life.store_id, positions, selection)
+                    self._cursor = start_live(snapshot, served.store_id, positions, selection)
         self.is_open = True
         return is_resumed
 
-    def _use(self, life: ServedGeneration, selection: Selection) -> None:
+    def _use(self, served: ServedGeneration, selection: Selection) -> None:
         plan = self._plan
-        self._life, self._selection = life, selection
-        self._speaker = ProgressEncoder(plan.encoder, plan.access, life, selection, self._asked.request_hash)
+        self._served, self._selection = served, selection
+        self._encoder = ProgressEncoder(plan.encoder, plan.access, served, selection, self._asked.request_hash)
 
     def _live_positions(self, snapshot: Snapshot) -> Positions:
         live = self._plan.access.live
-        return {partition: live(snapshot, self._life, partition) for partition in self._selection.partitions}
+        return {partition: live(snapshot, self._served, partition) for partition in self._selection.partitions}
 
     def _resume(self, positions: Positions) -> bool:
         """Go on from the token; return False where only a new snapshot helps.
 
         Raise `InvalidResumeToken`, or `PartitionUnavailable` where other gateways may go on and this one cannot.
         """
-        access, life, asked = self._plan.access, self._life, self._asked
+        access, served, asked = self._plan.access, self._served, self._asked
         try:
             token = access.open_token(
                 asked.resume_token,
                 kind=TOKEN_KIND_SUBSCRIBE,
                 request_hash=asked.request_hash,
-                life=life,
+                served=served,
                 refused=resume_token_refused,
             )
         except TableRebuilt:
             return False
-        found = cursor_of(token, life, self._selection)
+        found = cursor_of(token, served, self._selection)
         if found is None:
             return False
         self._cursor, selection = found
-        foreign = {each: mark.life_id for each, mark in self._cursor.marks.items()}
+        foreign = {each: known.life_id for each, known in self._cursor.change_positions.items()}
+        # A row that expired in another store's time may be in the copy, and not in this store: only the gateway that
+        # sent it knows.
         foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
         if foreign:
-            if self._are_elsewhere(foreign, givers_of(token)):
+            if self._are_elsewhere(foreign, sources_of(token)):
                 raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
             return False
-        self._use(life, selection)
+        self._use(served, selection)
         return True
 
-    def _are_elsewhere(self, lives: Mapping[Partition, int], givers: Mapping[int, str]) -> bool:
-        """Return whether gateways that gave what is of these lives of partitions may be asked to go on with them."""
+    def _are_elsewhere(self, incarnations: Mapping[Partition, int], sources: Mapping[int, str]) -> bool:
+        """Return whether the gateways that sent what is of these incarnations of partitions may be asked to go on."""
         access = self._plan.access
-        if access.router is None or self._scope is not None:
+        if self._scope is not None or not access.router.is_clustered:
             return False
-        others = partial(access.router.others, access.table.name, generation=self._life.generation)
+        others = partial(access.router.candidates, access.table.name, generation=self._served.generation)
         return all(
-            givers.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
-            for partition, life_id in lives.items()
+            sources.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
+            for partition, life_id in incarnations.items()
         )
 
-    # What it says.
+    # What it sends.
 
     def _reset(self) -> bytes:
         """Return the message that begins a new snapshot."""
         self._cursor = Cursor()
-        self._pace.told_s, self._told_current = time.monotonic(), False
-        return self._speaker.say((), SUBSCRIBE_PHASE_RESET, self._cursor)
+        self._pace.sent_s, self._was_current = time.monotonic(), False
+        return self._encoder.encode((), SUBSCRIBE_PHASE_RESET, self._cursor)
 
-    def _said(self, result: Step | None = None) -> bytes:
+    def _progress_message(self, result: Step | None = None) -> bytes:
         """Return the message of a step; or of none, while the copy stays behind."""
-        self._pace.told_s, self._told_current = time.monotonic(), result is not None and result.is_whole
+        self._pace.sent_s, self._was_current = time.monotonic(), result is not None and result.is_whole
         given = result.given if result is not None else ()
-        if self._told_current:
-            return self._speaker.say(given, SUBSCRIBE_PHASE_CURRENT, self._cursor, self._positions)
-        return self._speaker.say(given, SUBSCRIBE_PHASE_CATCHING_UP, self._cursor)
+        if self._was_current:
+            return self._encoder.encode(given, SUBSCRIBE_PHASE_CURRENT, self._cursor, self._positions)
+        return self._encoder.encode(given, SUBSCRIBE_PHASE_CATCHING_UP, self._cursor)
 
     # By its own cursor.
 
@@ -264,7 +272,7 @@ class SubscribeRun:
         """Yield what is between the cursor and now; return when the feed goes on from there."""
         while True:
             if (end := self._pace.ending()) is not None:
-                yield self._said()
+                yield self._progress_message()
                 raise end
             try:
                 result = self._step()
@@ -272,19 +280,21 @@ class SubscribeRun:
                 yield self._reset()
                 continue
             except PartitionUnavailable:
-                if self._leaves:
+                if self._may_leave:
                     raise
                 result = None  # it was served when this began, and comes back
             if result is None or result.is_ahead:
                 if not self._pace.seconds_to_progress():
-                    yield self._said()
-                timeout_s = min(UNSERVED_LOOK_S, self._pace.seconds_to_progress())
-                store_id, partitions = self._life.store_id, self._selection.partitions
+                    yield self._progress_message()
+                timeout_s = min(UNSERVED_CHECK_S, self._pace.seconds_to_progress())
+                store_id, partitions = self._served.store_id, self._selection.partitions
                 await self._plan.live.notifier.wait(timeout_s, [StoredPartition(store_id, each) for each in partitions])
                 continue
-            news = bool(result.given) or result.is_whole != self._told_current
+            # A step without changes still counts where it says for the first time that the copy is whole, or no longer
+            # is.
+            news = bool(result.given) or result.is_whole != self._was_current
             if news or not self._pace.seconds_to_progress():
-                yield self._said(result)
+                yield self._progress_message(result)
             if self._member is not None:
                 self._is_slow = False
                 return
@@ -293,31 +303,37 @@ class SubscribeRun:
     def _step(self) -> Step:
         """Take a step in a snapshot of its own; join the feed where that makes the copy whole."""
         access, live = self._plan.access, self._plan.live
-        cursor = replace(self._cursor, marks=dict(self._cursor.marks))  # a store that fails takes what it gave along
-        room = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        # A copy: a store that fails in the middle takes along what it gave.
+        cursor = replace(self._cursor, change_positions=dict(self._cursor.change_positions))
+        budget = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
         if self._is_slow:
-            room = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
+            budget = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
         with access.store.snapshot() as snapshot:
-            life = access.life(snapshot)
-            if not is_same(life, self._life):
-                if self._leaves:
+            served = access.served(snapshot)
+            # Offsets of another incarnation mean nothing here. Others may still have the one that the cursor is of.
+            if not is_same(served, self._served):
+                if self._may_leave:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
-                self._use(life, self._asked.select(life.partition_count))
+                self._use(served, self._asked.select(served.partition_count))
                 raise HistoryLost
-            self._life = life
+            self._served = served
             self._positions = positions = self._live_positions(snapshot)
             result = step(
-                snapshot, life.store_id, positions, self._selection, cursor, room=room, conflate=self._is_slow
+                snapshot, served.store_id, positions, self._selection, cursor, budget=budget, conflate=self._is_slow
             )
-            if result.is_whole and live.publish(snapshot, life, self._selection.partitions):
+            # The broadcaster is brought to this very snapshot first. Only then do both stand at the same place, and the
+            # next change reaches this stream from exactly one of them.
+            if result.is_whole and live.publish(snapshot, served, self._selection.partitions):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
-                self._feed = live.broadcaster(life)
-                self._member = self._feed.join(name, self._selection, self._speaker.say_live, cursor.marks, positions)
+                self._feed = live.broadcaster(served)
+                self._member = self._feed.join(
+                    name, self._selection, self._encoder.encode_live, cursor.change_positions, positions
+                )
         self._cursor = cursor
         return result
 
-    # With the feed.
+    # With the broadcaster.
 
     async def _follow(self) -> AsyncIterator[bytes]:
         """Yield what the feed gives, until it lets go; raise `SlowSubscription` where the contract says so."""
@@ -328,13 +344,15 @@ class SubscribeRun:
             while (message := member.pop()) is not None:
                 yield message.data
             if (newest := member.newest) is not None:
-                self._cursor.marks, self._pace.told_s = dict(newest.marks), newest.made_s
+                self._cursor.change_positions, self._pace.sent_s = dict(newest.change_positions), newest.made_s
                 member.newest = None
             if member.is_evicted:
                 break
             # All that the feed had for it is given: its copy is where the feed is.
-            self._cursor.marks = {partition: feed.marks[partition] for partition in self._selection.partitions}
-            if self._leaves:
+            self._cursor.change_positions = {
+                partition: feed.change_positions[partition] for partition in self._selection.partitions
+            }
+            if self._may_leave:
                 self._check_served(feed)
             end = self._pace.ending()
             if end is not None or not self._pace.seconds_to_progress():
@@ -343,7 +361,7 @@ class SubscribeRun:
                 raise end
             await member.wait(self._pace.seconds_to_progress(), self._call.offer)
         self._leave()
-        self._told_current = False  # what the feed said last does not count: it is to be said that this goes on
+        self._was_current = False  # what the feed said last does not count: it is to be said that this goes on
         if member.is_slow:
             if self._plan.query.disconnects_slow:
                 raise SlowSubscription(self._plan.access.table.name)
@@ -352,13 +370,13 @@ class SubscribeRun:
     def _check_served(self, feed: ChangeBroadcaster) -> None:
         """Raise `PartitionUnavailable` where the feed stands still."""
         for partition in feed.unserved:
-            if partition in self._cursor.marks:
+            if partition in self._cursor.change_positions:
                 raise PartitionUnavailable(self._plan.access.table.name, partition, "it is on other gateways now")
 
     def _live_progress(self, feed: ChangeBroadcaster) -> bytes:
-        self._pace.told_s = time.monotonic()
+        self._pace.sent_s = time.monotonic()
         is_whole = feed.is_whole(self._selection.partitions)
-        return self._speaker.say_live((), self._cursor.marks, feed.positions, is_whole)
+        return self._encoder.encode_live((), self._cursor.change_positions, feed.positions, is_whole)
 
 
 def _progress_s(field: str, options: Any) -> float:

@@ -1,6 +1,6 @@
-"""What a Subscribe says: changes and progress as the contract's messages, and the tokens to go on from."""
+"""The messages of a Subscribe: changes and progress as the contract has them, and the tokens to go on from."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,9 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.query.message_parts import MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
-from tablegate.gateway.query.wire import Heads
+from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
 from tablegate.v1.query_pb2 import (
@@ -21,7 +20,7 @@ from tablegate.v1.query_pb2 import (
     SubscribeProgress,
 )
 
-Marks = Mapping[Partition, ChangePosition]
+ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
 
 
@@ -31,27 +30,27 @@ class ChangeEncoder:
     def __init__(self, query: SubscribeQuery) -> None:
         self._key = query.table.key
         self._key_class = _key_class(query)
-        self._changes = Heads(query.changes.number)
-        self._upsert = Heads(query.upsert.number)
-        self._delete = Heads(query.delete.number)
-        self._progress = Heads(query.progress.number)
+        self._changes = FieldEncoder(query.changes.number)
+        self._upsert = FieldEncoder(query.upsert.number)
+        self._delete = FieldEncoder(query.delete.number)
+        self._progress = FieldEncoder(query.progress.number)
         self._splitter = MessageSplitter(query.changes, query.progress)
-        self._read_info = Heads(SubscribeProgress.READ_INFO_FIELD_NUMBER)
+        self._read_info = FieldEncoder(SubscribeProgress.READ_INFO_FIELD_NUMBER)
 
     def message(self, given: Sequence[Given], progress: SubscribeProgress, read_info: bytes | None) -> bytes:
         """Return a response; `read_info` are the bytes of what belongs into `progress`."""
         upsert, delete = self._upsert, self._delete
         changes = [
-            delete.embed(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
+            delete.encode(self._key_message(key)) if row is None else upsert[len(row)] + row for key, row in given
         ]
-        return self.joined(self._changes.embed_all(changes), progress, read_info)
+        return self.joined(self._changes.encode_all(changes), progress, read_info)
 
     def joined(self, changes: bytes, progress: SubscribeProgress, read_info: bytes | None) -> bytes:
         """Return a response of changes as they are on the wire."""
-        told = progress.SerializeToString()
+        encoded = progress.SerializeToString()
         if read_info is not None:
-            told += self._read_info.embed(read_info)
-        return changes + self._progress.embed(told)
+            encoded += self._read_info.encode(read_info)
+        return changes + self._progress.encode(encoded)
 
     def split(self, response: bytes) -> tuple[bytes, SubscribeProgress]:
         """Return what `joined` was given."""
@@ -76,23 +75,23 @@ def _key_class(query: SubscribeQuery) -> type[Message]:
 
 
 class ProgressEncoder:
-    """Says things to those who ask for the same of one life of a table."""
+    """Encodes messages to those who ask for the same of one generation of a table."""
 
     def __init__(
         self,
         encoder: ChangeEncoder,
         access: TableAccess,
-        life: ServedGeneration,
+        served: ServedGeneration,
         selection: Selection,
         request_hash: int,
     ) -> None:
         self._encoder = encoder
         self._access = access
-        self._life = life
+        self._served = served
         self._selection = selection
         self._request_hash = request_hash
 
-    def say(
+    def encode(
         self, given: Sequence[Given], phase: SubscribePhase, cursor: Cursor, positions: Positions | None = None
     ) -> bytes:
         """Return the message after which a copy is at `cursor`; with `positions` it says what is read."""
@@ -100,64 +99,68 @@ class ProgressEncoder:
         read_info = None
         if positions is not None:
             mine = {partition: positions[partition] for partition in self._selection.partitions}
-            read_info = self._access.read_info(self._life, mine)
+            read_info = self._access.read_info(self._served, mine)
         return self._encoder.message(given, progress, read_info)
 
-    def say_live(self, given: Sequence[Given], marks: Marks, positions: Positions, is_whole: bool) -> bytes:
+    def encode_live(
+        self, given: Sequence[Given], change_positions: ChangePositions, positions: Positions, is_whole: bool
+    ) -> bytes:
         """Return a message of the feed."""
-        cursor = Cursor(dict(marks), filling=len(self._selection.partitions))
+        cursor = Cursor(dict(change_positions), filling=len(self._selection.partitions))
         if is_whole:
-            return self.say(given, SUBSCRIBE_PHASE_CURRENT, cursor, positions)
-        return self.say(given, SUBSCRIBE_PHASE_CATCHING_UP, cursor)
+            return self.encode(given, SUBSCRIBE_PHASE_CURRENT, cursor, positions)
+        return self.encode(given, SUBSCRIBE_PHASE_CATCHING_UP, cursor)
 
     def token(self, cursor: Cursor) -> str:
         """Return the resume token of a cursor."""
-        selection, life, marks = self._selection, self._life, cursor.marks
+        selection, served, change_positions = self._selection, self._served, cursor.change_positions
         is_filled = cursor.filling == len(selection.partitions)
         token = Token(
             after_key=cursor.after_key,
-            partition=life.partition_count if is_filled else selection.partitions[cursor.filling],
+            partition=served.partition_count if is_filled else selection.partitions[cursor.filling],
         )
         router = self._access.router
-        giver = "" if router is None else router.directory.own_id
-        return signed(token, marks, self._access, life, self._request_hash, lambda _: giver)
+        source = "" if router is None else router.directory.own_id
+        return signed_token(token, change_positions, self._access, served, self._request_hash, lambda _: source)
 
 
-def signed(
+def signed_token(
     token: Token,
-    marks: Marks,
+    change_positions: ChangePositions,
     access: TableAccess,
-    life: ServedGeneration,
+    served: ServedGeneration,
     request_hash: int,
-    giver_of: Callable[[int], str],
+    source_of: Callable[[int], str],
 ) -> str:
-    """Return the text of a resume token, to which marks, and what it belongs to, are added.
+    """Return the text of a resume token, to which the change positions, and what it belongs to, are added.
 
-    `giver_of` says which gateway has given what is of a life.
+    `source_of` says which gateway has sent what is of an incarnation.
     """
     token.kind = TOKEN_KIND_SUBSCRIBE
     token.table = access.table.name
-    token.generation = life.generation
+    token.generation = served.generation
     token.request_hash = request_hash
     token.issue_time_ms = access.now_ms()
-    token.changelog_topic_id = life.manifest.changelog_topic_id
-    token.partitions.extend(marks)
-    token.next_offsets.extend([mark.offset for mark in marks.values()])
-    if any(mark.skip for mark in marks.values()):
-        token.skips.extend([mark.skip for mark in marks.values()])
-    numbers: dict[int, int] = {}  # of lives
-    lives = [numbers.setdefault(mark.life_id, len(numbers)) for mark in marks.values()]
+    token.changelog_topic_id = served.manifest.changelog_topic_id
+    token.partitions.extend(change_positions)
+    token.next_offsets.extend([each.offset for each in change_positions.values()])
+    if any(each.skip for each in change_positions.values()):
+        token.skips.extend([each.skip for each in change_positions.values()])
+    # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
+    # id.
+    numbers: dict[int, int] = {}  # of incarnations
+    incarnations = [numbers.setdefault(each.life_id, len(numbers)) for each in change_positions.values()]
     if any(numbers):
         token.life_ids.extend(numbers)
-        givers = [giver_of(life_id) for life_id in numbers]
-        token.gateways.extend(givers if any(givers) else ())
-    if any(lives):
-        token.lives.extend(lives)
+        sources = [source_of(life_id) for life_id in numbers]
+        token.gateways.extend(sources if any(sources) else ())
+    if any(incarnations):
+        token.lives.extend(incarnations)
     return access.signer.sign(token)
 
 
-def marks_of(token: Token) -> dict[Partition, ChangePosition]:
-    """Return the marks that a resume token says."""
+def change_positions_of(token: Token) -> dict[Partition, ChangePosition]:
+    """Return the change positions that a resume token says."""
     zeros = [0] * len(token.partitions)
     life_ids = token.life_ids or [0]
     return {
@@ -168,27 +171,75 @@ def marks_of(token: Token) -> dict[Partition, ChangePosition]:
     }
 
 
-def givers_of(token: Token) -> dict[int, str]:
-    """Return which gateway has given what is of each life, as a resume token says."""
+def sources_of(token: Token) -> dict[int, str]:
+    """Return which gateway has given what is of each incarnation, as a resume token says."""
     return dict(zip(token.life_ids, token.gateways, strict=False))
 
 
-def cursor_of(token: Token, life: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
+def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
     """Return the cursor that a token of this generation says, and the selection with its partitions in that order.
 
     None where only a new snapshot helps.
     """
-    if token.changelog_topic_id != life.manifest.changelog_topic_id:
+    if token.changelog_topic_id != served.manifest.changelog_topic_id:
         return None
-    marks = marks_of(token)
+    change_positions = change_positions_of(token)
     filling = Partition(token.partition)
-    is_filled = filling == life.partition_count
-    done = [partition for partition in selection.partitions if partition in marks and partition != filling]
-    rest = [partition for partition in selection.partitions if partition not in marks and partition != filling]
-    if not marks.keys() <= set(selection.partitions) or (is_filled and rest):
+    is_filled = filling == served.partition_count
+    done = [each for each in selection.partitions if each in change_positions and each != filling]
+    rest = [each for each in selection.partitions if each not in change_positions and each != filling]
+    # A cursor of partitions that are not selected is of another request, or of a table that was partitioned otherwise.
+    if not change_positions.keys() <= set(selection.partitions) or (is_filled and rest):
         return None
     if is_filled:
-        return Cursor(marks, len(done)), selection
+        return Cursor(change_positions, len(done)), selection
     if filling not in selection.partitions:
         return None
-    return Cursor(marks, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])
+    return Cursor(change_positions, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])
+
+
+class MergedCursor:
+    """Where a copy is that several sources fill, each some partitions of it.
+
+    Change positions of the partitions that were begun, and up to which key one of them, `filling`, is filled.
+    """
+
+    def __init__(self) -> None:
+        self.change_positions: dict[Partition, ChangePosition] = {}
+        self.filling: Partition | None = None
+        self._after_key = b""
+        self._sources: dict[int, str] = {}  # of what is of each incarnation
+
+    def is_done(self, partition: Partition) -> bool:
+        """Return whether a partition is filled."""
+        return partition in self.change_positions and partition != self.filling
+
+    def apply(self, token: Token) -> None:
+        """Move to where a token of some partitions is."""
+        change_positions = change_positions_of(token)
+        self.change_positions.update(change_positions)
+        self._sources.update(sources_of(token))
+        if token.partition in change_positions:
+            self.filling, self._after_key = Partition(token.partition), token.after_key
+        elif self.filling in change_positions:
+            self.filling, self._after_key = None, b""
+
+    def token(
+        self, access: TableAccess, served: ServedGeneration, request_hash: int, partitions: Sequence[Partition]
+    ) -> str:
+        """Return the resume token of those partitions."""
+        known = {each: self.change_positions[each] for each in partitions if each in self.change_positions}
+        token = Token(partition=next((each for each in partitions if each not in known), served.partition_count))
+        if self.filling in known:
+            token.partition, token.after_key = self.filling, self._after_key
+        return signed_token(token, known, access, served, request_hash, lambda life_id: self._sources.get(life_id, ""))
+
+    def source_of(self, partition: Partition, life_id: int | None) -> str:
+        """Return the gateway that sent a partition, where one of this incarnation (None: of none) cannot go on."""
+        # A store of the same incarnation can go on itself. Otherwise only the gateway that sent the partition can.
+        known = self.change_positions.get(partition)
+        return "" if known is None or known.life_id == life_id else self._sources.get(known.life_id, "")
+
+    def has_any(self, partitions: Collection[Partition]) -> bool:
+        """Return whether the copy may have rows of one of them."""
+        return not self.change_positions.keys().isdisjoint(partitions)

@@ -8,8 +8,7 @@ from google.protobuf.message import DecodeError, Message
 from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import CorruptRow, TooManyKeys
-from tablegate.gateway.query.filters import Test, filters_reader
-from tablegate.gateway.query.requests import bounds_reader, key_reader, keys_reader
+from tablegate.gateway.query.requests import Test, bounds_reader, filters_reader, key_reader, keys_reader
 from tablegate.gateway.query.subscribe.cursor import Matches, Selection
 
 KEYS_MAX = 1_000  # of one subscription

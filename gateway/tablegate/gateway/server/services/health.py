@@ -54,6 +54,7 @@ def _is_live(snapshot: Snapshot, name: str, directory: Directory) -> bool:
     state = snapshot.table(name)
     if state is None or state.problem or not state.HasField("manifest"):
         return False
+    # It ends at the first that is missing, so that a gateway that restores spends no time on what is there already.
     for partition in map(Partition, range(state.manifest.partition_count)):
         position = snapshot.position(StoreId(state.store_id), partition)
         is_here = position is not None and position.phase is Phase.LIVE
@@ -119,12 +120,12 @@ class Health:
 
     async def _watch(self, data: bytes, _call: Call) -> AsyncIterator[bytes]:
         service = _service_of(data)
-        told = None
+        sent = None
         while True:
             changed = self._changed
             status = self._status(service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield _response(status)
             if self._draining:
                 raise ShuttingDown

@@ -10,15 +10,14 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rest.json_codec import JsonCodec
-from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import Call, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import table_accesses, wall_clock_ms
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.serving import NowMs, TableAccess
-from tablegate.gateway.query.topic_ends import TopicEnds
+from tablegate.gateway.query.service import table_accesses
+from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
@@ -33,8 +32,8 @@ from tablegate.v1.status_pb2 import (
 
 STATUS_SERVICE = "tablegate.v1.GatewayService"
 STATUS_TIMEOUT_S = 5.0
-LOOK_S = 0.25  # changes that come within it are told as one
-LOOK_TIMES = 20  # as long as looking took the last time: tables of many partitions are looked at less often
+READ_EVERY_S = 0.25  # changes that come within it are sent as one
+READ_TIMES = 20  # as long as reading took the last time: tables of many partitions are read less often
 
 Found = TypeVar("Found")
 
@@ -56,14 +55,14 @@ def metadata_methods(
     catalogue: Catalogue,
     store: StoreReader,
     signer: TokenSigner,
-    bell: Notifier,
+    notifier: Notifier,
     *,
     ends: TopicEnds | None = None,
     router: Router | None = None,
     now_ms: NowMs = wall_clock_ms,
 ) -> Methods:
     """Return GetTable, WatchTable and Explain. The arguments are those of `query_methods`."""
-    accesses = table_accesses(catalogue, store, signer, bell, ends=ends, router=router, now_ms=now_ms)
+    accesses = table_accesses(catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms)
     watched = {name: _WatchedTable(access) for name, access in accesses.items()}
     explainer = Explainer(catalogue, accesses)
     codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
@@ -113,7 +112,7 @@ def _metadata(access: TableAccess) -> TableMetadata:
 
 
 class _WatchedTable:
-    """What those are told who watch a table: looked up once for all of them, when the bell has rung. One event loop."""
+    """What is sent to those who watch a table: read once for all of them when the status changes. One event loop."""
 
     def __init__(self, access: TableAccess) -> None:
         self._access = access
@@ -123,15 +122,15 @@ class _WatchedTable:
         self._error: QueryError | None = None
         self._changed = asyncio.Event()
         self._is_due = False
-        self._look_at_s = 0.0
-        access.bell.listen(on_change=self._note, on_shutdown=self._wake)
+        self._read_at_s = 0.0
+        access.notifier.listen(on_change=self._note, on_shutdown=self._wake)
 
     async def metadata(self, call: Call) -> AsyncIterator[TableMetadata]:
         """Yield where the table is, at once and after each change; raise why that is not known, or `ShuttingDown`."""
         if not self._watchers:
-            self._look()
+            self._read()
         self._watchers += 1
-        told = None
+        sent = None
         try:
             while True:
                 changed = self._changed
@@ -139,9 +138,9 @@ class _WatchedTable:
                     raise ShuttingDown
                 if self._error is not None:
                     raise self._error
-                if told is not self._newest:
-                    told = self._newest
-                    yield told
+                if sent is not self._newest:
+                    sent = self._newest
+                    yield sent
                 else:
                     await changed.wait()
         finally:
@@ -151,10 +150,10 @@ class _WatchedTable:
         """Read where the table is, soon, unless only rows have changed: a new phase comes with a new status."""
         if self._watchers and not self._is_due and (changes.status or changes.everything):
             self._is_due = True
-            wait_s = max(0.0, self._look_at_s - time.monotonic())
-            asyncio.get_running_loop().call_later(wait_s, self._look)
+            wait_s = max(0.0, self._read_at_s - time.monotonic())
+            asyncio.get_running_loop().call_later(wait_s, self._read)
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         self._is_due, self._error = False, None
         begin_s = time.monotonic()
         try:
@@ -168,7 +167,7 @@ class _WatchedTable:
                 self._newest, self._shape = newest, shape
                 self._wake()
         end_s = time.monotonic()
-        self._look_at_s = end_s + max(LOOK_S, LOOK_TIMES * (end_s - begin_s))
+        self._read_at_s = end_s + max(READ_EVERY_S, READ_TIMES * (end_s - begin_s))
 
     def _wake(self) -> None:
         self._changed.set()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.rpc import code_pb2
-from tablegate.gateway.http.exchange import TEXT, Exchange, Head
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
@@ -20,8 +20,10 @@ from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, Partitio
 PATH = b"/metrics"
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
 
-_HEAD = Head(200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store")))
-_METHOD_NOT_ALLOWED = Head(405, (TEXT, (b"allow", b"GET, HEAD")))
+_HEAD = ResponseHeaders(
+    200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store"))
+)
+_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
 Sample = tuple[Mapping[str, object], float]
 """Labels, whose values have nothing that the text format would escape, and a number."""
 
@@ -56,7 +58,7 @@ class Metrics:
         text = json.dumps(numbers)
         if text == self._published:
             return
-        with suppress(OSError):  # a full disk: the others tell what they have of an earlier moment
+        with suppress(OSError):  # a full disk: the other workers show what it had of an earlier moment
             self._file.parent.mkdir(exist_ok=True)
             draft = self._file.with_suffix(".new")
             draft.write_text(text)
@@ -88,7 +90,7 @@ class Metrics:
             with self._store.snapshot() as snapshot:
                 yield from _store_lines(GetStatusResponse.FromString(snapshot.status()))
         except StoreUnavailable:
-            return  # what is not known is not told
+            return  # what is not known is left out
 
 
 def _store_lines(status: GetStatusResponse) -> Iterator[str]:

@@ -32,7 +32,7 @@ _CORRUPT = (
 
 
 def machine_boot_id() -> str:
-    """Return what changes when the machine starts; "" where the system does not tell."""
+    """Return what changes when the machine starts; "" where the system does not know it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -121,7 +121,7 @@ def open_for_writing(path: Path, *, boot_id: str) -> Environment:
     try:
         with Guarded(path):
             _check_size(environment)
-            _check_marks(environment, boot_id)
+            _check_trust(environment, boot_id)
             environment.env.reader_check()
     except BaseException:
         environment.env.close()
@@ -173,7 +173,7 @@ def _check_size(environment: Environment) -> None:
         raise StoreCorrupt(f"the store in {environment.path} is cut: {size_bytes} of {pages_bytes} bytes are there")
 
 
-def _check_marks(environment: Environment, boot_id: str) -> None:
+def _check_trust(environment: Environment, boot_id: str) -> None:
     with environment.env.begin(db=environment.meta, write=True) as transaction:
         found = transaction.get(_FORMAT)
         if found is None and environment.env.info()["last_txnid"] > 1 and transaction.stat(environment.rows)["entries"]:

@@ -1,15 +1,16 @@
 """Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
 
-  rows         place, key              → version 12, kind 1, time ms 8, row
-  history      place, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
-                                         ones: there was none), key, row before, row
-  tombstones   place, offset 8         → time ms 8, key       of the deleted rows, oldest first
-  positions    place                   → next offset, as of, phase, final, history start and length, life, source
-                                         offsets
-  tables       name                    → TableState
-  meta         name                    → format, boot id, clean mark, next store id, status
+  rows         prefix, key              → version 12, kind 1, time ms 8, row
+  history      prefix, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
+                                          ones: there was none), key, row before, row
+  tombstones   prefix, offset 8         → time ms 8, key       of the deleted rows, oldest first
+  positions    prefix                   → next offset, as of, phase, final, history start and length, life, source
+                                          offsets
+  tables       name                     → TableState
+  meta         name                     → format, boot id, clean mark, next store id, status
 
-A place is store id (4 bytes) and partition (2 bytes); all numbers are big endian, so that byte order is their order.
+The prefix is that of a partition: store id (4 bytes) and partition (2 bytes). All numbers are big endian, so that byte
+order is their order: a cursor walks a partition's rows by key, and its history by offset.
 The order of changes of one offset: 0, 1, ... for what expired before its record came, and the highest for the record.
 """
 
@@ -24,13 +25,13 @@ from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, S
 
 FORMAT_VERSION = b"4"
 
-PLACE_BYTES = 6
+PREFIX_BYTES = 6
 KIND_AT = VERSION_BYTES
 ROW_AT = VERSION_BYTES + 9  # after the kind and the time
 IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
 RECORD_ORDER = 2**32 - 1
 
-_PLACE = struct.Struct(">IH")
+_PREFIX = struct.Struct(">IH")
 _STORE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
 _OFFSET_ORDER = struct.Struct(">QI")
@@ -43,9 +44,9 @@ _POSITION = struct.Struct(">QqB?QQQ")
 _SOURCE = struct.Struct(">Iq")
 
 
-def place(store_id: StoreId, partition: Partition) -> bytes:
+def partition_prefix(store_id: StoreId, partition: Partition) -> bytes:
     """Return what the keys of a partition begin with."""
-    return _PLACE.pack(store_id, partition)
+    return _PREFIX.pack(store_id, partition)
 
 
 def store_prefix(store_id: StoreId) -> bytes:
@@ -54,29 +55,29 @@ def store_prefix(store_id: StoreId) -> bytes:
 
 
 def store_id_of(key: bytes) -> StoreId:
-    """Return the store id of a key that begins with a place."""
+    """Return the store id of a key that begins with a prefix."""
     return StoreId(_STORE.unpack_from(key)[0])
 
 
-def offset_key(at: bytes, offset: Offset) -> bytes:
+def offset_key(prefix: bytes, offset: Offset) -> bytes:
     """Return the key of a tombstone, and what the keys of an offset's history begin with."""
-    return at + _OFFSET.pack(offset)
+    return prefix + _OFFSET.pack(offset)
 
 
-def history_key(at: bytes, offset: Offset, order: int = RECORD_ORDER) -> bytes:
+def history_key(prefix: bytes, offset: Offset, order: int = RECORD_ORDER) -> bytes:
     """Return the key of a change in the history."""
-    return at + _OFFSET_ORDER.pack(offset, order)
+    return prefix + _OFFSET_ORDER.pack(offset, order)
 
 
 def order_of(key: bytes) -> int:
     """Return the order of such a key."""
-    order: int = _OFFSET_ORDER.unpack_from(key, PLACE_BYTES)[1]
+    order: int = _OFFSET_ORDER.unpack_from(key, PREFIX_BYTES)[1]
     return order
 
 
 def offset_of(key: bytes) -> Offset:
     """Return the offset of a key of history or tombstones."""
-    return Offset(_OFFSET.unpack_from(key, PLACE_BYTES)[0])
+    return Offset(_OFFSET.unpack_from(key, PREFIX_BYTES)[0])
 
 
 def pack_row(change: Change, pack: Callable[..., bytes] = _KIND_TIME.pack) -> bytes:

@@ -1,9 +1,15 @@
 """The store in LMDB: one file, one writing process, any number of reading processes.
 
+A snapshot is a read transaction of LMDB: it costs some microseconds, locks nothing, and sees one moment of all tables.
+A batch is a write transaction: the newest version of each key is put in key order, which is the order of pages; then
+the history of the batch, then the position. Readers see all of it or nothing. A snapshot that stays open pins the pages
+of its moment, and the file grows: so nobody waits while it is open, and the writer clears the slots of killed readers.
+
 LMDB does not sync here, and so survives a killed process but not a lost machine: the writer keeps the machine's boot
 id and a clean-shutdown mark, and a store in doubt is `StoreCorrupt`, to be wiped and restored. The map is read-only for
 the processor (no `writemap`): a full disk is then an error of a write, and not a SIGBUS.
 
+Rows that a partition leaves behind are removed in small parts (`drop`), positions first, so that nobody reads the rest.
 A process must not open one store twice, and not use one after a fork.
 """
 
@@ -35,7 +41,6 @@ from tablegate.gateway.stores.base import (
     StoreUnavailable,
 )
 from tablegate.gateway.stores.lmdb import environment as environments
-from tablegate.gateway.stores.lmdb import history as lmdb_history
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
 from tablegate.internal.v1.store_pb2 import TableState
@@ -77,25 +82,25 @@ class LmdbSnapshot(Snapshot):
 
     @override
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:
-        value = self._transaction.get(layout.place(store_id, partition), db=self._environment.positions)
+        value = self._transaction.get(layout.partition_prefix(store_id, partition), db=self._environment.positions)
         return None if value is None else layout.unpack_position(value)[0]
 
     @override
     def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
-        value = self._transaction.get(layout.place(store_id, partition) + key, db=self._environment.rows)
+        value = self._transaction.get(layout.partition_prefix(store_id, partition) + key, db=self._environment.rows)
         return None if value is None else layout.live_row(value)
 
     @override
     def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
-        value = self._transaction.get(layout.place(store_id, partition) + key, db=self._environment.rows)
+        value = self._transaction.get(layout.partition_prefix(store_id, partition) + key, db=self._environment.rows)
         return None if value is None else layout.unpack_row(value)
 
     @override
     def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
-        at = layout.place(store_id, partition)
-        full_keys = [at + key for key in keys]
+        prefix = layout.partition_prefix(store_id, partition)
+        full_keys = [prefix + key for key in keys]
         with self._transaction.cursor(self._environment.rows) as cursor:
-            found = dict(cursor.getmulti(sorted(set(full_keys))))
+            found = dict(cursor.getmulti(sorted(set(full_keys))))  # in order, each page is visited once
         return [None if (value := found.get(key)) is None else layout.live_row(value) for key in full_keys]
 
     @override
@@ -109,17 +114,17 @@ class LmdbSnapshot(Snapshot):
         limit: int,
         descending: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        at = layout.place(store_id, partition)
-        first, last = at + start, after_prefix(at) if end is None else at + end
+        prefix = layout.partition_prefix(store_id, partition)
+        first, last = prefix + start, after_prefix(prefix) if end is None else prefix + end
         assert last is not None
         rows: list[tuple[bytes, bytes]] = []
         if limit <= 0:
             return rows
         with self._transaction.cursor(self._environment.rows) as cursor:
-            for full_key, value in _run_down(cursor, first, last) if descending else _run_up(cursor, first, last):
+            for full_key, value in _descending(cursor, first, last) if descending else _ascending(cursor, first, last):
                 row = layout.live_row(value)
                 if row is not None:
-                    rows.append((full_key[layout.PLACE_BYTES :], row))
+                    rows.append((full_key[layout.PREFIX_BYTES :], row))
                     if len(rows) == limit:
                         break
         return rows
@@ -128,11 +133,11 @@ class LmdbSnapshot(Snapshot):
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
-        at = layout.place(store_id, partition)
-        last = after_prefix(at)
+        prefix = layout.partition_prefix(store_id, partition)
+        last = after_prefix(prefix)
         assert last is not None
         with self._transaction.cursor(self._environment.history) as cursor:
-            run = islice(_run_up(cursor, layout.history_key(at, start, skip), last), max(limit, 0))
+            run = islice(_ascending(cursor, layout.history_key(prefix, start, skip), last), max(limit, 0))
             return [layout.unpack_change(layout.offset_of(key), value) for key, value in run]
 
     @override
@@ -223,6 +228,7 @@ class LmdbStore(LmdbReader, OwnStore):
                     while more:
                         store_id = layout.store_id_of(cursor.key())
                         found.add(store_id)
+                        # One step for each store id, however many rows it has.
                         more = cursor.set_range(layout.store_prefix(StoreId(store_id + 1)))
         return found
 
@@ -237,93 +243,98 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
+        # Refused before the disk is full: logs, and the status that says so, need some room.
         if self._free_bytes() < environments.FREE_BYTES_MIN:
             least_mib = environments.FREE_BYTES_MIN >> 20
             raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
-        at = layout.place(store_id, partition)
+        prefix = layout.partition_prefix(store_id, partition)
         with Guarded(self._environment.path), self._write() as transaction:
-            applied, count, stale = self._put_rows(transaction, at, changes)
-            self._put_position(transaction, at, applied, count, position)
+            applied, count, stale = self._put_rows(transaction, prefix, changes)
+            self._put_position(transaction, prefix, applied, count, position)
         return Applied(count, stale)
 
     def _put_rows(
-        self, transaction: Any, at: bytes, changes: Sequence[Change]
+        self, transaction: Any, prefix: bytes, changes: Sequence[Change]
     ) -> tuple[Iterator[PastChange], int, list[Change]]:
         """Write the newest of each key where it is newer than what is stored; return applied, their number, stale."""
+        # A batch mostly has each key once. Where it has not, versions decide: the last record need not be the newest.
         newest = {change.key: change for change in reversed(changes)}  # of each key, its first
         if len(newest) < len(changes):
             for change in changes:
                 if change.version > newest[change.key].version:
                     newest[change.key] = change
-        stored = _put_newest(transaction.cursor(self._environment.rows), at, newest)
+        stored = _put_newest(transaction.cursor(self._environment.rows), prefix, newest)
         deletes = [change for change in newest.values() if change.row is None]
         if deletes:
-            listed = [(layout.offset_key(at, change.offset), layout.pack_tombstone(change)) for change in deletes]
+            listed = [(layout.offset_key(prefix, change.offset), layout.pack_tombstone(change)) for change in deletes]
             with transaction.cursor(self._environment.tombstones) as cursor:
                 cursor.putmulti(listed)
+        # All keys are new and come once, as in a restore: there is nothing to compare, and nothing was there before.
         if not stored and len(newest) == len(changes):
             return (PastChange(*change, None) for change in changes), len(changes), []
         applied, stale = _split(changes, stored)
         return iter(applied), len(applied), stale
 
     def _put_position(
-        self, transaction: Any, at: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
+        self, transaction: Any, prefix: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
     ) -> None:
         """Write the position, and the history that belongs to it."""
-        value = transaction.get(at, db=self._environment.positions)
+        value = transaction.get(prefix, db=self._environment.positions)
         stored, count = (None, 0) if value is None else layout.unpack_position(value)
         with transaction.cursor(self._environment.history) as cursor:
+            # Changes of a restore are nobody's news: writing them to the history would double its cost.
             if position.phase is Phase.RESTORING:
-                lmdb_history.drop_oldest(cursor, at, count)
+                _drop_oldest(cursor, prefix, count)
                 new, count = replace(position, history_start=position.next_offset), 0
             else:
-                lmdb_history.add_applied(cursor, at, applied)
+                _add_applied(cursor, prefix, applied)
                 new = position if stored is None else replace(position, history_start=stored.history_start)
-                new, count = self._bound_history(cursor, at, new, count + applied_count)
-        transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+                new, count = self._bound_history(cursor, prefix, new, count + applied_count)
+        transaction.put(prefix, layout.pack_position(new, count), db=self._environment.positions)
 
-    def _bound_history(self, cursor: Any, at: bytes, position: Position, count: int) -> tuple[Position, int]:
+    def _bound_history(self, cursor: Any, prefix: bytes, position: Position, count: int) -> tuple[Position, int]:
         """Remove what is too much of the history's `count`; return position and count after that."""
         excess = count - self._history_changes_max
         if excess <= 0:
             return position, count
-        history_start = Offset(lmdb_history.drop_oldest(cursor, at, excess) + 1)
+        history_start = Offset(_drop_oldest(cursor, prefix, excess) + 1)
         return replace(position, history_start=history_start), count - excess
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
-        at = layout.place(store_id, partition)
+        prefix = layout.partition_prefix(store_id, partition)
         gone: dict[bytes, bytes] = {}
         with Guarded(self._environment.path), self._write() as transaction:
             for key in keys:
-                value = transaction.get(at + key, db=self._environment.rows)
+                value = transaction.get(prefix + key, db=self._environment.rows)
                 if value is not None and layout.live_row(value) is not None:
-                    transaction.delete(at + key, db=self._environment.rows)
+                    transaction.delete(prefix + key, db=self._environment.rows)
                     gone[key] = value
-            value = transaction.get(at, db=self._environment.positions)
+            value = transaction.get(prefix, db=self._environment.positions)
             if value is not None and layout.unpack_position(value)[0].phase is not Phase.RESTORING:
                 position, count = layout.unpack_position(value)
                 deletes = [_expired(position.next_offset, key, stored, time_ms) for key, stored in gone.items()]
                 with transaction.cursor(self._environment.history) as cursor:
-                    lmdb_history.add_expired(cursor, at, deletes)
-                    new, count = self._bound_history(cursor, at, position, count + len(deletes))
-                transaction.put(at, layout.pack_position(new, count), db=self._environment.positions)
+                    _add_expired(cursor, prefix, deletes)
+                    new, count = self._bound_history(cursor, prefix, position, count + len(deletes))
+                transaction.put(prefix, layout.pack_position(new, count), db=self._environment.positions)
         return len(gone)
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
-        at = layout.place(store_id, partition)
+        prefix = layout.partition_prefix(store_id, partition)
         removed = 0
         with Guarded(self._environment.path), self._write() as transaction:
             cursor = transaction.cursor(self._environment.tombstones)
-            more = cursor.set_range(at)
-            while more and removed < limit and cursor.key().startswith(at):
+            more = cursor.set_range(prefix)
+            while more and removed < limit and cursor.key().startswith(prefix):
                 time_ms, key = layout.unpack_tombstone(cursor.value())
                 if time_ms >= before_ms:
-                    break
-                value = transaction.get(at + key, db=self._environment.rows)
+                    break  # they are in order of offset, and so of time
+                # The key may have a row again, or a younger tombstone: then only the entry in the list goes.
+                value = transaction.get(prefix + key, db=self._environment.rows)
                 if value is not None and layout.is_tombstone_of(value, time_ms):
-                    transaction.delete(at + key, db=self._environment.rows)
+                    transaction.delete(prefix + key, db=self._environment.rows)
                     removed += 1
                 more = cursor.delete()
         return removed
@@ -334,7 +345,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
-        return self._drop(layout.place(store_id, partition), limit)
+        return self._drop(layout.partition_prefix(store_id, partition), limit)
 
     def _drop(self, prefix: bytes, limit: int) -> bool:
         """Remove what has a key that begins with `prefix`: positions, then at most `limit` of the rest."""
@@ -344,6 +355,7 @@ class LmdbStore(LmdbReader, OwnStore):
                 cursor = transaction.cursor(database)
                 more = cursor.set_range(prefix)
                 while more and cursor.key().startswith(prefix):
+                    # Positions go whole: a partition without one is not read, whatever is left of its rows.
                     if limit <= 0 and database is not environment.positions:
                         return False
                     limit -= 1
@@ -356,7 +368,7 @@ def _table_state(value: bytes) -> TableState:
     return TableState.FromString(value)
 
 
-def _run_up(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _ascending(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values with first <= key < last, in byte order."""
     if not cursor.set_range(first):
         return
@@ -366,7 +378,7 @@ def _run_up(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, byt
         yield key, value
 
 
-def _run_down(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _descending(cursor: Any, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values with first <= key < last, the highest first."""
     more = cursor.prev() if cursor.set_range(last) else cursor.last()
     if not more:
@@ -382,7 +394,7 @@ def _expired(offset: Offset, key: bytes, stored: bytes, time_ms: int) -> PastCha
     return PastChange(offset, key, version, None, time_ms, row)
 
 
-def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[bytes, StoredRow]:
+def _put_newest(cursor: Any, prefix: bytes, newest: dict[bytes, Change]) -> dict[bytes, StoredRow]:
     """Put each change unless its key has a newer version; return what was stored, by key.
 
     In key order, as that is the order of pages. A key that is not there yet costs one walk down the tree.
@@ -391,8 +403,8 @@ def _put_newest(cursor: Any, at: bytes, newest: dict[bytes, Change]) -> dict[byt
     put = cursor.put
     for key in sorted(newest):
         change = newest[key]
-        full_key, value = at + key, layout.pack_row(change)
-        if not put(full_key, value, True, False):  # overwrite=False, by place: it is called for each row
+        full_key, value = prefix + key, layout.pack_row(change)
+        if not put(full_key, value, True, False):  # overwrite=False, by position: it is called for each row
             found = stored[key] = layout.unpack_row(cursor.value())
             if change.version > found.version:
                 put(full_key, value)
@@ -411,3 +423,44 @@ def _split(changes: Sequence[Change], newest: dict[bytes, StoredRow]) -> tuple[l
         else:
             stale.append(change)
     return applied, stale
+
+
+# The history of a partition: a cursor over it, with the prefix of its keys.
+
+
+def _add_applied(cursor: Any, prefix: bytes, changes: Iterable[PastChange]) -> None:
+    """Add what records changed."""
+    cursor.putmulti([(layout.history_key(prefix, change.offset), layout.pack_change(change)) for change in changes])
+
+
+def _add_expired(cursor: Any, prefix: bytes, changes: Sequence[PastChange]) -> None:
+    """Add deletes of one offset, whose record has not come, behind those that the offset has already."""
+    if not changes:
+        return
+    offset = changes[0].offset
+    first = _next_order(cursor, prefix, offset)
+    cursor.putmulti(
+        [
+            (layout.history_key(prefix, offset, order), layout.pack_change(change))
+            for order, change in enumerate(changes, start=first)
+        ]
+    )
+
+
+def _next_order(cursor: Any, prefix: bytes, offset: Offset) -> int:
+    """Return the first order that no delete of `offset` has."""
+    more = cursor.prev() if cursor.set_range(layout.history_key(prefix, offset)) else cursor.last()
+    if not more or not cursor.key().startswith(layout.offset_key(prefix, offset)):
+        return 0
+    return layout.order_of(cursor.key()) + 1
+
+
+def _drop_oldest(cursor: Any, prefix: bytes, count: int) -> Offset:
+    """Remove the first `count` changes; return the offset of the last of them."""
+    offset = Offset(-1)
+    more = count > 0 and cursor.set_range(prefix)
+    while more and count > 0 and cursor.key().startswith(prefix):
+        offset = layout.offset_of(cursor.key())
+        count -= 1
+        more = cursor.delete()
+    return offset

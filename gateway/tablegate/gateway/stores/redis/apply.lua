@@ -1,3 +1,5 @@
+-- Applies a batch to a partition: rows, order, tombstones, history and position, in one step. What another gateway has
+-- applied already is passed over; what is older than the row that is stored is stale.
 -- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; then key and value of each
 -- change. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
 -- then the numbers of the stale ones, from 0; nothing: went back.

@@ -1,3 +1,4 @@
+-- Removes what is left of a gateway that is gone.
 -- KEYS: gateways; states, status and places of one that is gone. ARGV: the gateway, how long it must have been away, in
 -- ms; then places of which it has nothing any more. Where those were all, nothing is left of it; returns whether.
 local seen = redis.call('HGET', KEYS[1], ARGV[1])

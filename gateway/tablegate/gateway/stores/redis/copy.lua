@@ -1,3 +1,4 @@
+-- Finds the copy of a changelog that gateways share, or names a new one.
 -- KEYS: copies. ARGV: name, store id and life of a new one; then the store ids that are not wanted. Returns store id
 -- and life.
 local found = redis.call('HGET', KEYS[1], ARGV[1])

@@ -1,3 +1,4 @@
+-- Takes a partition from gateways, and removes some of it once nobody keeps it. KEYS: as of write.lua.
 -- ARGV[1]: how many rows and changes at most; then the gateways that keep it no more. Returns how many rows and changes
 -- went, and how many are left; where another gateway keeps them, none are.
 local position, rows, order, tombstones, history = unpack(KEYS)

@@ -1,3 +1,4 @@
+-- Removes old tombstones, which nobody needs to refuse a stale record any more.
 -- KEYS: rows, tombstones. ARGV: time before which they go, how many at most. Returns how many went.
 local keys = redis.call('ZRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1)
 local gone = {}

@@ -1,3 +1,4 @@
+-- Removes rows that are expired; they enter the history as deletes at the next offset, before its record.
 -- ARGV[4]: the time; then keys. Returns the position that is stored, and how many rows there were; nothing: went back.
 if went_back(nil) then return {} end
 local keys, seen = {}, {}

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import Version
-from tablegate.gateway.stores.base import Change, PastChange, Phase, Position
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredPartition
 from tablegate.gateway.stores.lmdb import layout
 
 FORMAT_VERSION = b"3"
@@ -44,15 +44,13 @@ DEFAULT_PREFIX = "tablegate"
 
 GATEWAY = "gateway:"  # what the names of gateways begin with
 
-Place = tuple[StoreId, Partition]
-
-KNOWN_BYTES = 55  # of the value of a mark: the phase, and `at` up to the life
+KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the life
 
 _OFFSET = struct.Struct(">Q")
 _LAST = struct.Struct(">QI")
 
 
-class PlaceKeys(NamedTuple):
+class PartitionKeys(NamedTuple):
     """The keys of a partition."""
 
     position: str
@@ -68,11 +66,11 @@ class Keys:
     def __init__(self, prefix: str, gateway: str) -> None:
         self.gateway = f"{GATEWAY}{gateway}"
         self._prefix = prefix
-        self._places: dict[Place, PlaceKeys] = {}
+        self._partitions: dict[StoredPartition, PartitionKeys] = {}
         shared, own = f"{prefix}:{{tables}}:", f":{gateway}" if gateway else ""
         self.store, self.copies, self.next_id = shared + "store", shared + "copies", shared + "next-id"
         self.gateways = shared + "gateways"
-        self.states, self.status, self.places = (
+        self.states, self.status, self.partitions = (
             shared + "states" + own,
             shared + "status" + own,
             shared + "places" + own,
@@ -83,42 +81,42 @@ class Keys:
         """Return the keys as the gateway has them that is called so in `gateways`."""
         return Keys(self._prefix, name.removeprefix(GATEWAY))
 
-    def of(self, place: Place) -> PlaceKeys:
+    def of(self, part: StoredPartition) -> PartitionKeys:
         """Return the keys of a partition."""
-        keys = self._places.get(place)
+        keys = self._partitions.get(part)
         if keys is None:
-            keys = self._places[place] = self._of(place, "")
+            keys = self._partitions[part] = self._of(part, "")
         return keys
 
-    def held(self, place: Place, name: str) -> PlaceKeys:
+    def copy(self, part: StoredPartition, name: str) -> PartitionKeys:
         """Return the keys of a copy of a partition, in the same slot."""
-        return self._of(place, f":held:{name}")
+        return self._of(part, f":copy:{name}")
 
-    def _of(self, place: Place, ending: str) -> PlaceKeys:
-        at = f"{self._prefix}:{{{place[0]}/{place[1]}}}:"
-        return PlaceKeys(*(at + name + ending for name in PlaceKeys._fields))
+    def _of(self, part: StoredPartition, ending: str) -> PartitionKeys:
+        beginning = f"{self._prefix}:{{{partition_name(part)}}}:"
+        return PartitionKeys(*(beginning + name + ending for name in PartitionKeys._fields))
 
-    def ask_position(self, at: PlaceKeys) -> tuple[str, ...]:
-        """Return the command whose answer `held_value` takes."""
-        return "HMGET", at.position, self.gateway, "at"
+    def ask_position(self, keys: PartitionKeys) -> tuple[str, ...]:
+        """Return the command whose answer `own_value` takes."""
+        return "HMGET", keys.position, self.gateway, "at"
 
     def stream(self, table: str) -> str:
         """Return the key under which others find the histories of a table."""
         return f"{self._shared}{table}-stream"
 
 
-def place_name(place: Place) -> str:
-    """Return how `places` has a partition."""
-    return f"{place[0]}/{place[1]}"
+def partition_name(part: StoredPartition) -> str:
+    """Return how the set of partitions names one."""
+    return f"{part.store_id}/{part.partition}"
 
 
-def place_of(name: bytes) -> Place:
+def parse_partition_name(name: bytes) -> StoredPartition:
     """Return the partition of such a name."""
     store_id, _, partition = name.decode().partition("/")
-    return StoreId(int(store_id)), Partition(int(partition))
+    return StoredPartition(StoreId(int(store_id)), Partition(int(partition)))
 
 
-class Mark(NamedTuple):
+class StoredPosition(NamedTuple):
     """A position as it is stored, and the id of the newest change that its history had then.
 
     `value`: the phase of the gateway, then `at`.
@@ -133,18 +131,28 @@ class Mark(NamedTuple):
         """Return that id as Redis has it."""
         return f"{self.last[0]}-{self.last[1]}"
 
+    def is_before(self, known: "StoredPosition") -> bool:
+        """Return whether it is what was stored before `known`, or is of another copy of the partition."""
+        phases = self.position.phase, known.position.phase
+        if self.position.life_id != known.position.life_id or phases.count(Phase.RESTORING) == 1:
+            return True
+        at, known_at = (self.position.next_offset, self.last), (known.position.next_offset, known.last)
+        if at != known_at:
+            return at < known_at
+        return known.position.phase is Phase.LIVE and self.position.phase is not Phase.LIVE
 
-def held_value(fields: Sequence[bytes | None]) -> bytes | None:
-    """Return the value of a position from its fields of the gateway and `at`; None where the gateway has it not."""
+
+def own_value(fields: Sequence[bytes | None]) -> bytes | None:
+    """Return a position as its gateway has it, from its fields of the gateway and `at`; None where it has it not."""
     phase, at = fields
     return None if phase is None or at is None else phase + at
 
 
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
-def mark_of(value: bytes) -> Mark:
+def unpack_stored_position(value: bytes) -> StoredPosition:
     """Return what the value of a position says: the phase of its gateway, then `at`."""
     position = layout.unpack_position(value[1 + _LAST.size :])[0]
-    return Mark(value, position.in_phase(Phase(value[0])), _LAST.unpack_from(value, 1))
+    return StoredPosition(value, position.in_phase(Phase(value[0])), _LAST.unpack_from(value, 1))
 
 
 def pack_position(position: Position) -> bytes:

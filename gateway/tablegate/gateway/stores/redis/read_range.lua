@@ -6,4 +6,4 @@ if ARGV[5] == 'REV' then
 else
   keys = redis.call('ZRANGE', KEYS[3], ARGV[2], ARGV[3], 'BYLEX', 'LIMIT', 0, ARGV[4])
 end
-return {held(), keys, values_of(KEYS[2], keys)}
+return {own_position(), keys, values_of(KEYS[2], keys)}

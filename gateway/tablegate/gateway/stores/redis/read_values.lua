@@ -1,2 +1,2 @@
 -- KEYS: position, rows. ARGV: the gateway; then keys. Returns position and values.
-return {held(), values_of(KEYS[2], {unpack(ARGV, 2)})}
+return {own_position(), values_of(KEYS[2], {unpack(ARGV, 2)})}

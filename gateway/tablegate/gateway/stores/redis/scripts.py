@@ -2,7 +2,7 @@
 
 A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
 All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `held` and `write` are put before the scripts that need them.
+file has no way to include another: `many`, `now`, `own_position` and `write` are put before the scripts that need them.
 """
 
 import hashlib
@@ -54,9 +54,9 @@ COPY = Script.load("copy")
 HERE = Script.load("now", "here")
 THERE = Script.load("now", "there", writes=False)
 BURY = Script.load("many", "now", "bury")
-READ_VALUES = Script.load("many", "held", "read_values", writes=False)
-READ_RANGE = Script.load("many", "held", "read_range", writes=False)
-READ_HISTORY = Script.load("held", "read_history", writes=False)
+READ_VALUES = Script.load("many", "own_position", "read_values", writes=False)
+READ_RANGE = Script.load("many", "own_position", "read_range", writes=False)
+READ_HISTORY = Script.load("own_position", "read_history", writes=False)
 
 SCRIPTS = (
     APPLY,

@@ -14,20 +14,27 @@ from typing import Literal
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.versions import VERSION_BYTES, Version
-from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoredRow, StoreUnavailable
+from tablegate.gateway.stores.base import (
+    PastChange,
+    Phase,
+    Position,
+    Snapshot,
+    StoredPartition,
+    StoredRow,
+    StoreUnavailable,
+)
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection
 from tablegate.gateway.stores.redis.layout import (
     Keys,
-    Mark,
-    Place,
-    PlaceKeys,
+    PartitionKeys,
+    StoredPosition,
     first_id,
-    held_value,
-    mark_of,
     offset_of,
+    own_value,
     past_change,
     stored_part,
+    unpack_stored_position,
 )
 from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_RANGE, READ_VALUES
 from tablegate.internal.v1.store_pb2 import TableState
@@ -37,7 +44,7 @@ PREFETCHED_MAX = 32  # positions that come with a table's state: a Get is then t
 KEYS_PER_READ = 1_000
 CHANGES_PER_READ = 1_000  # so that Redis is not kept for long
 UNDONE_MAX = 50_000  # changes of one partition between two reads of a snapshot: more than the largest batch
-HELD_S = 60  # a copy that a dead process left goes by itself
+COPY_TTL_S = 60  # a copy that a dead process left goes by itself
 
 _UNKNOWN_VERSION = Version(bytes(VERSION_BYTES))
 
@@ -48,10 +55,20 @@ KnownStates = dict[str, tuple[bytes, TableState]]
 class RedisSnapshot(Snapshot):
     """A moment of each partition. `open_snapshots` has it while it is open, for a writer in the same process.
 
-    `noted` gets the position of each partition that is looked at for the first time.
+    `on_position` gets the position of each partition that is looked at for the first time.
     """
 
-    __slots__ = ("_connection", "_held", "_keys", "_known", "_marks", "_noted", "_open", "_states", "_status")
+    __slots__ = (
+        "_connection",
+        "_copies",
+        "_keys",
+        "_known",
+        "_on_position",
+        "_open",
+        "_positions",
+        "_states",
+        "_status",
+    )
 
     def __init__(
         self,
@@ -60,17 +77,17 @@ class RedisSnapshot(Snapshot):
         known: KnownStates,
         *,
         open_snapshots: list["RedisSnapshot"] | None = None,
-        noted: Callable[[Place, bytes | None], None] | None = None,
+        on_position: Callable[[StoredPartition, bytes | None], None] | None = None,
     ) -> None:
         self._connection = connection
         self._keys = keys
         self._known = known
         self._open = open_snapshots
-        self._noted = noted
-        self._marks: dict[Place, Mark | None] = {}
+        self._on_position = on_position
+        self._positions: dict[StoredPartition, StoredPosition | None] = {}
         self._states: dict[str, TableState | None] = {}
         self._status: bytes | None = None
-        self._held: dict[Place, PlaceKeys] = {}
+        self._copies: dict[StoredPartition, PartitionKeys] = {}
 
     def __enter__(self) -> "RedisSnapshot":
         if self._open is not None:
@@ -82,23 +99,23 @@ class RedisSnapshot(Snapshot):
     ) -> Literal[False]:
         if self._open is not None:
             self._open.remove(self)
-        if self._held:
-            self._connection.run(*(("UNLINK", *keys) for keys in self._held.values()))
+        if self._copies:
+            self._connection.run(*(("UNLINK", *keys) for keys in self._copies.values()))
         return False
 
     # What a writer in the same process does before it changes something.
 
-    def hold_place(self, place: Place) -> None:
+    def copy_partition(self, part: StoredPartition) -> None:
         """Keep a partition as it is now, in a copy."""
-        if place in self._held:
+        if part in self._copies:
             return
-        keys, held = self._keys.of(place), self._keys.held(place, secrets.token_hex(8))
+        keys, copied = self._keys.of(part), self._keys.copy(part, secrets.token_hex(8))
         commands: list[Command] = []
-        for key, copy in zip(keys, held, strict=True):
-            commands += [("COPY", key, copy, "REPLACE"), ("EXPIRE", copy, HELD_S)]
+        for key, copy in zip(keys, copied, strict=True):
+            commands += [("COPY", key, copy, "REPLACE"), ("EXPIRE", copy, COPY_TTL_S)]
         self._connection.run(("MULTI",), *commands, ("EXEC",))  # other gateways may write meanwhile
-        self._held[place] = held
-        self._mark(place)
+        self._copies[part] = copied
+        self._position(part)
 
     # Reads.
 
@@ -106,11 +123,11 @@ class RedisSnapshot(Snapshot):
     def table(self, name: str) -> TableState | None:
         if name not in self._states:
             known = self._known.get(name)
-            places = [] if known is None else _places(known[1])
-            places = [place for place in places if place not in self._marks]
-            state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, places))
-            for place, value in zip(places, values, strict=True):
-                self._note(place, held_value(value))
+            parts = [] if known is None else _prefetched(known[1])
+            parts = [each for each in parts if each not in self._positions]
+            state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, parts))
+            for part, value in zip(parts, values, strict=True):
+                self._note_position(part, own_value(value))
             self._states[name] = self._parsed(name, state)
         return self._states[name]
 
@@ -125,8 +142,8 @@ class RedisSnapshot(Snapshot):
 
     @override
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:
-        mark = self._mark((store_id, partition))
-        return None if mark is None else mark.position
+        moment = self._position(StoredPartition(store_id, partition))
+        return None if moment is None else moment.position
 
     @override
     def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
@@ -138,7 +155,7 @@ class RedisSnapshot(Snapshot):
 
         Where it was changed since the snapshot's moment, the version is the lowest there is: which it was is not kept.
         """
-        [value], undone = self._values((store_id, partition), [key])
+        [value], undone = self._values(StoredPartition(store_id, partition), [key])
         if key in undone:
             before = undone[key].before
             return None if before is None else StoredRow(_UNKNOWN_VERSION, before)
@@ -146,7 +163,7 @@ class RedisSnapshot(Snapshot):
 
     @override
     def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
-        values, undone = self._values((store_id, partition), keys)
+        values, undone = self._values(StoredPartition(store_id, partition), keys)
         if undone:
             return [
                 undone[key].before if key in undone else _live_row(value)
@@ -154,22 +171,24 @@ class RedisSnapshot(Snapshot):
             ]
         return [None if value is None else layout.live_row(stored_part(value)) for value in values]
 
-    def _values(self, place: Place, keys: Sequence[bytes]) -> tuple[list[bytes | None], dict[bytes, PastChange]]:
+    def _values(
+        self, part: StoredPartition, keys: Sequence[bytes]
+    ) -> tuple[list[bytes | None], dict[bytes, PastChange]]:
         """Return the values at `keys`, and for those that were changed since the moment, the first change."""
-        mark, at = self._mark(place), self._of(place)
+        moment, at = self._position(part), self._keys_of(part)
         values: list[bytes | None] = []
         undone: dict[bytes, PastChange] = {}
-        if mark is None:
+        if moment is None:
             return [None] * len(keys), undone
         for start in range(0, len(keys), KEYS_PER_READ):
             asked = keys[start : start + KEYS_PER_READ]
             now, found = self._connection.call(READ_VALUES, (at.position, at.rows), (self._keys.gateway, *asked))
             values += found
-            if now == mark.value:
-                continue
-            moved = self._moved(mark, now)
-            if any(value is None or offset_of(value) >= mark.position.next_offset for value in found):
-                undone.update(self._first_changes(place, mark, moved))
+            if now == moment.value:
+                continue  # nothing was written since: mostly
+            moved = self._moved(moment, now)
+            if any(value is None or offset_of(value) >= moment.position.next_offset for value in found):
+                undone.update(self._first_changes(part, moment, moved))
         return values, undone
 
     @override
@@ -183,9 +202,9 @@ class RedisSnapshot(Snapshot):
         limit: int,
         descending: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        place = store_id, partition
-        mark, at = self._mark(place), self._of(place)
-        if mark is None or limit <= 0:
+        part = StoredPartition(store_id, partition)
+        moment, at = self._position(part), self._keys_of(part)
+        if moment is None or limit <= 0:
             return []
         bounds = (self._keys.gateway, b"[" + start, b"+" if end is None else b"(" + end)
         order = ("REV",) if descending else ()
@@ -196,9 +215,10 @@ class RedisSnapshot(Snapshot):
             )
             found = zip(keys, map(_live_row, values), strict=True)
             rows = [(key, row) for key, row in found if row is not None]
-            undone = {} if now == mark.value else self._first_changes(place, mark, self._moved(mark, now))
+            undone = {} if now == moment.value else self._first_changes(part, moment, self._moved(moment, now))
             if not undone:
                 return rows
+            # Taking back may remove rows of the range: what lies behind its edge is then to be read, too.
             is_whole = len(keys) < asked
             rows = _taken_back(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
             if is_whole or len(rows) >= limit:
@@ -209,16 +229,16 @@ class RedisSnapshot(Snapshot):
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
-        place = store_id, partition
-        mark, at = self._mark(place), self._of(place)
-        if mark is None or limit <= 0:
+        part = StoredPartition(store_id, partition)
+        moment, at = self._position(part), self._keys_of(part)
+        if moment is None or limit <= 0:
             return []
-        asked = (self._keys.gateway, first_id(start, skip), mark.last_id, limit)
+        asked = (self._keys.gateway, first_id(start, skip), moment.last_id, limit)
         now, entries = self._connection.call(READ_HISTORY, (at.position, at.history), asked)
-        if now != mark.value:
-            moved = self._moved(mark, now)
+        if now != moment.value:
+            moved = self._moved(moment, now)
             history_start = moved.position.history_start
-            if start < history_start != mark.position.history_start:
+            if start < history_start != moment.position.history_start:
                 raise _lost(self._connection)
         return [past_change(entry) for entry in entries]
 
@@ -230,56 +250,58 @@ class RedisSnapshot(Snapshot):
 
     # The moment of a partition.
 
-    def _of(self, place: Place) -> PlaceKeys:
-        return self._held.get(place) or self._keys.of(place)
+    def _keys_of(self, part: StoredPartition) -> PartitionKeys:
+        return self._copies.get(part) or self._keys.of(part)
 
-    def _mark(self, place: Place) -> Mark | None:
+    def _position(self, part: StoredPartition) -> StoredPosition | None:
         """Return the moment of a partition; None where it had no position then, and so nothing."""
         try:
-            return self._marks[place]
+            return self._positions[part]
         except KeyError:
-            self._note(place, held_value(self._connection.run(self._ask_position(place))[0]))
-            return self._marks[place]
+            self._note_position(part, own_value(self._connection.run(self._ask_position(part))[0]))
+            return self._positions[part]
 
-    def _ask_position(self, place: Place) -> Command:
-        return self._keys.ask_position(self._of(place))
+    def _ask_position(self, part: StoredPartition) -> Command:
+        return self._keys.ask_position(self._keys_of(part))
 
-    def _note(self, place: Place, value: bytes | None) -> None:
-        self._marks[place] = None if value is None else mark_of(value)
-        if self._noted is not None:
-            self._noted(place, value)
+    def _note_position(self, part: StoredPartition, value: bytes | None) -> None:
+        self._positions[part] = None if value is None else unpack_stored_position(value)
+        if self._on_position is not None:
+            self._on_position(part, value)
 
-    def _moved(self, mark: Mark, value: bytes | None) -> Mark:
+    def _moved(self, moment: StoredPosition, value: bytes | None) -> StoredPosition:
         """Return a later moment of a partition; raise `StoreUnavailable` where it is not that."""
         if value is None:
             raise _lost(self._connection)
-        moved = mark_of(value)
-        position = mark.position
+        moved = unpack_stored_position(value)
+        position = moment.position
         if moved.position.next_offset < position.next_offset:
             raise _lost(self._connection)
         if moved.position.phase is Phase.RESTORING and position.phase is not Phase.RESTORING:
             raise _lost(self._connection)
         return moved
 
-    def _first_changes(self, place: Place, mark: Mark, moved: Mark) -> dict[bytes, PastChange]:
+    def _first_changes(
+        self, part: StoredPartition, moment: StoredPosition, moved: StoredPosition
+    ) -> dict[bytes, PastChange]:
         """Return the first change of each key between two moments."""
         first: dict[bytes, PastChange] = {}
-        at, last_id, count = self._of(place), mark.last_id, 0
-        if mark.position.phase is Phase.RESTORING:
+        at, last_id, count = self._keys_of(part), moment.last_id, 0
+        if moment.position.phase is Phase.RESTORING:
             return first
-        if moved.position.history_start > mark.position.next_offset:
+        if moved.position.history_start > moment.position.next_offset:
             raise _lost(self._connection)
-        if mark.last == moved.last:
+        if moment.last == moved.last:
             return first
         while last_id != moved.last_id:
             if count > UNDONE_MAX:
                 raise _lost(self._connection)
             entries, value = self._connection.run(
                 ("XRANGE", at.history, f"({last_id}", moved.last_id, "COUNT", CHANGES_PER_READ),
-                self._ask_position(place),
+                self._ask_position(part),
             )
-            later = self._moved(mark, held_value(value))
-            if not entries or later.position.history_start > mark.position.next_offset:
+            later = self._moved(moment, own_value(value))
+            if not entries or later.position.history_start > moment.position.next_offset:
                 raise _lost(self._connection)
             for change in map(past_change, entries):
                 first.setdefault(change.key, change)
@@ -287,12 +309,12 @@ class RedisSnapshot(Snapshot):
         return first
 
 
-def _places(state: TableState) -> list[Place]:
+def _prefetched(state: TableState) -> list[StoredPartition]:
     """Return the partitions whose positions are wanted with a table's state."""
     count = state.manifest.partition_count
     if count > PREFETCHED_MAX:
         return []
-    return [(StoreId(state.store_id), Partition(number)) for number in range(count)]
+    return [StoredPartition(StoreId(state.store_id), Partition(number)) for number in range(count)]
 
 
 def _live_row(value: bytes | None) -> bytes | None:

@@ -1,20 +1,25 @@
-"""The store in Redis: what `redis_layout` says, a partition in one slot, a batch in one atomic step.
+"""The store in Redis: a partition in one slot, a batch in one atomic step, one copy for all gateways of a prefix.
 
-Rows, order, history and position of a batch are written by one script, which compares versions itself. So gateways of
-one prefix share a copy of each partition that several are to have, and all write to it: one that is behind moves
-neither a row back nor the position, and what another has applied is not applied again. Which partitions a gateway has,
-how far it is with each (its phase), tables and status are its own. Rows go when nobody has them any more.
+How a copy is shared. Several gateways are to have a partition, and each follows its changelog and applies the same
+records. The script of `apply` compares versions and offsets itself, so the first to bring a record applies it, and from
+the others it is nothing new: who is behind moves neither a row nor the position back. Rows, history and position are
+common; which partitions a gateway has, how far it is with each (its phase), tables and status are its own. A partition
+goes when the last gateway drops it, or has been away for a day (`Removal`).
 
-What is stored is as durable as Redis is told to be; the changelog is the truth. Where a failover or a flush took back
-what this writer had written, its next write or status raises `StoreWentBack`, and changes nothing: a batch never leaves
-a gap. After that the store is as if just opened.
+How a loss is noticed. What is stored is as durable as Redis is told to be, and the changelog is the truth. This process
+knows what it wrote last to each partition, and says so with each batch; where a failover or a flush took that back, its
+next write or status raises `StoreWentBack` and changes nothing: a batch never leaves a gap. After that the store is as
+if just opened.
+
+Snapshots take several round trips and are still one moment of each partition: see `snapshot.py`. Keys and values are in
+`layout.py`, the scripts in the `.lua` files, their names in `scripts.py`.
 
 Redis 7.0 or newer, with `maxmemory-policy noeviction`: an evicted key would be a row that is "not found".
 """
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -25,9 +30,9 @@ from tablegate.gateway.stores.base import (
     Change,
     Copy,
     Joined,
-    Phase,
     Position,
     Snapshot,
+    StoredPartition,
     StoreReader,
     StoreUnavailable,
     StoreWentBack,
@@ -38,17 +43,15 @@ from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
     KNOWN_BYTES,
     Keys,
-    Mark,
-    Place,
-    held_value,
-    mark_of,
+    StoredPosition,
+    own_value,
     pack_position,
     pack_row,
-    place_name,
-    place_of,
+    parse_partition_name,
+    partition_name,
+    unpack_stored_position,
 )
-from tablegate.gateway.stores.redis.removal import Removal
-from tablegate.gateway.stores.redis.scripts import APPLY, COPY, DROP_TOMBSTONES, EXPIRE, HERE, JOIN
+from tablegate.gateway.stores.redis.scripts import APPLY, BURY, COPY, DROP, DROP_TOMBSTONES, EXPIRE, HERE, JOIN, THERE
 from tablegate.gateway.stores.redis.snapshot import KnownStates, RedisSnapshot
 from tablegate.internal.v1.store_pb2 import TableState
 from typing_extensions import override
@@ -57,9 +60,12 @@ READ_TIMEOUT_S = 3.0  # a worker's event loop waits so long at most, and the lar
 WRITE_TIMEOUT_S = 30.0  # nobody waits for the writer
 STATUSES_PER_POLICY_CHECK = 20  # ten seconds
 CHANGES_MAX = 2_000  # Redis does nothing else meanwhile: 20 ms
-LOOK_FIRST = 100  # changes of a batch from which on it is worth a look whether another gateway has applied them
+CHECK_CHANGES_MIN = 100  # of a batch: from here on a round trip to see what others have applied is worth its time
 THERE_MS = 30_000  # a gateway that was here so lately looks after what it keeps
-LET_GO_S = 60.0  # a failover brings back no partition that was let go of before
+DROPPED_S = 60.0  # a failover brings back no partition that was dropped before
+GONE_MS = 86_400_000  # a gateway that was away so long keeps nothing
+BURIED_ROWS_MAX = 500  # at once: under a millisecond
+BURIED_PARTITIONS_MAX = 100
 COPY_IDS = range(2**20, 2**31)  # drawn: one that Redis forgot, and that a gateway still writes to, is given to nobody
 
 _FORMAT, _LIFE = "format", "life"
@@ -132,7 +138,7 @@ class RedisStore(RedisReader, StoreWriter):
         self._statuses = 0
         self._has_buried = True
         self._open_snapshots: list[RedisSnapshot] = []
-        self._forget()
+        self._forget_all()
         self._make()
 
     def _make(self) -> None:
@@ -156,41 +162,45 @@ class RedisStore(RedisReader, StoreWriter):
     def _here(self) -> Command:
         return HERE.on((self._keys.gateways,), (self._keys.gateway,))
 
-    def _forget(self) -> None:
-        self._marks: dict[Place, Mark | None] = {}  # what this process knows to be stored
-        self._brought: dict[Place, Offset] = {}  # the next offsets that this process has moved to
-        self._let_go: dict[Place, float] = {}  # what this process has no part in any more, and since when
+    def _forget_all(self) -> None:
+        self._positions: dict[StoredPartition, StoredPosition | None] = {}  # what this process knows to be stored
+        self._brought: dict[StoredPartition, Offset] = {}  # the next offsets that this process has moved to
+        self._dropped: dict[StoredPartition, float] = {}  # what this process has no part in any more, and since when
         self._put_states: dict[str, bytes] = {}
 
     @override
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         self._check_open()
         return RedisSnapshot(
-            self._connection, self._keys, self._states, open_snapshots=self._open_snapshots, noted=self._note
+            self._connection,
+            self._keys,
+            self._states,
+            open_snapshots=self._open_snapshots,
+            on_position=self._note_position,
         )
 
-    def _note(self, place: Place, value: bytes | None) -> None:
+    def _note_position(self, part: StoredPartition, value: bytes | None) -> None:
         """Take notice of what is stored: whoever read it may go on from there. What is before that is noticed later."""
-        known, found = self._marks.get(place), None if value is None else mark_of(value)
-        if known is None or (found is not None and not _is_before(found, known)):
-            self._marks[place] = found
+        known, found = self._positions.get(part), None if value is None else unpack_stored_position(value)
+        if known is None or (found is not None and not found.is_before(known)):
+            self._positions[part] = found
 
-    def _hold(self, hold: Callable[[RedisSnapshot], object]) -> None:
+    def _keep_for_snapshots(self, keep: Callable[[RedisSnapshot], object]) -> None:
         """Let snapshots of this process keep what is about to change. Nobody in a gateway writes beside one."""
         self._check_open()
         for snapshot in self._open_snapshots:
-            hold(snapshot)
+            keep(snapshot)
 
     @override
     def put_table(self, name: str, state: TableState) -> None:
-        self._hold(partial(RedisSnapshot.table, name=name))
+        self._keep_for_snapshots(partial(RedisSnapshot.table, name=name))
         value, stream = state.SerializeToString(deterministic=True), self._keys.stream(name)
         is_served = state.store_id and not state.problem and state.manifest.table == name
         count = state.manifest.partition_count if is_served else 0  # else other gateways may know more of it
-        places = [(StoreId(state.store_id), Partition(number)) for number in range(count)]
+        parts = [StoredPartition(StoreId(state.store_id), Partition(number)) for number in range(count)]
         commands: list[Command] = [("HSET", self._keys.states, name, value)]
-        if places:
-            names = [item for place in places for item in (place[1], self._keys.of(place).history)]
+        if parts:
+            names = [item for part in parts for item in (part[1], self._keys.of(part).history)]
             commands += [("DEL", stream), ("HSET", stream, *map(str, names))]
         self._connection.run(("MULTI",), *commands, ("EXEC",))
         self._put_states[name] = value
@@ -210,38 +220,38 @@ class RedisStore(RedisReader, StoreWriter):
 
     @override
     def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
-        place = store_id, partition
-        self._hold(partial(RedisSnapshot.hold_place, place=place))
-        join = JOIN.on((self._keys.of(place).position,), (self._keys.gateway,))
-        _, answer = self._connection.run(self._list(place), join)
-        self._begin(place)
-        self._marks[place] = mark = mark_of(answer[0]) if answer else None
-        if mark is None:
+        part = StoredPartition(store_id, partition)
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        join = JOIN.on((self._keys.of(part).position,), (self._keys.gateway,))
+        _, answer = self._connection.run(self._list(part), join)
+        self._forget_partition(part)
+        self._positions[part] = last_known = unpack_stored_position(answer[0]) if answer else None
+        if last_known is None:
             return None
         others = {*answer[1]} - {b"at", self._keys.gateway.encode()}
-        return Joined(mark.position, not others.isdisjoint(self._removal.there(THERE_MS)))
+        return Joined(last_known.position, not others.isdisjoint(self._removal.there(THERE_MS)))
 
-    def _list(self, place: Place) -> Command:
-        return "SADD", self._keys.places, place_name(place)
+    def _list(self, part: StoredPartition) -> Command:
+        return "SADD", self._keys.partitions, partition_name(part)
 
     @override
     def expel(self, store_id: StoreId, partition: Partition) -> None:
-        place = store_id, partition
-        self._hold(partial(RedisSnapshot.hold_place, place=place))
-        self._begin(place)
-        self._connection.run(("UNLINK", *self._keys.of(place)))
+        part = StoredPartition(store_id, partition)
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        self._forget_partition(part)
+        self._connection.run(("UNLINK", *self._keys.of(part)))
 
-    def _places(self) -> list[Place]:
-        return sorted(map(place_of, self._connection.run(("SMEMBERS", self._keys.places))[0]))
+    def _all_parts(self) -> list[StoredPartition]:
+        return sorted(map(parse_partition_name, self._connection.run(("SMEMBERS", self._keys.partitions))[0]))
 
     @override
     def store_ids(self) -> set[StoreId]:
-        return {store_id for store_id, _ in self._places()}
+        return {store_id for store_id, _ in self._all_parts()}
 
     @override
     def set_status(self, status: bytes) -> None:
         """Keep the status; raise `StoreWentBack` where the store is not as far as this process knows it was."""
-        self._hold(RedisSnapshot.status)
+        self._keep_for_snapshots(RedisSnapshot.status)
         self._connection.run(("SET", self._keys.status, status), self._here())
         self._check_stored()
         self._statuses += 1
@@ -252,122 +262,189 @@ class RedisStore(RedisReader, StoreWriter):
             self._has_buried = self._removal.bury()
 
     def _check_stored(self) -> None:
-        since_s = time.monotonic() - LET_GO_S
-        self._let_go = {place: let_go_s for place, let_go_s in self._let_go.items() if let_go_s > since_s}
+        since_s = time.monotonic() - DROPPED_S
+        self._dropped = {part: dropped_s for part, dropped_s in self._dropped.items() if dropped_s > since_s}
         known = [
-            *((place, mark) for place, mark in self._marks.items() if mark),
-            *((place, None) for place in self._let_go),
+            *((part, last_known) for part, last_known in self._positions.items() if last_known),
+            *((part, None) for part in self._dropped),
         ]
-        names, places = list(self._put_states), [place_name(place) for place, mark in known if mark is not None]
+        names, parts = list(self._put_states), [partition_name(part) for part, last_known in known if last_known]
         states, life, listed, *values = self._connection.run(
             ("HMGET", self._keys.states, *names, ""),
             ("HGET", self._keys.store, _LIFE),
-            ("SMISMEMBER", self._keys.places, *places, ""),
-            *(self._ask_position(place) for place, _ in known),
+            ("SMISMEMBER", self._keys.partitions, *parts, ""),
+            *(self._ask_position(part) for part, _ in known),
         )
         if life != self._life or states[:-1] != list(self._put_states.values()) or not all(listed[:-1]):
             raise self._went_back()
-        for (place, mark), value in zip(known, map(held_value, values), strict=True):
-            if value != (mark and mark.value):
-                if mark is None or value is None or _is_before(stored := mark_of(value), mark):
-                    raise self._went_back()
-                self._marks[place] = stored
+        for (part, last_known), value in zip(known, map(own_value, values), strict=True):
+            if value == (last_known and last_known.value):
+                continue
+            stored = None if value is None else unpack_stored_position(value)
+            if last_known is None or stored is None or stored.is_before(last_known):
+                raise self._went_back()
+            self._positions[part] = stored
 
     def _went_back(self) -> StoreWentBack:
-        places = [place_name(place) for place, mark in self._marks.items() if mark] + [*map(place_name, self._let_go)]
-        self._forget()
+        known = [part for part, last_known in self._positions.items() if last_known]
+        parts = [*map(partition_name, known), *map(partition_name, self._dropped)]
+        self._forget_all()
         self._make()
-        if places:  # where Redis forgot them, nobody would remove them
-            self._connection.run(("SADD", self._keys.places, *places))
+        if parts:  # where Redis forgot them, nobody would remove them
+            self._connection.run(("SADD", self._keys.partitions, *parts))
         why = "it lost writes, as after a failover or a flush"
         return StoreWentBack(f"the store in {self._text} went back: {why}; what it lacks is fetched again")
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
-        place = store_id, partition
-        self._hold(partial(RedisSnapshot.hold_place, place=place))
-        known = self._known(place)
-        if known is not None and len(changes) >= LOOK_FIRST:
-            known, changes = self._not_applied(place, known, changes)
-        brought = self._brought.get(place, -1 if known is None else known.position.next_offset)
+        part = StoredPartition(store_id, partition)
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        known = self._known(part)
+        if known is not None and len(changes) >= CHECK_CHANGES_MIN:
+            known, changes = self._not_applied(part, known, changes)
+        # What this process brought before is stale when it comes again; what others brought is just not new.
+        brought = self._brought.get(part, -1 if known is None else known.position.next_offset)
         gateway, history_max = self._keys.gateway, self._history_changes_max
         arguments = [gateway, _known_bytes(known), history_max, brought, pack_position(position)]
         for change in changes:
             arguments += (change[1], pack_row(change))
         # A partition is listed first, so that no row is ever in one that is not.
-        first = [self._list(place)] if known is None else []
-        *_, answer = self._connection.run(*first, APPLY.on(self._keys.of(place), arguments))
+        first = [self._list(part)] if known is None else []
+        *_, answer = self._connection.run(*first, APPLY.on(self._keys.of(part), arguments))
         if not answer:
             raise self._went_back()
         value, applied, *stale = answer
-        self._marks[place], self._brought[place] = mark_of(value), position.next_offset
+        self._positions[part], self._brought[part] = unpack_stored_position(value), position.next_offset
         if applied < 0:
             return Applied(0, [change for change in changes if change.offset < brought])
         return Applied(applied, [changes[number] for number in stale])
 
-    def _not_applied(self, place: Place, known: Mark, changes: Sequence[Change]) -> tuple[Mark, Sequence[Change]]:
+    def _not_applied(
+        self, part: StoredPartition, known: StoredPosition, changes: Sequence[Change]
+    ) -> tuple[StoredPosition, Sequence[Change]]:
         """Return what is stored now, and the changes but for those that another gateway has applied since."""
-        value = held_value(self._connection.run(self._ask_position(place))[0])
-        if value is None or value == known.value or _is_before(stored := mark_of(value), known):
+        value = own_value(self._connection.run(self._ask_position(part))[0])
+        if value is None or value == known.value or (stored := unpack_stored_position(value)).is_before(known):
             return known, changes
-        begin, end = self._brought.get(place, known.position.next_offset), stored.position.next_offset
+        begin, end = self._brought.get(part, known.position.next_offset), stored.position.next_offset
         return stored, [change for change in changes if not begin <= change.offset < end]
 
-    def _known(self, place: Place) -> Mark | None:
-        """Return what this process knows to be stored; it looks where it knows nothing."""
-        if place not in self._marks:
-            self._note(place, held_value(self._connection.run(self._ask_position(place))[0]))
-        return self._marks[place]
+    def _known(self, part: StoredPartition) -> StoredPosition | None:
+        """Return what this process knows to be stored; read it where it knows nothing."""
+        if part not in self._positions:
+            self._note_position(part, own_value(self._connection.run(self._ask_position(part))[0]))
+        return self._positions[part]
 
-    def _ask_position(self, place: Place) -> Command:
-        return self._keys.ask_position(self._keys.of(place))
+    def _ask_position(self, part: StoredPartition) -> Command:
+        return self._keys.ask_position(self._keys.of(part))
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
-        place = store_id, partition
-        self._hold(partial(RedisSnapshot.hold_place, place=place))
-        known = _known_bytes(self._known(place))
+        part = StoredPartition(store_id, partition)
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        known = _known_bytes(self._known(part))
         arguments = (self._keys.gateway, known, self._history_changes_max, time_ms, *keys)
-        answer = self._connection.call(EXPIRE, self._keys.of(place), arguments)
+        answer = self._connection.call(EXPIRE, self._keys.of(part), arguments)
         if not answer:
             raise self._went_back()
         value, removed = answer
-        self._marks[place] = None if value is None else mark_of(value)
+        self._positions[part] = None if value is None else unpack_stored_position(value)
         return int(removed)
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
         if limit <= 0:
             return 0
-        place = store_id, partition
-        self._hold(partial(RedisSnapshot.hold_place, place=place))
-        keys = self._keys.of(place)
+        part = StoredPartition(store_id, partition)
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        keys = self._keys.of(part)
         return int(self._connection.call(DROP_TOMBSTONES, (keys.rows, keys.tombstones), (before_ms, limit)))
 
     @override
     def drop(self, store_id: StoreId, *, limit: int) -> bool:
-        return self._drop([place for place in self._places() if place[0] == store_id], limit)
+        return self._drop([part for part in self._all_parts() if part[0] == store_id], limit)
 
     @override
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
-        place = store_id, partition
-        return self._drop([place], limit)
+        part = StoredPartition(store_id, partition)
+        return self._drop([part], limit)
 
-    def _drop(self, places: Sequence[Place], limit: int) -> bool:
-        for place in places:
-            self._hold(partial(RedisSnapshot.hold_place, place=place))
-            self._begin(place)
-            self._let_go[place] = time.monotonic()
-        return self._removal.drop(places, limit)
+    def _drop(self, parts: Sequence[StoredPartition], limit: int) -> bool:
+        for part in parts:
+            self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+            self._forget_partition(part)
+            self._dropped[part] = time.monotonic()
+        return self._removal.drop(parts, limit)
 
-    def _begin(self, place: Place) -> None:
+    def _forget_partition(self, part: StoredPartition) -> None:
         """Know nothing of a partition any more."""
-        for known in (self._marks, self._brought, self._let_go):
-            known.pop(place, None)
+        for known in (self._positions, self._brought, self._dropped):
+            known.pop(part, None)
 
     def abandon(self) -> None:
         """Let go of the store, whatever state it is in."""
         self.close()
+
+
+class Removal:
+    """Removes partitions of one prefix, for a gateway that is there."""
+
+    def __init__(self, connection: RedisConnection, keys: Keys) -> None:
+        self._connection = connection
+        self._keys = keys
+
+    def there(self, for_ms: int) -> set[bytes]:
+        """Return the gateways that were here within that time."""
+        return set(self._connection.call(THERE, (self._keys.gateways,), (for_ms,)))
+
+    def drop(self, parts: Sequence[StoredPartition], limit: int) -> bool:
+        """Take partitions from this gateway, and remove at most `limit` rows and changes that nobody keeps then.
+
+        Return whether nothing is left of them.
+        """
+        done = self._removed(parts, limit, leaving=(self._keys.gateway.encode(),))
+        if done:
+            self._connection.run(("SREM", self._keys.partitions, *map(partition_name, done)))
+        return len(done) == len(parts)
+
+    def _removed(
+        self, parts: Sequence[StoredPartition], limit: int, *, leaving: Iterable[bytes]
+    ) -> list[StoredPartition]:
+        """Take partitions from gateways that leave or are gone; return those of which nobody has anything left."""
+        done: list[StoredPartition] = []
+        if not parts:
+            return done
+        # Whoever keeps one was here before it did, so this order takes nobody for gone who has just come.
+        *keepers, there = self._connection.run(
+            *(("HKEYS", self._keys.of(part).position) for part in parts),
+            THERE.on((self._keys.gateways,), (GONE_MS,)),
+        )
+        gone = [{*kept} - {b"at", *there} | {*leaving} for kept in keepers]
+        if len(parts) > 1:  # first the positions, so that nobody reads the rest
+            found = zip(parts, gone, strict=True)
+            self._connection.run(*(DROP.on(self._keys.of(part), (0, *names)) for part, names in found))
+        left = max(limit, 0)
+        for part, names in zip(parts, gone, strict=True):
+            removed, rest = self._connection.call(DROP, self._keys.of(part), (left, *names))
+            if rest:
+                break
+            left -= removed
+            done.append(part)
+        return done
+
+    def bury(self) -> bool:
+        """Remove some of what gateways left that are gone; return True when there is nothing of that any more."""
+        names, there = self._connection.run(
+            ("HKEYS", self._keys.gateways), THERE.on((self._keys.gateways,), (GONE_MS,))
+        )
+        return all(self._is_buried(name) for name in names if name not in there)
+
+    def _is_buried(self, name: bytes) -> bool:
+        theirs = self._keys.of_gateway(name.decode())
+        found = self._connection.run(("SRANDMEMBER", theirs.partitions, BURIED_PARTITIONS_MAX))[0]
+        done = self._removed([*map(parse_partition_name, found)], BURIED_ROWS_MAX, leaving=())
+        keys = (theirs.gateways, theirs.states, theirs.status, theirs.partitions)
+        return bool(self._connection.call(BURY, keys, (name, GONE_MS, *map(partition_name, done))))
 
 
 def wipe(url: str) -> None:
@@ -377,26 +454,15 @@ def wipe(url: str) -> None:
     keys = Keys(address.prefix, "")
     for name in connection.run(("HKEYS", keys.gateways))[0]:
         own = keys.of_gateway(name.decode())
-        tables, places = connection.run(("HKEYS", own.states), ("SMEMBERS", own.places))
-        for place in map(place_of, places):
-            connection.run(*(("UNLINK", key) for key in keys.of(place)))
+        tables, parts = connection.run(("HKEYS", own.states), ("SMEMBERS", own.partitions))
+        for part in map(parse_partition_name, parts):
+            connection.run(*(("UNLINK", key) for key in keys.of(part)))
         streams = [keys.stream(table.decode()) for table in tables]
-        connection.run(("UNLINK", own.states, own.status, own.places, *streams))
+        connection.run(("UNLINK", own.states, own.status, own.partitions, *streams))
     connection.run(("UNLINK", keys.copies, keys.next_id, keys.store, keys.gateways))
     connection.close()
 
 
-def _known_bytes(known: Mark | None) -> bytes:
-    """Return what scripts are told of what this process knows."""
+def _known_bytes(known: StoredPosition | None) -> bytes:
+    """Return what scripts get of what this process knows."""
     return b"" if known is None else known.value[:KNOWN_BYTES]
-
-
-def _is_before(stored: Mark, known: Mark) -> bool:
-    """Return whether a position is one that was stored before another, or of another copy."""
-    phases = stored.position.phase, known.position.phase
-    if stored.position.life_id != known.position.life_id or phases.count(Phase.RESTORING) == 1:
-        return True
-    at, known_at = (stored.position.next_offset, stored.last), (known.position.next_offset, known.last)
-    if at != known_at:
-        return at < known_at
-    return known.position.phase is Phase.LIVE and stored.position.phase is not Phase.LIVE

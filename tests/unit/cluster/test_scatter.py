@@ -8,16 +8,17 @@ from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
 from tablegate.gateway.cluster.directory import Directory, Peer
-from tablegate.gateway.cluster.forwarding import (
+from tablegate.gateway.cluster.scatter import (
     HEDGE_MAX_S,
     HEDGE_MIN_S,
     HEDGE_TIMES,
     HEDGES_SHARE,
     HEDGES_SPARE,
     Forwarder,
+    NoReplica,
     PeerFailed,
+    ScatterGather,
 )
-from tablegate.gateway.cluster.scatter import NoReplica, ScatterGather
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import InvalidPageToken, NotCaughtUp, PartitionUnavailable, ShuttingDown, status_of
 
@@ -72,12 +73,12 @@ class Asked:
             self.ask,
             table="ratings",
             generation=generation,
-            here=self.here,
+            local=self.here,
             may_wait=False,
         )
 
     def answers(self, *partitions: int, generation: int = 0) -> list[Part]:
-        return asyncio.run(self.spread(generation).answers([Partition(number) for number in partitions]))
+        return asyncio.run(self.spread(generation).results([Partition(number) for number in partitions]))
 
     def owner_and_standby(self, partition: int) -> tuple[str, str]:
         first, second = self.directory.replicas("ratings", Partition(partition))
@@ -145,7 +146,7 @@ def test_where_all_are_slow_few_calls_are_made_twice() -> None:
     asked.ends[owner] = None
 
     async def talk() -> None:
-        answer = asyncio.ensure_future(asked.spread().answers([Partition(1)]))
+        answer = asyncio.ensure_future(asked.spread().results([Partition(1)]))
         await asyncio.wait({answer}, timeout=2 * asked.forwarder.hedge_s(peer))
         answer.cancel()
 
@@ -181,9 +182,9 @@ def test_a_slow_one_counts_where_the_next_has_nothing_to_say() -> None:
         return await asked.ask(peer, partitions)
 
     spread = ScatterGather(
-        asked.directory, asked.forwarder, ask, table="ratings", generation=0, here=(), may_wait=False
+        asked.directory, asked.forwarder, ask, table="ratings", generation=0, local=(), may_wait=False
     )
-    assert asyncio.run(spread.answers([Partition(1)])) == [(owner, (1,))]
+    assert asyncio.run(spread.results([Partition(1)])) == [(owner, (1,))]
 
 
 def test_an_error_of_the_next_ends_the_wait_for_a_silent_one() -> None:
@@ -199,7 +200,7 @@ def test_a_call_that_is_cancelled_cancels_what_it_asked() -> None:
     asked.ends = {owner: None, standby: None}
 
     async def talk() -> None:
-        answer = asyncio.ensure_future(asked.spread().answers([Partition(1)]))
+        answer = asyncio.ensure_future(asked.spread().results([Partition(1)]))
         while len(asked.calls) < 2:
             await asyncio.sleep(0)
         answer.cancel()

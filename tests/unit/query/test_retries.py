@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -11,19 +11,19 @@ import pytest
 from tablegate.gateway.cluster import directory
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.peers import GrpcForwarder
-from tablegate.gateway.query import retry as patience
-from tablegate.gateway.query.call import Call, close_unawaited
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query import forwarding as patience
+from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import PartitionUnavailable
+from tablegate.gateway.query.forwarding import NotServedHere, answer_elsewhere
 from tablegate.gateway.query.notifier import Notifier
-from tablegate.gateway.query.plans import wall_clock_ms
-from tablegate.gateway.query.retry import patient
-from tablegate.gateway.query.router import Router
-from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.query.router import Router, Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.status_pb2 import GetStatusResponse
 
 from tests.kit.gateways_in_process.answers import ROWS, failure
-from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterDoors, ClusterGateway, movie_of
+from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterGateway, GrpcCluster, movie_of
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of, rating
 
@@ -36,10 +36,10 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def doors() -> Iterator[ClusterDoors]:
-    with ClusterDoors(EACH_ON_ONE) as doors:
-        doors.put(rating(number, count=number) for number in range(ROWS))
-        yield doors
+def cluster() -> Iterator[GrpcCluster]:
+    with GrpcCluster(EACH_ON_ONE) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        yield cluster
 
 
 def switch(gateway: ClusterGateway, place: int) -> None:
@@ -54,28 +54,28 @@ def switch(gateway: ClusterGateway, place: int) -> None:
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize(("is_first", "takes_s"), [(True, 0), (False, 2 * patience.HEARD_S)], ids=["first", "last"])
 def test_a_call_waits_for_the_gateways_to_switch(
-    method: str, is_first: bool, takes_s: float, doors: ClusterDoors
+    method: str, is_first: bool, takes_s: float, cluster: GrpcCluster
 ) -> None:
     """The gateway that is asked is the first to switch, or one of the last."""
     order = ["a", "b", "c"] if is_first else ["c", "b", "a"]
-    switch(doors[order[0]], "abc".index(order[0]))
-    doors.announce()
+    switch(cluster[order[0]], "abc".index(order[0]))
+    cluster.announce()
     asked, is_asked = dict(ASKED[method]), threading.Event()
     if method == "GetRating":  # of a partition that nobody answers meanwhile
-        asked["movie_id"] = movie_of(doors, 2 if is_first else 4)
+        asked["movie_id"] = movie_of(cluster, 2 if is_first else 4)
 
     def go_on() -> None:
         is_asked.wait()
         time.sleep(takes_s)
         for name in order[1:]:
-            switch(doors[name], "abc".index(name))
-            doors.announce()
+            switch(cluster[name], "abc".index(name))
+            cluster.announce()
 
     switching = threading.Thread(target=go_on)
     switching.start()
-    doors["a"].on_call = is_asked.set
+    cluster["a"].on_call = is_asked.set
     try:
-        answer = doors.ask("a", method, **asked)
+        answer = cluster.ask("a", method, **asked)
     finally:
         is_asked.set()
         switching.join()
@@ -90,64 +90,89 @@ def test_a_call_waits_for_the_gateways_to_switch(
     assert sorted(counts) == [1_000 + number for number in wanted]
 
 
-def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(doors: ClusterDoors) -> None:
-    doors["c"].hold([])
+def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(cluster: GrpcCluster) -> None:
+    cluster["c"].hold([])
     calls = 0
 
     def called() -> None:
         nonlocal calls
         calls += 1
 
-    doors["c"].on_call = called
+    cluster["c"].on_call = called
     with pytest.raises(grpc.RpcError) as raised:
-        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
+        cluster.ask("a", "GetRating", movie_id=movie_of(cluster, 5))
     assert failure(raised.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "PARTITION_UNAVAILABLE")
-    assert 1 < calls <= 2 + patience.HEARD_S / patience.AGAIN_S
+    assert 1 < calls <= 2 + patience.HEARD_S / patience.RETRY_S
 
 
-def test_gateways_that_stay_apart_are_not_waited_for(doors: ClusterDoors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateways_that_stay_apart_are_not_waited_for(cluster: GrpcCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "SWITCH_S", 0.0)
-    switch(doors["c"], 2)
-    doors.announce()
-    doors["c"].hold([])
-    doors.calls()
+    switch(cluster["c"], 2)
+    cluster.announce()
+    cluster["c"].hold([])
+    cluster.calls()
     with pytest.raises(grpc.RpcError):
-        doors.ask("a", "GetRating", movie_id=movie_of(doors, 5))
-    assert 1 < len(doors.calls()) <= 2 + patience.HEARD_S / patience.AGAIN_S
+        cluster.ask("a", "GetRating", movie_id=movie_of(cluster, 5))
+    assert 1 < len(cluster.calls()) <= 2 + patience.HEARD_S / patience.RETRY_S
+
+
+class _NobodyHasIt:
+    """A read of a partition that no gateway has; `times`: how often this gateway was asked for it."""
+
+    requirement = None
+
+    def __init__(self, access: TableAccess, call: Call) -> None:
+        self.access = access
+        self.call = call
+        self.scope = None if call.forwarded is None else Scope(0, None, "")
+        self.times = 0
+
+    def local(self) -> bytes:
+        self.times += 1
+        raise PartitionUnavailable("ratings", 0, "nobody has it")
+
+    def partitions(self, _: ServedGeneration) -> tuple[Partition]:
+        return (Partition(0),)
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        raise reason
+
+    async def answer(self) -> bytes:
+        try:
+            return self.local()
+        except PartitionUnavailable as reason:
+            answer = answer_elsewhere(self, reason)
+        assert not isinstance(answer, bytes)
+        return await answer
 
 
 def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
-    """Let a handler whose gateway knows nobody be asked for a call; return how often it was."""
+    """Let a gateway that knows nobody be asked for a call; return how often it was."""
     known = Directory()
     known.update(GetStatusResponse(gateway_id="a").SerializeToString())
     store, table = MemoryStore(), catalogue_of().tables["ratings"]
     router = Router(known, GrpcForwarder(lambda _: ""))
     access = TableAccess(table, store, SIGNER, Notifier(), wall_clock_ms, router=router)
-    times = 0
-
-    async def answer() -> bytes:
-        raise PartitionUnavailable("ratings", 0, "nobody has it")
-
-    def handler(data: bytes, call: Call) -> Awaitable[bytes]:
-        nonlocal times
-        times += 1
-        return answer()
+    read = _NobodyHasIt(access, call)
 
     async def ask() -> None:
-        given = patient(handler(b"", call), handler, access, b"", call)
         if is_awaited:
             with pytest.raises(PartitionUnavailable):
-                await given
-        else:
-            close_unawaited(given)
+                await read.answer()
+            return
+        with pytest.raises(PartitionUnavailable) as raised:
+            read.local()
+        answer = answer_elsewhere(read, raised.value)
+        assert not isinstance(answer, bytes)
+        answer.close()
 
     asyncio.run(ask())
-    return times
+    return read.times
 
 
 def test_who_has_time_is_asked_again_and_who_has_none_is_told_at_once() -> None:
     assert asked_times(LocalCall(left_s=None)) > 1
-    assert asked_times(LocalCall(left_s=patience.AGAIN_S / 2)) == 1
-    assert asked_times(LocalCall(left_s=patience.AGAIN_S * 3)) <= 2, "half of its time is its client's"
+    assert asked_times(LocalCall(left_s=patience.RETRY_S / 2)) == 1
+    assert asked_times(LocalCall(left_s=patience.RETRY_S * 3)) <= 2, "half of its time is its client's"
     assert asked_times(LocalCall(forwarded="by another gateway")) == 1
     assert asked_times(LocalCall(), is_awaited=False) == 1

@@ -1,4 +1,4 @@
-"""What only a planted bug showed to be without a test: each of these fails where its line in the door is wrong."""
+"""What only a planted bug showed to be without a test: each of these fails where its line in the server is wrong."""
 
 import asyncio
 import gzip
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tablegate.gateway.http import h1_connection as http1
 from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import Exchange
-from tablegate.gateway.http.h1 import connection as http1
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
@@ -18,10 +18,10 @@ from tablegate.gateway.http.h2.sending import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.rest.json_codec import VALUES_MAX
-from tablegate.gateway.http.rpc import calls as door_calls
-from tablegate.gateway.http.rpc import envelopes
-from tablegate.gateway.http.rpc.envelopes import MESSAGE_BYTES_MAX, checked_encoding, envelope, unzipped
-from tablegate.gateway.http.rpc.grpc import error_fields
+from tablegate.gateway.http.rpc import calls as call_limits
+from tablegate.gateway.http.rpc import grpc
+from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, checked_encoding, unzipped
+from tablegate.gateway.http.rpc.grpc import envelope, error_fields
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
@@ -248,7 +248,7 @@ def test_client_that_was_refused_and_stays_is_closed(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with listening(
-            tls=TlsFiles(pair.certificate, pair.key), limits=Limits(refused_s=5.0, greeting_s=1e9)
+            tls=TlsFiles(pair.certificate, pair.key), limits=Limits(refused_s=5.0, detection_s=1e9)
         ) as it:
             client = await it.connect()
             await client.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -292,7 +292,7 @@ class _Pieces:
 
 def _messages(*pieces: bytes) -> list[bytes]:
     async def run() -> list[bytes]:
-        return [message async for message in envelopes.messages(_Pieces(*pieces), None)]  # type: ignore[arg-type]
+        return [message async for message in grpc.messages(_Pieces(*pieces), None)]  # type: ignore[arg-type]
 
     return asyncio.run(run())
 
@@ -327,15 +327,15 @@ def test_a_name_that_comes_twice_among_many() -> None:
 
 def _over_grpc(test: Callable[[HttpServer, RawClient], Awaitable[None]], methods: Methods) -> None:
     async def run() -> None:
-        door = HttpServer(methods, "127.0.0.1:0")
-        await door.start()
-        client = RawClient(*await asyncio.open_connection("127.0.0.1", door.port))
+        server = HttpServer(methods, "127.0.0.1:0")
+        await server.start()
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.port))
         client.send(OPENING)
         try:
-            await test(door, client)
+            await test(server, client)
         finally:
             await client.close()
-            await door.stop(0)
+            await server.stop(0)
 
     asyncio.run(run())
 
@@ -351,7 +351,7 @@ async def _two_and_an_error(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
 
 
 def test_error_after_messages_is_a_trailer() -> None:
-    async def test(_door: HttpServer, client: RawClient) -> None:
+    async def test(_server: HttpServer, client: RawClient) -> None:
         client.send(_grpc(1, b"/a.B/Stream"))
         answer = await client.answer(1)
         assert answer.body == envelope(b"one") + envelope(b"two")
@@ -363,7 +363,7 @@ def test_error_after_messages_is_a_trailer() -> None:
 
 
 def test_content_type_of_grpc_may_have_parameters() -> None:
-    async def test(_door: HttpServer, client: RawClient) -> None:
+    async def test(_server: HttpServer, client: RawClient) -> None:
         for stream, content_type in ((1, b"application/grpc; charset=utf-8"), (3, b"application/grpc+proto ;a=b")):
             client.send(_grpc(stream, b"/a.B/Get", content_type))
             assert (await client.answer(stream)).trailer[b"grpc-status"] == b"0"
@@ -372,7 +372,7 @@ def test_content_type_of_grpc_may_have_parameters() -> None:
 
 
 def test_streams_are_counted_and_none_begin_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_calls, "STREAMS_MAX", 2)
+    monkeypatch.setattr(call_limits, "STREAMS_MAX", 2)
     go_on = asyncio.Event()
 
     async def wait(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
@@ -383,14 +383,14 @@ def test_streams_are_counted_and_none_begin_in_a_drain(monkeypatch: pytest.Monke
         answer = await client.answer(stream)
         return (answer.trailer or answer.head)[b"grpc-status"]
 
-    async def test(door: HttpServer, client: RawClient) -> None:
+    async def test(server: HttpServer, client: RawClient) -> None:
         client.send(_grpc(1, b"/a.B/Wait"), _grpc(3, b"/a.B/Wait"), _grpc(5, b"/a.B/Wait"))
         assert await status(client, 5) == b"8"  # RESOURCE_EXHAUSTED
         go_on.set()
         assert {await status(client, stream) for stream in (1, 3)} == {b"0"}
         client.send(_grpc(7, b"/a.B/Wait"))
         assert await status(client, 7) == b"0"
-        door.drain()
+        server.drain()
         client.send(_grpc(9, b"/a.B/Wait"))
         assert await status(client, 9) == b"14"  # UNAVAILABLE
 
@@ -466,13 +466,13 @@ def test_longest_body_is_not_oversize() -> None:
 
 
 def test_waiting_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_calls, "CALLS_MAX", 1)
+    monkeypatch.setattr(call_limits, "CALLS_MAX", 1)
 
     async def wait(data: bytes, _call: Call) -> bytes:
         await asyncio.sleep(0)
         return data
 
-    async def test(_door: HttpServer, client: RawClient) -> None:
+    async def test(_server: HttpServer, client: RawClient) -> None:
         for stream in (1, 3, 5):
             client.send(_grpc(stream, b"/a.B/Wait"))
             assert (await client.answer(stream)).trailer[b"grpc-status"] == b"0"
@@ -487,7 +487,7 @@ def test_calls_of_grpc_come_by_post_and_errors_keep_their_trailer() -> None:
         call.set_trailer(((b"role", b"owner"),))
         raise NotServed("no")
 
-    async def test(_door: HttpServer, client: RawClient) -> None:
+    async def test(_server: HttpServer, client: RawClient) -> None:
         client.send(_grpc(1, b"/a.B/Fail"))
         assert (await client.answer(1)).head[b"role"] == b"owner"
         by_get = head(3, request(b"/a.B/Get", (b"content-type", b"application/grpc"), method=b"GET"))
@@ -502,7 +502,7 @@ def test_calls_of_grpc_come_by_post_and_errors_keep_their_trailer() -> None:
 def test_flags_of_a_message_are_checked() -> None:
     for flags, encoding in ((1, None), (2, b"gzip"), (0x80, None)):
         with pytest.raises(InvalidField):
-            envelopes.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding)
+            grpc.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding)
 
 
 def test_files_of_tls_are_strict(tmp_path: Path) -> None:
@@ -521,6 +521,6 @@ def test_changed_client_ca_is_loaded(tmp_path: Path) -> None:
     watched = WatchedTls(TlsFiles(pair.certificate, pair.key, authority.certificate))
     before = watched.context
     authority.certificate.write_bytes(other.certificate.read_bytes())
-    watched.look()
+    watched.reload_if_changed()
     assert watched.context is not before
     assert watched.context.verify_mode is ssl.CERT_REQUIRED

@@ -1,4 +1,19 @@
-"""HTTP/1.1 connections (RFC 9112): requests are served one after another."""
+"""HTTP/1.1 connections (RFC 9112) on asyncio: requests are served one after another, in their order.
+
+`advance` is the heart. It parses and serves in turns, as far as it may: it parses while no request is at work, or for
+the body of the one at work; it serves while the client reads. Whatever may let it go on calls it: bytes that arrive, an
+answer that ends, a client that has read. It is not reentrant (an app may answer at once, inside of it), so a call from
+further up the stack returns, and the loop further down goes on.
+
+What a client sends ahead is read even while its request is at work, since its going away is seen by reading alone; but
+up to AHEAD_BYTES_MAX only, and the rest waits in its socket.
+
+Limits are checked by `tick`. There is one clock, for whatever the connection waits for now (`_Wait`); it starts anew
+when that changes, or when bytes move.
+
+The parser refuses by an answer and an end (`Refusal`), not before the requests ahead of it are answered. An end that
+could be lost lingers: our half is closed, and what the client still sends is thrown away for `linger_s`.
+"""
 
 import asyncio
 import socket
@@ -9,37 +24,37 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
-from tablegate.gateway.http.exchange import TEXT, App, Head
-from tablegate.gateway.http.h1.exchange import CLOSE, Http1Exchange
-from tablegate.gateway.http.h1.parser import SLICE_BYTES, Refusal, RequestParser
+from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
+from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
+from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.transport import Receiver
 from typing_extensions import override
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
-WRITE_BUFFER_BYTES = 64 * 1024
-TURN_S = 0.005  # of pipelined requests, before other connections have their turn
+WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it
+TURN_S = 0.005  # of pipelined requests, before other connections have their turn; as over HTTP/2
 SERVED_MAX = 64  # of them in one turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, with no time: the kernel sends a reset instead of an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http1Limits:
     """What a client may ask of one connection."""
 
-    head_bytes_max: int = 16 * 1024  # request line and headers
-    head_s: float = 10.0  # from the first byte of a head, or from the start of the connection, to the head's end
+    header_bytes_max: int = 16 * 1024  # request line and headers
+    header_s: float = 10.0  # from the first byte of a request, or from the start of the connection, to its headers' end
     body_s: float = 30.0  # without a byte of an unfinished body
     idle_s: float = 75.0  # between requests; more than the 60 s of common load balancers, so that they close first
-    stall_s: float = 60.0  # without taking a byte of an answer
+    stall_s: float = 60.0  # without reading a byte of an answer
     linger_s: float = 2.0  # for the client to read a last answer, while what it still sends is thrown away
 
 
 class _Wait(Enum):
     """What a connection waits for, each with its own limit."""
 
-    HEAD = auto()
+    HEADERS = auto()
     BODY = auto()
     NEXT_REQUEST = auto()
     ANSWER = auto()  # of the app; no limit here
@@ -60,7 +75,7 @@ class Http1Connection(Receiver):
         self._app = app
         self._limits = limits
         self._on_closed = on_closed
-        self._parser = RequestParser(app, self._new_exchange, limits.head_bytes_max)
+        self._parser = RequestParser(app, self._new_exchange, limits.header_bytes_max)
         # What came and is not parsed: `_rest` from `_at` on.
         self._rest = b""
         self._at = 0
@@ -71,20 +86,20 @@ class Http1Connection(Receiver):
         self._writable: asyncio.Future[None] | None = None  # while the client does not read
         self._wait: _Wait | None = None
         self._since = 0.0
-        self._buffered = 0  # bytes written and not taken, at the last tick
+        self._buffered = 0  # bytes written that the client had not read at the last tick
 
     @property
     def idle(self) -> bool:
         """Whether the client has asked for nothing that is not answered."""
         parser = self._parser
-        return not (parser.begun or parser.coming or parser.ready or parser.refusal or self._work or self._rest)
+        return not (parser.begun or parser.unfinished or parser.ready or parser.refusal or self._work or self._rest)
 
     @property
     def principal(self) -> str | None:
         """Who the client is by its verified certificate."""
         return cast("str | None", self._transport.get_extra_info("principal"))
 
-    # What the transport tells.
+    # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start."""
@@ -103,27 +118,27 @@ class Http1Connection(Receiver):
         self.advance()
 
     def eof_received(self) -> None:
-        """Take in that the client sends no more: the transport closes itself, after what was written."""
-        self._lose()
+        """End: the client sends no more, and the transport closes itself after what was written."""
+        self._drop_work()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Take in the end."""
-        self._lose()
+        """Let everyone know who waits for the client."""
+        self._drop_work()
         self.resume_writing()
         self._on_closed(self)
 
     def pause_writing(self) -> None:
-        """Take in that the client does not read."""
+        """Make those wait who write."""
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """Take in that the client has read."""
+        """Go on with what waited."""
         writable, self._writable = self._writable, None
         if writable is not None:
             writable.set_result(None)
             self.advance()
 
-    def _lose(self) -> None:
+    def _drop_work(self) -> None:
         self._over = True
         self._rest = b""
         self._parser.ready.clear()
@@ -131,14 +146,14 @@ class Http1Connection(Receiver):
         if work is not None:
             work.note_gone()
 
-    # What the listener asks.
+    # What the listener calls.
 
     def tick(self, now: float) -> None:
         """End what waits for too long; `now` in seconds, on any clock."""
         buffered = self._transport.get_write_buffer_size()
         wait = self._waits_for(buffered)
-        if self._parser.moved or wait is not self._wait or buffered != self._buffered:
-            self._parser.moved = False
+        if self._parser.progressed or wait is not self._wait or buffered != self._buffered:
+            self._parser.progressed = False
             self._wait = wait
             self._since = now
             self._buffered = buffered
@@ -163,15 +178,15 @@ class Http1Connection(Receiver):
             return _Wait.CLIENT_TO_CLOSE
         if self._work is not None:
             return _Wait.BODY if self._work.waits_for_body else _Wait.ANSWER
-        if self._parser.coming is not None:
+        if self._parser.unfinished is not None:
             return _Wait.BODY
-        return _Wait.HEAD if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
+        return _Wait.HEADERS if self._parser.begun or self._parser.first else _Wait.NEXT_REQUEST
 
     def _limit_s(self, wait: _Wait) -> float:
         limits = self._limits
         match wait:
-            case _Wait.HEAD:
-                return limits.head_s
+            case _Wait.HEADERS:
+                return limits.header_s
             case _Wait.BODY:
                 return limits.body_s
             case _Wait.NEXT_REQUEST:
@@ -184,12 +199,12 @@ class Http1Connection(Receiver):
     def _time_out(self, wait: _Wait) -> None:
         if wait is _Wait.BODY:
             self._refuse(408, f"nothing of the request's body came for {self._limits.body_s:g} s")
-        elif wait is _Wait.HEAD and self._parser.begun:
-            self._refuse(408, f"the request's head was not whole after {self._limits.head_s:g} s")
+        elif wait is _Wait.HEADERS and self._parser.begun:
+            self._refuse(408, f"the request's headers were not whole after {self._limits.header_s:g} s")
         else:
             self.close()
 
-    # What exchanges ask.
+    # What exchanges call.
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -215,7 +230,7 @@ class Http1Connection(Receiver):
         exchange.expects_continue = False
 
     def note_answered(self, exchange: Http1Exchange) -> None:
-        """Take in that the request at work is answered."""
+        """Go on with the next request, or end."""
         self._work = None
         self._wait = None
         if exchange.last or (self.draining and self.idle):
@@ -233,7 +248,7 @@ class Http1Connection(Receiver):
 
     def advance(self) -> None:
         """Parse and serve as far as possible, in the order of the requests."""
-        if self._advancing:  # further down the stack: it goes on there
+        if self._advancing:  # further down the stack, which goes on
             return
         self._advancing = True
         ready = self._parser.ready
@@ -261,8 +276,8 @@ class Http1Connection(Receiver):
             if parser.refusal is not None:
                 self._send_refusal(parser.refusal)
                 return
-            if parser.coming is not None:
-                self.send_continue(parser.coming)
+            if parser.unfinished is not None:
+                self.send_continue(parser.unfinished)
         full = len(self._rest) - self._at >= AHEAD_BYTES_MAX
         if full != self._reading_paused:
             self._reading_paused = full
@@ -277,7 +292,7 @@ class Http1Connection(Receiver):
             return False
         if self._work is None:
             return self._writable is None
-        return self._work is parser.coming and len(self._work.received) < AHEAD_BYTES_MAX
+        return self._work is parser.unfinished and len(self._work.received) < AHEAD_BYTES_MAX
 
     def _parse(self) -> None:
         piece = self._rest[self._at : self._at + SLICE_BYTES]
@@ -285,33 +300,33 @@ class Http1Connection(Receiver):
         again = self._parser.feed(piece)
         self._at -= len(again)
         if self._parser.refusal is not None:
-            self._give_up_coming()
+            self._drop_unfinished()
         if self._at == len(self._rest):
             self._rest = b""
             self._at = 0
 
     def _refuse(self, status: int, reason: str) -> None:
         self._parser.refuse(status, reason)
-        self._give_up_coming()
+        self._drop_unfinished()
         self.advance()
 
-    def _give_up_coming(self) -> None:
+    def _drop_unfinished(self) -> None:
         """Forget the request whose rest is not parsed."""
         parser = self._parser
-        coming, parser.coming = parser.coming, None
-        if coming is None or not coming.streams_body:
+        exchange, parser.unfinished = parser.unfinished, None
+        if exchange is None or not exchange.streams_body:
             return
-        if coming is not self._work:
-            parser.ready.remove(coming)
+        if exchange is not self._work:
+            parser.ready.remove(exchange)
             return
         self._work = None
-        coming.note_gone()
-        if coming.begun:
+        exchange.note_gone()
+        if exchange.begun:
             self.close()
 
     def _send_refusal(self, refusal: Refusal) -> None:
-        head, body = Head(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
-        self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (head.h1, len(body), CLOSE, body))
+        headers, body = ResponseHeaders(refusal.status, (TEXT,)), refusal.reason.encode("utf-8") + b"\n"
+        self.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (headers.h1, len(body), CLOSE, body))
         self._end(linger=True)
 
     def _end(self, *, linger: bool) -> None:
@@ -327,5 +342,7 @@ class Http1Connection(Receiver):
         else:
             self._transport.close()
 
-    def _new_exchange(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], old: bool) -> Http1Exchange:
-        return Http1Exchange(self, method, target, headers, old=old)
+    def _new_exchange(
+        self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], http10: bool
+    ) -> Http1Exchange:
+        return Http1Exchange(self, method, target, headers, http10=http10)

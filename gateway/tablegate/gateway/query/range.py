@@ -1,0 +1,341 @@
+"""Range: a run of keys, a page at a time. A page ends at its last key, so its token is good on any gateway.
+
+A page of one partition is read by whichever gateway has it. A page over all partitions takes a page of each source,
+this gateway's store being one of them, and merges them by key. Where a source has more rows behind its page, rows of
+others beyond its last key are cut off: they would come before rows that are not known yet.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from google.rpc import code_pb2
+from google.rpc.status_pb2 import Status
+from tablegate.gateway.cluster.directory import Peer
+from tablegate.gateway.cluster.forward_token import ForwardToken
+from tablegate.gateway.cluster.scatter import PeerFailed
+from tablegate.gateway.contract.catalogue import RangeQuery
+from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.call import Answer, Call, UnaryHandler
+from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
+from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, QueryError
+from tablegate.gateway.query.forwarding import (
+    NotServedHere,
+    answer_elsewhere,
+    answer_fresh,
+    forward_whole,
+    local_result,
+    unless_store_away,
+)
+from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
+from tablegate.gateway.query.router import Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.query.wire import FieldEncoder, fields
+from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
+from tablegate.v1 import query_pb2
+
+PAGE_BYTES_MAX = 1024 * 1024  # a client takes answers of 4 MiB by default; a page of long rows ends early
+
+Row = tuple[bytes, bytes]
+"""Key and row bytes."""
+
+KEY = itemgetter(0)
+
+
+def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
+    """Return the handler of `query`."""
+    plan = RangePlan(query, access)
+
+    def handle(data: bytes, call: Call) -> Answer:
+        read = RangeRead(plan, data, call)
+        if read.requirement is not None:
+            return answer_fresh(read)
+        try:
+            return read.local()
+        except (PartitionUnavailable, StoreUnavailable) as reason:
+            return answer_elsewhere(read, reason)
+
+    return handle
+
+
+class Page:
+    """What one call asks for."""
+
+    __slots__ = ("bounds", "descending", "partition_prefix", "size", "token_text")
+
+    def __init__(
+        self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token_text: str
+    ) -> None:
+        self.bounds = bounds
+        self.partition_prefix = partition_prefix
+        self.descending = descending
+        self.size = size
+        self.token_text = token_text
+
+
+class StoreRead(NamedTuple):
+    """The rows of a page and one more, where there is one; and what they were read from."""
+
+    rows: list[Row]
+    served: ServedGeneration
+    positions: Mapping[Partition, Position]
+
+
+class RangePlan:
+    """A Range, compiled."""
+
+    def __init__(self, query: RangeQuery, access: TableAccess) -> None:
+        self.query = query
+        self.access = access
+        key = access.table.key
+        prefix_count = len(query.prefix)
+        self._read_prefix = key_reader([param.field for param in query.prefix], key[:prefix_count])
+        column = key[prefix_count] if prefix_count < len(key) else None
+        self._read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
+        self._one_partition = prefix_count >= access.table.partition_by_count
+        self._request_hash: Callable[[Message], int] = request_hasher(query)
+        self.read_requirement = requirement_reader(query, access)
+        self._row_field = FieldEncoder(query.rows.number)
+        self._token_field = FieldEncoder(query.next_page_token.number)
+        self._info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
+
+    def page(self, request: Message) -> Page:
+        """Return what `request` asks for; raise `InvalidField`."""
+        query = self.query
+        size = getattr(request, query.page_size.name)
+        if size < 0:
+            raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
+        return Page(
+            self._read_bounds(request),
+            partition_prefix=self._read_prefix(request) if self._one_partition else None,
+            descending=self._descending(request),
+            size=min(size or query.default_page_size, query.max_page_size),
+            token_text=getattr(request, query.page_token.name),
+        )
+
+    def _descending(self, request: Message) -> bool:
+        if self.query.order is None:
+            return False
+        order: Any = getattr(request, self.query.order.name)
+        if order not in query_pb2.Order.values():
+            raise InvalidField(self.query.order.name, "is no known order; send ORDER_ASCENDING or ORDER_DESCENDING")
+        return bool(order == query_pb2.ORDER_DESCENDING)
+
+    def read(
+        self, request: Message, page: Page, requirement: ConsistencyRequirement | None, scope: Scope | None
+    ) -> StoreRead:
+        """Return the rows of a page, from one snapshot: of all partitions that it has, or of those of `scope`."""
+        access = self.access
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            if scope is not None:
+                scope.check(access.table.name, served)
+            some = None if scope is None else scope.partitions
+            positions: dict[Partition, Position] = {}
+            for partition in self.partitions(page, served) if some is None else some:
+                positions[partition] = position = access.live(snapshot, served, partition)
+                if requirement is not None:
+                    requirement.check(access, served, partition, position)
+            bounds = self.remaining(request, page, served)
+            rows = [] if bounds.empty else _merged(snapshot, served, list(positions), bounds, page)
+        return StoreRead(rows, served, positions)
+
+    def response(
+        self, request: Message, page: Page, served: ServedGeneration, rows: list[Row], *, has_more: bool, info: bytes
+    ) -> bytes:
+        """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them."""
+        page_rows = _page_of(rows, page.size)
+        parts = [self._row_field.encode_all([row for _, row in page_rows])]
+        if has_more or len(page_rows) < len(rows):
+            parts.append(self._token_field.encode(self._token(request, served, page_rows[-1][0])))
+        if self._info_field is not None:
+            parts.append(self._info_field.encode(info))
+        return b"".join(parts)
+
+    def partitions(self, page: Page, served: ServedGeneration) -> list[Partition]:
+        """Return the partitions that a page's rows are in."""
+        if page.partition_prefix is None:
+            return served.partitions
+        return [self.access.table.partition_of(page.partition_prefix, served.partition_count)]
+
+    def remaining(self, request: Message, page: Page, served: ServedGeneration) -> KeyBounds:
+        """Return the bounds of what the page token leaves; raise `InvalidPageToken` or `TableRebuilt`."""
+        if not page.token_text:
+            return page.bounds
+        token = self.access.open_token(
+            page.token_text,
+            kind=TOKEN_KIND_PAGE,
+            request_hash=self._request_hash(request),
+            served=served,
+            refused=_page_token_refused,
+        )
+        start, end = page.bounds.start, page.bounds.end
+        if page.descending:
+            return KeyBounds(start, token.after_key if end is None else min(end, token.after_key))
+        after = token.after_key + b"\x00"  # the lowest key above it
+        return KeyBounds(None if start is None else max(start, after), end)
+
+    def _token(self, request: Message, served: ServedGeneration, after_key: bytes) -> bytes:
+        token = Token(
+            kind=TOKEN_KIND_PAGE,
+            table=self.access.table.name,
+            generation=served.generation,
+            request_hash=self._request_hash(request),
+            issue_time_ms=self.access.now_ms(),
+            after_key=after_key,
+        )
+        return self.access.signer.sign(token).encode("ascii")
+
+
+class _PartialResult(NamedTuple):
+    """The rows of a page that some partitions have, in order. `has_more`: they have others, behind the last one."""
+
+    gateway_id: str
+    rows: list[Row]
+    has_more: bool
+    info: bytes
+    positions: Mapping[Partition, Position]  # where this gateway read them
+
+
+class RangeRead:
+    """A request, parsed."""
+
+    def __init__(self, plan: RangePlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField` or `ForeignForward`."""
+        self.access = plan.access
+        self.call = call
+        self._plan = plan
+        self._data = data
+        self._request = request = parse(plan.query.request_class, data)
+        self._page = plan.page(request)
+        self.requirement = plan.read_requirement(request)
+        forwarded = call.forwarded
+        self.scope = None if forwarded is None else plan.access.scope(forwarded)
+
+    def local(self) -> bytes:
+        """Return the answer from this gateway's store."""
+        plan, access = self._plan, self.access
+        rows, served, positions = plan.read(self._request, self._page, self.requirement, self.scope)
+        self.call.set_trailer(access.trailer(served, positions))
+        info = b"" if plan.query.read_info is None else access.read_info(served, positions)
+        return plan.response(self._request, self._page, served, rows, has_more=False, info=info)
+
+    def partitions(self, served: ServedGeneration) -> list[Partition]:
+        """Return the partitions that the page's rows are in."""
+        return self._plan.partitions(self._page, served)
+
+    async def remote(self, reason: NotServedHere) -> bytes:
+        """Return the answer of the gateway that has the one partition, or of all sources together."""
+        query, access = self._plan.query, self.access
+        if self._page.partition_prefix is not None:
+            return await forward_whole(self, reason, query.path, self._data, ForwardToken(access.table.name))
+        served, local, _ = access.view(self.partitions)
+        with unless_store_away(reason):
+            results = await self._gathered(served, local)
+            self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in results)))
+            return self._merged(served, results)
+
+    async def _gathered(self, served: ServedGeneration, local: Sequence[Partition]) -> list[_PartialResult]:
+        """Return a page of each source that is needed, all of the generation that is known here."""
+        plan, access, call, requirement = self._plan, self.access, self.call, self.requirement
+        router, may_wait = access.router, requirement is not None
+
+        async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
+            scope = Scope(served.generation, partitions, "")
+            attempt = partial(plan.read, self._request, self._page, requirement, scope)
+            rows, _, positions = await local_result(attempt, requirement, call)
+            return _PartialResult(router.directory.own_id, rows, len(rows) > self._page.size, b"", positions)
+
+        async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
+            token = ForwardToken(access.table.name, served.generation, tuple(partitions))
+            left_s = call.time_left_s()
+            answer = await router.forwarder.unary(peer, plan.query.path, self._data, token, left_s, may_wait=may_wait)
+            return self._partial(peer, answer.message)
+
+        return await router.gather(
+            access.table.name,
+            served.partitions,
+            ask,
+            call,
+            ask_local=ask_local,
+            local=local,
+            generation=served.generation,
+            may_wait=may_wait,
+        )
+
+    def _partial(self, peer: Peer, response: bytes) -> _PartialResult:
+        """Take a response apart; raise `PeerFailed` where it is none."""
+        query, key_of_row = self._plan.query, self.access.key_of_row
+        info_number = 0 if query.read_info is None else query.read_info.number
+        rows: list[Row] = []
+        info, has_more = b"", False
+        try:
+            for number, _, start, end in fields(response):
+                if number == query.rows.number:
+                    row = response[start:end]
+                    rows.append((key_of_row(row), row))
+                elif number == query.next_page_token.number:
+                    has_more = end > start
+                elif number == info_number:
+                    info = response[start:end]
+        except ValueError:
+            raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is no page")) from None
+        return _PartialResult(peer.gateway_id, rows, has_more, info, {})
+
+    def _merged(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:
+        """Return the response with the first rows of all results: up to where the first that has more ends."""
+        plan, page = self._plan, self._page
+        rows = sorted((row for each in results for row in each.rows), key=KEY, reverse=page.descending)
+        # A source that has more ends the page at its last key: what others have beyond that key may come after rows
+        # that were not sent.
+        ends = [each.rows[-1][0] for each in results if each.has_more]
+        if ends:
+            end = max(ends) if page.descending else min(ends)
+            rows = [row for row in rows if (row[0] >= end if page.descending else row[0] <= end)]
+        info = b""
+        if plan.query.read_info is not None:
+            positions = next((each.positions for each in results if each.positions), {})
+            infos = [each.info for each in results if each.info]
+            info = self.access.merged_read_info(served, positions, infos)
+        return plan.response(self._request, page, served, rows, has_more=bool(ends), info=info)
+
+
+def _page_token_refused(fault: str) -> QueryError:
+    return InvalidPageToken(f"the page token {fault}; start over at the first page")
+
+
+def _merged(
+    snapshot: Snapshot, served: ServedGeneration, partitions: list[Partition], bounds: KeyBounds, page: Page
+) -> list[Row]:
+    """Return the page's rows and one more, where there is one, in order over all `partitions`."""
+    # One row more than the page tells whether there is a next page, without a second read.
+    limit = page.size + 1
+    rows: list[Row] = []
+    for partition in partitions:
+        rows += snapshot.range(
+            served.store_id,
+            partition,
+            start=bounds.start or b"",
+            end=bounds.end,
+            limit=limit,
+            descending=page.descending,
+        )
+    # Timsort finds the sorted runs, so this is a merge in C, and faster than heapq's in Python.
+    if len(partitions) > 1:
+        rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
+    return rows[:limit]
+
+
+def _page_of(rows: list[Row], size: int) -> list[Row]:
+    """Return at most `size` rows, fewer where they are long, but one where there is one."""
+    page_rows = rows[:size]
+    page_bytes = 0
+    for index, (_, row) in enumerate(page_rows):
+        page_bytes += len(row)
+        if page_bytes > PAGE_BYTES_MAX and index:
+            return page_rows[:index]
+    return page_rows

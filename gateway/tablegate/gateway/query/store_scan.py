@@ -1,0 +1,265 @@
+"""Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from tablegate.gateway.contract.catalogue import ScanQuery
+from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.call import Call
+from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader, when_fresh
+from tablegate.gateway.query.errors import (
+    CorruptRow,
+    DeadlineExceeded,
+    ShuttingDown,
+    TableRebuilt,
+    resume_token_refused,
+)
+from tablegate.gateway.query.range import Row
+from tablegate.gateway.query.requests import Test, filters_reader
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
+from tablegate.gateway.stores.base import Position
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
+from tablegate.v1.query_pb2 import ScanProgress
+
+MESSAGE_ROWS_MAX = 500  # more win nothing: the cost of a message is spread already
+MESSAGE_BYTES_MAX = 64 * 1024  # what a client that stops reading makes us hold
+READ_BYTES = 256 * 1024  # aimed at in one snapshot, so that long rows do not fill the memory
+FIRST_READ_ROWS = 50  # before the length of rows is known
+FLUSH_S = 0.01  # rows that passed a filter wait no longer for others
+PROGRESS_S = 1.0  # a message at least this often, though no row passes
+
+
+class ScanPlan:
+    """A Scan, compiled."""
+
+    def __init__(self, query: ScanQuery, access: TableAccess) -> None:
+        self.query = query
+        self.access = access
+        self.read_filters = filters_reader(query.filters)
+        self.read_requirement = requirement_reader(query, access)
+        self.row_field = FieldEncoder(query.rows.number)
+        self.splitter = MessageSplitter(query.rows, query.progress)
+        self.progress_field = None if query.progress is None else FieldEncoder(query.progress.number)
+        self.info_field = FieldEncoder(ScanProgress.READ_INFO_FIELD_NUMBER)
+        self.token_field = FieldEncoder(ScanProgress.RESUME_TOKEN_FIELD_NUMBER)
+        self.request_hash = request_hasher(query)
+
+    async def opened(
+        self, requirement: ConsistencyRequirement | None, call: Call, partitions: Sequence[Partition] | None
+    ) -> ServedGeneration:
+        """Return the generation that is scanned, once these partitions (None: all) are served and fresh enough."""
+        if requirement is None:
+            return self._open(None, partitions)
+        return await when_fresh(lambda: self._open(requirement, partitions), requirement, call)
+
+    def _open(
+        self, requirement: ConsistencyRequirement | None, partitions: Sequence[Partition] | None
+    ) -> ServedGeneration:
+        access = self.access
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            for partition in served.partitions if partitions is None else partitions:
+                position = access.live(snapshot, served, partition)
+                if requirement is not None:
+                    requirement.check(access, served, partition, position)
+        return served
+
+    def token_text(self, request: Message) -> str:
+        """Return the resume token of a request; "" for none."""
+        options = self.query.scan_options
+        return "" if options is None else str(getattr(request, options.name).resume_token)
+
+    def resumed(self, request: Message, token_text: str, served: ServedGeneration) -> Token:
+        """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
+        request_hash = self.request_hash(request)
+        if token_text:
+            return self.open_token(token_text, request_hash, served)
+        name = self.access.table.name
+        return Token(kind=TOKEN_KIND_SCAN, table=name, generation=served.generation, request_hash=request_hash)
+
+    def open_token(self, text: str, request_hash: int, served: ServedGeneration) -> Token:
+        """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
+        return self.access.open_token(
+            text, kind=TOKEN_KIND_SCAN, request_hash=request_hash, served=served, refused=resume_token_refused
+        )
+
+
+class Scanned:
+    """What a scan has given: `token` goes on behind it; `positions` are what it was read at, by partition.
+
+    A partition is read in several snapshots, maybe of several gateways: its position has the next offset of the newest,
+    as no row may be older afterwards, and the time of the oldest, as no row may be older than is told.
+    """
+
+    def __init__(self, plan: ScanPlan, served: ServedGeneration, token: Token) -> None:
+        self.served = served
+        self.token = token
+        self.positions: dict[Partition, Position] = {}
+        self._plan = plan
+
+    def read_at(self, partition: Partition, position: Position) -> None:
+        """Record where rows of a partition were read."""
+        known = self.positions.get(partition)
+        if known is None:
+            self.positions[partition] = position
+        elif position is not known:
+            newest, oldest_ms = max(known.next_offset, position.next_offset), min(known.as_of_ms, position.as_of_ms)
+            self.positions[partition] = replace(known, next_offset=newest, as_of_ms=oldest_ms)
+
+    def rows_left(self, pending: int = 0) -> int | None:
+        """Return how many rows may be given beside those that are pending; None for any number."""
+        most = self._plan.query.max_rows
+        return max(0, most - self.token.rows_given - pending) if most else None
+
+    def message(self, rows: bytes, count: int, *, partition: int, after_key: bytes) -> bytes:
+        """Return a message with `count` rows, their tags included, behind which `after_key` of `partition` was read."""
+        plan, token = self._plan, self.token
+        token.rows_given += count
+        token.partition, token.after_key = partition, after_key
+        if plan.progress_field is None:
+            return rows
+        token.issue_time_ms = plan.access.now_ms()
+        resume_token = plan.token_field.encode(plan.access.signer.sign(token).encode("ascii"))
+        info = plan.info_field.encode(plan.access.read_info(self.served, self.positions))
+        return rows + plan.progress_field.encode(resume_token + info)
+
+
+class StoreScan:
+    """A scan of some partitions of this gateway's store, as far as it is.
+
+    `scanned` says what was given, `_cursor` what was read.
+
+    `partitions` are in order, and none is done already. Where the scan has begun with one, it goes on.
+    """
+
+    def __init__(
+        self, plan: ScanPlan, scanned: Scanned, tests: Sequence[Test], partitions: Sequence[Partition]
+    ) -> None:
+        self._plan = plan
+        self._access = plan.access
+        self._scanned = scanned
+        self._tests = tests
+        token = scanned.token
+        self._partitions = [*partitions, Partition(partitions[-1] + 1 if partitions else token.partition)]
+        self._done = 0
+        self._cursor = token.after_key if self._partition == token.partition else b""
+        self._limit = FIRST_READ_ROWS
+        self._row_class = plan.access.table.row_class
+
+    async def messages(self, call: Call) -> AsyncIterator[bytes]:
+        """Yield the messages: at least one, and the last one tells that all is read."""
+        pending: list[Row] = []  # read and not given yet, all of one partition
+        flushed = time.monotonic()
+        is_complete = False  # whether the last message says all that was read
+        while not self._finished(pending):
+            check_call(call)
+            partition = self._partition
+            pending += self._passed(self._read())[: self._scanned.rows_left(len(pending))]
+            if self._due(pending, partition, time.monotonic() - flushed):
+                for message in self._spliced(pending, partition):
+                    yield message
+                pending, is_complete, flushed = [], True, time.monotonic()
+            else:
+                is_complete = False
+                # A selective filter reads many rows for each one that it lets through: other calls get their turn
+                # between two reads.
+                await asyncio.sleep(0)
+        if not is_complete:
+            for message in self._spliced(pending, self._partition):
+                yield message
+
+    @property
+    def _partition(self) -> Partition:
+        """Return the partition that is read; when all are, the number behind the last."""
+        return self._partitions[self._done]
+
+    def _finished(self, pending: list[Row]) -> bool:
+        return self._done == len(self._partitions) - 1 or self._scanned.rows_left(len(pending)) == 0
+
+    def _due(self, pending: list[Row], partition: Partition, waited_s: float) -> bool:
+        """Return whether what is read makes a message."""
+        if not pending:
+            return waited_s >= PROGRESS_S
+        full = len(pending) >= MESSAGE_ROWS_MAX or not self._tests
+        return full or waited_s >= FLUSH_S or partition != self._partition
+
+    def _read(self) -> list[Row]:
+        """Return the next rows of the partition, which may be none, and move on."""
+        access = self._access
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            # Another generation has other partitions: rows of both together would be the state of no moment.
+            if served.generation != self._scanned.served.generation:
+                raise TableRebuilt(access.table.name)
+            position = access.live(snapshot, served, self._partition)
+            self._scanned.read_at(self._partition, position)
+            start = self._cursor + b"\x00" if self._cursor else b""
+            rows = snapshot.range(served.store_id, self._partition, start=start, end=None, limit=self._limit)
+        if len(rows) < self._limit:
+            self._done, self._cursor = self._done + 1, b""
+        else:
+            self._cursor = rows[-1][0]
+        if rows:
+            # The next read is as many rows as READ_BYTES has room for, by the mean length of these.
+            row_bytes = _row_bytes(rows) // len(rows) + 1
+            self._limit = max(1, min(MESSAGE_ROWS_MAX, READ_BYTES // row_bytes))
+        return rows
+
+    def _passed(self, rows: list[Row]) -> list[Row]:
+        tests = self._tests
+        if not tests:
+            return rows
+        parse_row = self._row_class.FromString
+        # Most rows fail the first test; it is called without a generator around it.
+        first, others = tests[0], tests[1:]
+        passed = []
+        try:
+            for pair in rows:
+                row: Any = parse_row(pair[1])
+                if first(row) and all(test(row) for test in others):
+                    passed.append(pair)
+        except DecodeError:
+            text = f'table "{self._access.table.name}" partition {self._partition} has a damaged row'
+            raise CorruptRow(f"{text}; its store must be made anew", table=self._access.table.name) from None
+        return passed
+
+    def _spliced(self, rows: list[Row], partition: Partition) -> Iterator[bytes]:
+        """Yield messages with all of `rows`, which are of `partition`; the last tells how far the scan has read."""
+        while _row_bytes(rows) > MESSAGE_BYTES_MAX and len(rows) > 1:
+            count = _fitting(rows)
+            yield self._message(rows[:count], partition, rows[count - 1][0])
+            rows = rows[count:]
+        yield self._message(rows, self._partition, self._cursor)
+
+    def _message(self, rows: list[Row], partition: Partition, after_key: bytes) -> bytes:
+        spliced = self._plan.row_field.encode_all([row for _, row in rows])
+        return self._scanned.message(spliced, len(rows), partition=partition, after_key=after_key)
+
+
+def _row_bytes(rows: list[Row]) -> int:
+    return sum([len(row) for _, row in rows])
+
+
+def _fitting(rows: list[Row]) -> int:
+    """Return how many of the first rows fit one message; at least 1."""
+    message_bytes = 0
+    for count, (_, row) in enumerate(rows):
+        message_bytes += len(row)
+        if message_bytes > MESSAGE_BYTES_MAX and count:
+            return count
+    return len(rows)
+
+
+def check_call(call: Call) -> None:
+    """Raise what ends a stream now: `ShuttingDown` or `DeadlineExceeded`."""
+    if call.draining:
+        raise ShuttingDown
+    left_s = call.time_left_s()
+    if left_s is not None and left_s <= 0:
+        raise DeadlineExceeded
