@@ -20,7 +20,7 @@ from tablegate.examples.samples import (
     send,
     stocks,
 )
-from tablegate.gateway.contract.partitioner import murmur2_partition
+from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.jobs.jars import SetupError
 
 from tests.kit.job import folds
