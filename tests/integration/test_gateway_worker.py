@@ -55,7 +55,7 @@ def _settings(store: Path, address: str, parent: int | None = None) -> str:
 
 @contextmanager
 def _worker(store: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "tablegate.gateway.server.child", WORKER]
+    command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -180,7 +180,7 @@ def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str
         (tmp_path / name).write_text("junk")
     tls = [str(tmp_path / "server.pem"), str(tmp_path / "server.key"), None]
     settings = json.dumps({**json.loads(_settings(tmp_path / "store", address)), "tls": tls})
-    command = [sys.executable, "-m", "tablegate.gateway.server.child", WORKER]
+    command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
     run = subprocess.run(
         command, input=settings + "\n", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
@@ -194,7 +194,7 @@ def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, address: str) -> None:
     code = (
         "import subprocess, sys, time\n"
-        "child = [sys.executable, '-m', 'tablegate.gateway.server.child', 'worker']\n"
+        "child = [sys.executable, '-m', 'tablegate.gateway.server', 'worker']\n"
         "child = subprocess.Popen(child, stdin=subprocess.PIPE)\n"
         "import os; text = sys.stdin.readline().replace('PARENT', str(os.getpid()))\n"
         "child.stdin.write(text.encode()); child.stdin.close(); print(child.pid, flush=True); time.sleep(60)\n"

@@ -15,7 +15,6 @@ from tablegate.examples.samples import (
     create_topic,
     customers,
     invoices,
-    kafka,
     products,
     ratings,
     record_count,
@@ -98,10 +97,9 @@ class TestSend:
         assert seen == [1, 2]
         assert record_count(broker.bootstrap, topic) == 2
 
-    def test_what_did_not_arrive_is_counted_by_flush(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kafka, "DELIVERY_TIMEOUT_S", 3.0)
+    def test_what_did_not_arrive_is_counted_by_flush(self, broker: Broker) -> None:
         topic = new_topic(broker.bootstrap)
-        sender = EventProducer(broker.bootstrap)
+        sender = EventProducer(broker.bootstrap, delivery_timeout_s=3.0)
         for event in [*_known_ratings(topic), *_known_ratings("misspelt"), *_known_ratings("wrong")]:
             sender.send(event)
         with pytest.raises(SetupError, match=r'^4 events did not get into topic "misspelt", "wrong" at .* \(.+\): '):
@@ -140,14 +138,12 @@ class TestTopics:
             create_topic(broker.bootstrap, name, 1, config)
 
 
-def test_kafka_that_is_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(kafka, "ANSWER_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(kafka, "DELIVERY_TIMEOUT_S", 1.0)
+def test_kafka_that_is_away(capfd: pytest.CaptureFixture[str]) -> None:
     away = f"{HOST}:1"
     with pytest.raises(SetupError, match=away):
-        create_topic(away, "ratings", 1)
+        create_topic(away, "ratings", 1, timeout_s=1.0)
     with pytest.raises(SetupError, match=away):
-        record_count(away, "ratings")
+        record_count(away, "ratings", timeout_s=1.0)
     with pytest.raises(SetupError, match=rf'^2 events did not get into topic "ratings" at {away} '):
-        send(away, ratings.known_events())
+        send(away, ratings.known_events(), delivery_timeout_s=1.0)
     assert capfd.readouterr() == ("", "")

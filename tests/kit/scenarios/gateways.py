@@ -35,22 +35,22 @@ class GatewayScenario:
     """What the commands are done with."""
 
     def __init__(self) -> None:
-        self._doors: GrpcCluster | None = None
+        self._gateways: GrpcCluster | None = None
 
     def __enter__(self) -> "GatewayScenario":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._doors is not None:
-            self._doors.__exit__()
+        if self._gateways is not None:
+            self._gateways.__exit__()
 
     def run(self, command: Command) -> Iterator[str]:
         """Do a command; yield what it prints."""
         match command.words:
             case ["gateways"]:
                 held = {name: numbers_of(numbers) if numbers else [] for name, numbers in command.options.items()}
-                self._doors = GrpcCluster(held).__enter__()
-                self._doors.put(_rows(1))
+                self._gateways = GrpcCluster(held).__enter__()
+                self._gateways.put(_rows(1))
             case ["switch", name]:
                 self._switch(command, name)
             case ["announce"]:
@@ -73,8 +73,8 @@ class GatewayScenario:
 
     @property
     def _cluster(self) -> GrpcCluster:
-        assert self._doors is not None, '"gateways" comes first'
-        return self._doors
+        assert self._gateways is not None, '"gateways" comes first'
+        return self._gateways
 
     def _switch(self, command: Command, name: str) -> None:
         options, gateway = command.options, self._cluster[name]

@@ -18,6 +18,7 @@ All is in memory and steps in one order, so a scenario prints the same each time
     tick 500ms                           let time pass; print what readers would see, as it changes, and warnings
     quiet 20s                            let time pass, and print only what readers see at its end
     sleep 90000s                         let time pass in which nobody does anything
+    moves on | off                       print the moves of all state machines too, as time passes
     status [a]                           print what gateways say of themselves
     rows a                               print the rows of partitions that are LIVE
     get a 7 [keep=t] [at_least=t]        ask for a row; keep or pass a consistency token
@@ -32,6 +33,7 @@ from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.types import Offset
 from tablegate.gateway.query.errors import QueryError
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.states import Move
 from tablegate.v1.changelog_pb2 import Manifest
 from tablegate.v1.cluster_pb2 import GatewayRecord
 from tablegate.v1.errors_pb2 import ErrorReason
@@ -40,6 +42,7 @@ from tests.kit.call.asker import Asker
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog, source
 from tests.kit.replication.replicator import FakeClock, Job
 from tests.kit.replication.replicators import Member, SlowLog, another_contract, manifest_of
+from tests.kit.replication.state_observer import StateObserver
 from tests.kit.scenarios.script import Command, numbers_of, text_of
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, catalogue_of
@@ -89,6 +92,7 @@ class ReplicatorScenario:
         self.tokens: dict[str, str] = {}
         self.records: list[tuple[GatewayRecord, int]] = []
         self.lines = _Lines()
+        self.shows_moves = False
         self._starts = 0
 
     def __enter__(self) -> "ReplicatorScenario":
@@ -115,6 +119,8 @@ class ReplicatorScenario:
                 list(self._tick(_seconds(duration)))
                 for name, gateway in sorted(self.gateways.items()):
                     yield f"{name}: {gateway.seen}"
+            case ["moves", "on" | "off" as state]:
+                self.shows_moves = state == "on"
             case ["sleep", duration]:
                 self.clock.sleep(_seconds(duration))
             case ["status"]:
@@ -233,6 +239,14 @@ class ReplicatorScenario:
             gateway_id=name, endpoint=f"{name}:1", zone=member.zone, replicas=int(options.get("replicas", 2))
         )
         self._starts += 1
+        member.observer = StateObserver()
+
+        def on_move(move: Move) -> None:
+            member.observer(move)
+            if self.shows_moves and move.before is not move.after:
+                change = f"{move.before.name} -> {move.after.name}"
+                self.lines.found.append(f"{move.subject}: {change} by {move.event.name}")
+
         member.replicator = Replicator(
             member.catalogue,
             log=(SlowLog if "slow" in how else MemoryLog)(self.broker),
@@ -240,6 +254,7 @@ class ReplicatorScenario:
             clock=self.clock,
             membership=None if "alone" in how else membership,
             start_id=self._starts,
+            on_move=on_move,
         )
 
     # Time, and what is seen.
@@ -253,6 +268,7 @@ class ReplicatorScenario:
             for name, gateway in sorted(self.gateways.items()):
                 if gateway.member.replicator is not None:
                     gateway.member.replicator.step(poll_s=0)
+                    gateway.member.observer.check(gateway.member.replicator, gateway.member.store)
                 for line in self.lines.take():
                     yield f"{at} {name}: {line}"
                 seen = self._seen(gateway)

@@ -94,7 +94,7 @@ def test_shells_get_completion(shell: str, words: str) -> None:
     assert words in done.stdout
 
 
-def test_a_command_that_asks_a_gateway_imports_no_jobs_no_client_and_no_examples() -> None:
+def test_command_that_asks_a_gateway_imports_no_jobs_client_or_examples() -> None:
     program = "from tablegate.gateway.cli.main import app; app(['status', '--address', 'x'], standalone_mode=False)"
     names = "print(sorted(name for name in sys.modules if name.startswith('tablegate.') and name.count('.') == 1))"
     script = f"import sys\ntry:\n    {program}\nexcept BaseException:\n    pass\n{names}"

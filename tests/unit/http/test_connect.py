@@ -11,9 +11,10 @@ from urllib.parse import quote, quote_from_bytes
 import pytest
 from google.rpc import error_details_pb2
 
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX
-from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, MESSAGE_BYTES_MAX
+from tablegate.gateway.http.rpc.calls import HTTP_STATUSES
 from tablegate.gateway.http.rpc.connect import _CODE_NAMES
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import STATUS_OF_REASON

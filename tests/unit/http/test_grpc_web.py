@@ -6,7 +6,7 @@ from urllib.parse import unquote
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tests.kit.gateways_in_process.web import SERVICE, Answer, WebClient
 from tests.kit.table.filled import catalogue_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from tablegate.gateway.http import h1_connection as http1
 from tablegate.gateway.http import h2_connection
-from tablegate.gateway.http.exchange import Exchange
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
@@ -21,7 +21,7 @@ from tablegate.gateway.http.json_codec import VALUES_MAX
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.rpc import calls as call_limits
 from tablegate.gateway.http.rpc import grpc
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, checked_encoding, unzipped
+from tablegate.gateway.http.rpc.calls import checked_encoding, unzipped
 from tablegate.gateway.http.rpc.grpc import envelope, error_fields
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls

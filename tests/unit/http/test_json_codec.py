@@ -8,8 +8,8 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.http.json_codec import DEPTH_MAX, JSON_BYTES_MAX, VALUES_MAX, MethodTypes
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, status_of
 from tests.kit.gateways_in_process.web import SERVICE, codec
 from tests.kit.table.filled import catalogue_of, rating

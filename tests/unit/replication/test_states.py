@@ -38,9 +38,7 @@ PAIRS = [(table, state, event) for table in TABLES for state in table[0] for eve
 
 
 @pytest.mark.parametrize(("table", "state", "event"), PAIRS, ids=lambda each: getattr(each, "name", ""))
-def test_an_event_leads_where_its_table_is_assigned_and_is_refused_in_other_states(
-    table: Any, state: Enum, event: Enum
-) -> None:
+def test_event_moves_where_its_table_says_and_is_refused_elsewhere(table: Any, state: Enum, event: Enum) -> None:
     moves: list[Move] = []
     subject = Subject("ratings", 2, StoreId(7), Partition(3))
     machine = StateMachine(subject, state, table[2], moves.append)
@@ -189,7 +187,7 @@ class ScriptedAssignment(SoleGateway):
 
 @pytest.mark.parametrize("state", [s for s in PartitionState if s.name in ("CATCHING_UP", "LIVE", "FINAL", "FROZEN")])
 @pytest.mark.parametrize("is_heard", [True, False])
-def test_what_is_revoked_is_back_where_it_was_or_removed_once_the_others_know(
+def test_revoking_partition_returns_or_is_removed_once_others_know(
     gateway: Gateway, job: Job, broker: MemoryBroker, state: PartitionState, is_heard: bool
 ) -> None:
     job.publish().put(range(20))

@@ -15,7 +15,14 @@ ANSWER_TIMEOUT_S = 10.0
 POLL_S = 0.05
 
 
-def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> bool:
+def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    config: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+) -> bool:
     """Create a topic and wait until it can be written; return whether it was missing.
 
     Raise `SetupError` if it cannot be had, or is there with another number of partitions.
@@ -24,9 +31,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str
     created = True
     topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
     try:
-        client.create_topics([topic], operation_timeout=ANSWER_TIMEOUT_S, request_timeout=ANSWER_TIMEOUT_S)[
-            name
-        ].result()
+        client.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)[name].result()
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise SetupError(
@@ -34,18 +39,18 @@ def create_topic(bootstrap: str, name: str, partitions: int, config: Mapping[str
                 "check the address and the name"
             ) from None
         created = False
-    found = _partitions(client, bootstrap, name)
+    found = _partitions(client, bootstrap, name, timeout_s)
     if found != partitions:
         raise SetupError(f'topic "{name}" has {found} partitions, not {partitions}: delete it, or ask for {found}')
     return created
 
 
-def record_count(bootstrap: str, topic: str) -> int:
+def record_count(bootstrap: str, topic: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> int:
     """Return how many records the topic holds, counting those that compaction removed; raise `SetupError`."""
-    partitions = _partitions(AdminClient(client_settings(bootstrap)), bootstrap, topic)
+    partitions = _partitions(AdminClient(client_settings(bootstrap)), bootstrap, topic, timeout_s)
     consumer = Consumer({**client_settings(bootstrap), "group.id": "record-count", "enable.auto.commit": False})
     try:
-        ranges = [_offset_range(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
+        ranges = [_offset_range(consumer, TopicPartition(topic, each), timeout_s) for each in range(partitions)]
     except KafkaException as error:
         raise SetupError(
             f'the offsets of topic "{topic}" at {bootstrap} cannot be read ({error.args[0].str()}): '
@@ -56,12 +61,12 @@ def record_count(bootstrap: str, topic: str) -> int:
     return sum(end - start for start, end in ranges)
 
 
-def _offset_range(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+def _offset_range(consumer: Consumer, partition: TopicPartition, timeout_s: float) -> tuple[int, int]:
     """Return a partition's first and end offset. A broker that has just started announces leaders before it is one."""
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
-            start, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_TIMEOUT_S)
+            start, end = consumer.get_watermark_offsets(partition, timeout=timeout_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
                 raise
@@ -70,13 +75,13 @@ def _offset_range(consumer: Consumer, partition: TopicPartition) -> tuple[int, i
             return start, end
 
 
-def _partitions(client: AdminClient, bootstrap: str, topic: str) -> int:
+def _partitions(client: AdminClient, bootstrap: str, topic: str, timeout_s: float) -> int:
     """Return the topic's partitions, once each has a leader; raise `SetupError` if that does not come about."""
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     problem = "a partition has no leader"
     while time.monotonic() < deadline:
         try:
-            found = client.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
+            found = client.list_topics(topic, timeout=timeout_s).topics[topic]
             if found.error is not None:
                 problem = found.error.str()
             elif all(partition.leader >= 0 for partition in found.partitions.values()):
@@ -103,8 +108,9 @@ Progress = Callable[[int], None]
 class EventProducer:
     """Sends events, each partition's in their order. For one thread."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, delivery_timeout_s: float = DELIVERY_TIMEOUT_S) -> None:
         self._bootstrap = bootstrap
+        self._delivery_timeout_s = delivery_timeout_s
         self._producer = Producer(
             {
                 **client_settings(bootstrap),
@@ -112,7 +118,7 @@ class EventProducer:
                 "linger.ms": 5,
                 "queue.buffering.max.messages": QUEUED_EVENTS_MAX,
                 "partitioner": "murmur2_random",
-                "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
+                "delivery.timeout.ms": int(delivery_timeout_s * 1000),
             }
         )
         self._undelivered: Counter[str] = Counter()
@@ -142,7 +148,7 @@ class EventProducer:
 
     def flush(self) -> None:
         """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
-        self._producer.flush(DELIVERY_TIMEOUT_S + 1)
+        self._producer.flush(self._delivery_timeout_s + 1)
         undelivered, self._undelivered = +self._undelivered, Counter()
         if undelivered:
             topics = ", ".join(f'"{topic}"' for topic in sorted(undelivered))
@@ -158,9 +164,15 @@ class EventProducer:
             self._failure = error.str()
 
 
-def send(bootstrap: str, events: Iterable[Event], *, progress: Progress | None = None) -> int:
+def send(
+    bootstrap: str,
+    events: Iterable[Event],
+    *,
+    progress: Progress | None = None,
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
+) -> int:
     """Send all `events` and wait until they are in Kafka; return their number. Raise `SetupError`."""
-    producer = EventProducer(bootstrap)
+    producer = EventProducer(bootstrap, delivery_timeout_s=delivery_timeout_s)
     sent = 0
     for sent, event in enumerate(events, start=1):
         producer.send(event)

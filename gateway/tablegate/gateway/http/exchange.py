@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from tablegate.gateway.http.h2.headers import encode_fields, encode_status
 from tablegate.gateway.query.call import Fields
 
+MESSAGE_BYTES_MAX = 256 * 1024  # of a request: 1,000 keys of 250 bytes
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 CACHED_MAX = 4_096  # there is a trailer a partition, and this is only a bound
 

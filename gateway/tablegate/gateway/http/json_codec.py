@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from typing_extensions import override
 
 from tablegate.gateway.contract.http_rules import is_map
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 
 JSON_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # a message as JSON is longer than its bytes

@@ -104,7 +104,7 @@ class _BatchGetPlan:
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
             if scope is not None:
-                scope.check(access.table.name, served)
+                scope.check(access.table.name, served.generation)
             # Partition by partition, so that each is checked once and read with one cursor of the store.
             for partition, indexes in access.indexes_by_partition(keys, served).items():
                 position = access.live(snapshot, served, partition)

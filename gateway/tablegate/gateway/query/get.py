@@ -70,7 +70,7 @@ class GetRead:
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
             if self.scope is not None:
-                self.scope.check(access.table.name, served)
+                self.scope.check(access.table.name, served.generation)
             partition = access.partition_of(key, served.partition_count)
             position = access.live(snapshot, served, partition)
             if self.requirement is not None:

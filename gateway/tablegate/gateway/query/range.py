@@ -134,7 +134,7 @@ class RangePlan:
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
             if scope is not None:
-                scope.check(access.table.name, served)
+                scope.check(access.table.name, served.generation)
             some = None if scope is None else scope.partitions
             positions: dict[Partition, Position] = {}
             for partition in self.partitions(page, served) if some is None else some:

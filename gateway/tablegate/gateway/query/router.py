@@ -4,7 +4,7 @@ A gateway that stands alone is a cluster of one: its directory knows nobody, so 
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from google.rpc import code_pb2
 
@@ -21,9 +21,6 @@ PartialResult = TypeVar("PartialResult")
 AskLocal = Callable[[Sequence[Partition]], Coroutine[Any, Any, PartialResult]]
 """Reads some partitions from this gateway's own store; raises `PeerFailed` where another gateway may do better."""
 
-if TYPE_CHECKING:
-    from tablegate.gateway.query.serving import ServedGeneration
-
 
 class Scope(NamedTuple):
     """What another gateway asks this one for. It is answered from this gateway's own store only.
@@ -36,9 +33,9 @@ class Scope(NamedTuple):
     partitions: Sequence[Partition] | None
     resume_token: str
 
-    def check(self, table: str, served: "ServedGeneration") -> None:
+    def check(self, table: str, served_generation: int) -> None:
         """Raise `PartitionUnavailable` where another generation is served."""
-        if self.generation not in (0, served.generation):
+        if self.generation not in (0, served_generation):
             raise PartitionUnavailable(table, None, "this gateway serves another generation of it")
 
 

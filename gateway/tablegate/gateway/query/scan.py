@@ -116,7 +116,7 @@ class Scan:
             # A lone source is opened as a whole, before anything is given: nobody else could go on with the rest.
             served = await plan.opened(self._requirement, self._call, some)
         if scope is not None:
-            scope.check(access.table.name, served)
+            scope.check(access.table.name, served.generation)
         self._partitions = served.partitions if some is None else sorted(some)
         self._scanned = Scanned(plan, served, plan.resumed(self._request, token_text, served))
 

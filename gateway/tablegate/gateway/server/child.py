@@ -1,4 +1,4 @@
-"""A process of a gateway, from inside: `python -m tablegate.gateway.server.child ROLE`, its settings on stdin as JSON.
+"""A process of a gateway, from inside: `python -m tablegate.gateway.server ROLE`, its settings on stdin as JSON.
 
 It sends its parent events, as lines of JSON on stdout, and never outlives it.
 """
@@ -106,7 +106,7 @@ def child_command(role: str) -> tuple[str, ...]:
     A gateway is started in a directory of its user's. With -P nothing that lies there, as a `json.py` or a package
     `google`, takes the place of what a child imports.
     """
-    return sys.executable, "-P", "-m", "tablegate.gateway.server.child", role
+    return sys.executable, "-P", "-m", "tablegate.gateway.server", role
 
 
 def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:
@@ -134,25 +134,3 @@ def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_S)
     os._exit(1)
-
-
-def main(role: str) -> None:
-    """Be a worker or the replicator, until SIGTERM."""
-    config = ChildConfig.from_json(sys.stdin.readline())
-    die_with_parent(config.parent)
-    # What a role needs is imported here: a worker has no Kafka client, the replicator no gRPC.
-    from tablegate.gateway.server.logs import set_up_logging
-
-    set_up_logging(config.name, config.log_path)
-    if role == WORKER:
-        from tablegate.gateway.server.worker import worker_main
-
-        worker_main(config)
-    else:
-        from tablegate.gateway.server.replicator import replicator_main
-
-        replicator_main(config)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

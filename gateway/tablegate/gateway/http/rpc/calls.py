@@ -24,7 +24,7 @@ from contextlib import aclosing, contextmanager
 from google.rpc import code_pb2
 from typing_extensions import override
 
-from tablegate.gateway.http.exchange import Exchange, ResponseHeaders
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
 from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -44,7 +44,6 @@ CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask fo
 CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
 GZIP = b"gzip"
-MESSAGE_BYTES_MAX = 256 * 1024  # of a request: 1,000 keys of 250 bytes
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 _logger = logging.getLogger("tablegate.gateway.http")

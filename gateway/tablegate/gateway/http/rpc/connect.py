@@ -14,12 +14,11 @@ from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
 from typing_extensions import override
 
-from tablegate.gateway.http.exchange import TEXT, Exchange, HeaderCache, ResponseHeaders
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
     HTTP_STATUSES,
-    MESSAGE_BYTES_MAX,
     Calls,
     FramedCall,
     ServedCall,

@@ -8,8 +8,8 @@ from google.rpc import code_pb2
 from typing_extensions import override
 
 from tablegate.gateway.cluster.forward_token import FORWARDED
-from tablegate.gateway.http.exchange import Exchange, HeaderCache, ResponseHeaders, Trailer
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, ServedCall, checked_encoding, unzipped
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, HeaderCache, ResponseHeaders, Trailer
+from tablegate.gateway.http.rpc.calls import Calls, ServedCall, checked_encoding, unzipped
 from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 

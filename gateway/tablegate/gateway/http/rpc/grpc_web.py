@@ -9,8 +9,8 @@ import re
 
 from typing_extensions import override
 
-from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
-from tablegate.gateway.http.rpc.calls import MESSAGE_BYTES_MAX, Calls, FramedCall, checked_encoding
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.rpc.calls import Calls, FramedCall, checked_encoding
 from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, only_message, timeout_s
 from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge

@@ -185,7 +185,7 @@ class LocalStream:
         with access.store.snapshot() as snapshot:
             served = access.served(snapshot)
             if self._scope is not None:
-                self._scope.check(access.table.name, served)
+                self._scope.check(access.table.name, served.generation)
             selection = self._asked.select(served.partition_count)
             if self._scope is not None and self._scope.partitions is not None:
                 selection = selection.within(self._scope.partitions)
