@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tablegate.client import at_least_source
 from tablegate.client.failures import failure_of
+from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import Event, create_topic
 from tablegate.jobs.kafka.topics import changelog_name
@@ -21,7 +22,7 @@ from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.gateway import GatewayProcess
 from tests.kit.job.process import JobProcess
 from tests.kit.programs.kafka import consume
-from tests.kit.table.filled import ROOT, catalogue_of
+from tests.kit.table.filled import catalogue_of
 
 SOURCE_PARTITIONS = 2
 FLUSH_TIMEOUT_S = 30.0
@@ -43,7 +44,7 @@ class OwnWrites:
         self._directory = directory
         self._table = load_table(table)
         self._mode = mode
-        self._contract = ROOT / "proto" / self._table.contract
+        self._contract = CONTRACTS / self._table.contract
         self._query = catalogue_of(self._contract).queries[get_path]
         self._running = ExitStack()
 
