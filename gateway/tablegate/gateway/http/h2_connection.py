@@ -22,7 +22,14 @@ from typing import cast
 
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
-from tablegate.gateway.http.h2.events import (
+from tablegate.gateway.http.h2.frames import (
+    ENHANCE_YOUR_CALM,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PROTOCOL_ERROR,
+    Http2ConnectionError,
+)
+from tablegate.gateway.http.h2.stream import (
     NEED_DATA,
     DataReceived,
     Event,
@@ -32,13 +39,6 @@ from tablegate.gateway.http.h2.events import (
     ShutdownAcknowledged,
     StreamEnded,
     WindowUpdated,
-)
-from tablegate.gateway.http.h2.frames import (
-    ENHANCE_YOUR_CALM,
-    INTERNAL_ERROR,
-    NO_ERROR,
-    PROTOCOL_ERROR,
-    Http2ConnectionError,
 )
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
 from tablegate.gateway.http.transport import Receiver
