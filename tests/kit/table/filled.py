@@ -51,7 +51,7 @@ class FilledTable:
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     sequence: int = 0
     keyed: bool = False  # whether sequences are offsets of the one source
-    life_id: int = 0  # of each partition
+    incarnation_id: int = 0  # of each partition
 
     def publish(self, *, problem: str = "", phase: Phase = Phase.LIVE) -> None:
         """Make the table known, with empty partitions."""
@@ -117,7 +117,7 @@ class FilledTable:
             phase=phase,
             history_start=Offset(0),
             source_offsets=source_offsets or {},
-            life_id=self.life_id,
+            incarnation_id=self.incarnation_id,
         )
         self.store.apply(self.store_id, partition, changes or [], position)
 

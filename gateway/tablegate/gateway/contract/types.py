@@ -12,4 +12,4 @@ COMPACTION_LAG_MS = 6 * 60 * 60 * 1000
 """Age that a record of a changelog has at least when compaction looks at it: so jobs set their topics."""
 
 StoreId = NewType("StoreId", int)
-"""Which rows of a store belong together: one life of a table."""
+"""Which rows of a store belong together: one incarnation of a table."""

@@ -13,7 +13,7 @@ How it works:
 
 An offset alone is not a position: rows that expire are removed without a record, between two offsets, each store in its
 own time. So a change position also counts how many such removals at its offset were sent, and of which incarnation of
-the partition they are (`life_id`).
+the partition they are (`incarnation_id`).
 
 The idea of reading a table in chunks between its changes is that of DBLog (Andreakis and Papapanagiotou, 2019); one
 snapshot of both makes its watermarks needless. Tested against a model in tests/unit/query/subscribe.
@@ -40,12 +40,12 @@ class HistoryLost(Exception):
 class ChangePosition(NamedTuple):
     """Up to where changes of a partition were sent: those below `offset`, and `skip` of what expired at `offset`.
 
-    `life_id` is that of the store's position: what has expired is known of that incarnation alone.
+    `incarnation_id` is that of the store's position: what has expired is known of that incarnation alone.
     """
 
     offset: Offset
     skip: int = 0
-    life_id: int = 0
+    incarnation_id: int = 0
 
 
 class Given(NamedTuple):
@@ -207,7 +207,7 @@ def read_changes(
 
     Raise `HistoryLost`.
     """
-    if start.life_id != position.life_id:
+    if start.incarnation_id != position.incarnation_id:
         raise HistoryLost
     if start.offset > position.next_offset:
         return [], start  # made on a gateway that was further: there is nothing to read yet
@@ -218,7 +218,9 @@ def read_changes(
     if count < len(found):
         return found[:count], _position_before(found[count], found[:count], start)
     # At the next offset there is nothing but what expired before its record came.
-    return found, ChangePosition(position.next_offset, _count_at(position.next_offset, found, start), start.life_id)
+    return found, ChangePosition(
+        position.next_offset, _count_at(position.next_offset, found, start), start.incarnation_id
+    )
 
 
 def joined(changes: Sequence[PastChange]) -> list[PastChange]:
@@ -233,7 +235,7 @@ def joined(changes: Sequence[PastChange]) -> list[PastChange]:
 
 
 def _position_before(change: PastChange, read: Sequence[PastChange], start: ChangePosition) -> ChangePosition:
-    return ChangePosition(change.offset, _count_at(change.offset, read, start), start.life_id)
+    return ChangePosition(change.offset, _count_at(change.offset, read, start), start.incarnation_id)
 
 
 def _count_at(offset: Offset, read: Sequence[PastChange], start: ChangePosition) -> int:
@@ -248,7 +250,7 @@ def _newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition
     # sent.
     while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
         skip += len(found)
-    return ChangePosition(at, skip, position.life_id)
+    return ChangePosition(at, skip, position.incarnation_id)
 
 
 def _known(

@@ -229,10 +229,14 @@ class LocalStream:
         if found is None:
             return False
         self._cursor, selection = found
-        foreign = {each: known.life_id for each, known in self._cursor.change_positions.items()}
+        foreign = {each: known.incarnation_id for each, known in self._cursor.change_positions.items()}
         # A row that expired in another store's time may be in the copy, and not in this store: only the gateway that
         # sent it knows.
-        foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
+        foreign = {
+            each: incarnation_id
+            for each, incarnation_id in foreign.items()
+            if incarnation_id != positions[each].incarnation_id
+        }
         if foreign:
             if self._are_elsewhere(foreign, sources_of(token)):
                 raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
@@ -247,8 +251,8 @@ class LocalStream:
             return False
         others = partial(access.router.candidates, access.table.name, generation=self._served.generation)
         return all(
-            sources.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
-            for partition, life_id in incarnations.items()
+            sources.get(incarnation_id, "") in [peer.gateway_id for peer in others(partition)]
+            for partition, incarnation_id in incarnations.items()
         )
 
     # What it sends.

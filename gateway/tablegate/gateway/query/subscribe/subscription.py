@@ -343,7 +343,9 @@ class Subscription:
         is away for long.
         """
         sources = {
-            partition: self._cursor.source_of(partition, local[partition].life_id if partition in local else None)
+            partition: self._cursor.source_of(
+                partition, local[partition].incarnation_id if partition in local else None
+            )
             for partition in unassigned
         }
         groups = self._sources.groups(unassigned, local, sources, self._served.generation)
