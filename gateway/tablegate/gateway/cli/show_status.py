@@ -50,7 +50,7 @@ def _gateways(gateways: Sequence[GatewayStatus]) -> Table:
         # Both times are Kafka's: its clock may differ from ours.
         age_s = (newest_ms - each.beat_time.ToMilliseconds()) / 1000
         beat = f"{age_s:.1f} s ago" if each.HasField("beat_time") else "none yet"
-        shown.add_row(record.gateway_id, record.endpoint, record.zone, _state(each), beat, _held(record))
+        shown.add_row(record.gateway_id, record.endpoint, record.zone, _state(each), beat, _partitions_on(record))
     return shown
 
 
@@ -60,7 +60,7 @@ def _state(gateway: GatewayStatus) -> str:
     return "[yellow]draining[/yellow]" if gateway.record.draining else "[green]alive[/green]"
 
 
-def _held(record: GatewayRecord) -> str:
+def _partitions_on(record: GatewayRecord) -> str:
     """Return the partitions of each table on a gateway: how many are live, the phases of the others, refusals."""
     parts = []
     for table in record.tables:
@@ -147,8 +147,11 @@ def _coming(table: str, directory: Directory) -> dict[int, list[str]]:
     """Return, by partition, the gateways whose copy is not live yet, and its phase."""
     coming: dict[int, list[str]] = {}
     for record in directory.records:
-        for held in (held for held in record.tables if held.table == table):
-            for part, suffix in ((held.serving, ""), (held.building, f" of generation {held.building.generation}")):
+        for announced in (each for each in record.tables if each.table == table):
+            for part, suffix in (
+                (announced.serving, ""),
+                (announced.building, f" of generation {announced.building.generation}"),
+            ):
                 for partition, phase in zip(part.partitions, part.phases, strict=False):
                     if suffix or phase != REPLICA_PHASE_LIVE:
                         coming.setdefault(partition, []).append(f"{record.gateway_id} {_phase(phase)}{suffix}")

@@ -26,7 +26,7 @@ from tablegate.gateway.query.consistency import ConsistencyRequirement, requirem
 from tablegate.gateway.query.errors import GenerationsMixed, PartitionUnavailable, TooManyKeys
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_elsewhere,
+    answer_by_others,
     answer_fresh,
     local_result,
     unless_store_away,
@@ -49,7 +49,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         try:
             return read.local()
         except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_elsewhere(read, reason)
+            return answer_by_others(read, reason)
 
     return handle
 

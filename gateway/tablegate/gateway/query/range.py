@@ -25,7 +25,7 @@ from tablegate.gateway.query.consistency import ConsistencyRequirement, requirem
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, QueryError
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_elsewhere,
+    answer_by_others,
     answer_fresh,
     forward_whole,
     local_result,
@@ -58,7 +58,7 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
         try:
             return read.local()
         except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_elsewhere(read, reason)
+            return answer_by_others(read, reason)
 
     return handle
 

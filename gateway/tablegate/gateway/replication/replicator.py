@@ -138,7 +138,7 @@ class Replicator:
     def step(self, poll_s: float = POLL_S) -> None:
         """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due.
 
-        Raise `NameTaken` where another gateway of the cluster has our name.
+        Raise `NameInUse` where another gateway of the cluster has our name.
         """
         if self._fetched:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))

@@ -4,7 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
-from tablegate.gateway.cluster.gateways_topic import NameTaken
+from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.kafka.ends import KafkaEnds
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
@@ -34,7 +34,7 @@ def replicator_main(config: ChildConfig) -> None:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error))
         sys.exit(1)
-    except NameTaken as error:
+    except NameInUse as error:
         _logger.error("the gateway ends", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error), for_good=True)
         sys.exit(1)

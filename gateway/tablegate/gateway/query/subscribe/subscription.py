@@ -324,7 +324,7 @@ class Subscription:
         if isinstance(error, StoreUnavailable):
             self._away = error
         elif isinstance(error, PeerFailed):
-            if not error.is_elsewhere_for_stream:
+            if not error.another_may_continue:
                 raise error_for(error, self._access.table.name)
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
             raise error

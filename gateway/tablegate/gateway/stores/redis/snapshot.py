@@ -221,7 +221,7 @@ class RedisSnapshot(Snapshot):
                 return rows
             # Taking back may remove rows of the range: what lies behind its edge is then to be read, too.
             is_whole = len(keys) < asked
-            rows = _taken_back(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
+            rows = _rows_before(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
             if is_whole or len(rows) >= limit:
                 return rows[:limit]
             asked = limit + len(undone)
@@ -326,7 +326,7 @@ def _lost(connection: RedisConnection) -> StoreUnavailable:
     return StoreUnavailable(f"the store in {connection.address.text} changed while it was read: ask again")
 
 
-def _taken_back(
+def _rows_before(
     rows: Sequence[tuple[bytes, bytes]],
     undone: dict[bytes, PastChange],
     start: bytes,
