@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.stores.base import (
     PastChange,
     Phase,

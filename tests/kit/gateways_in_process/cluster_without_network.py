@@ -20,10 +20,10 @@ from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import GONE, UNREADABLE, BreakingStore

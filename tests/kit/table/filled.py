@@ -14,8 +14,7 @@ from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.query.call import Call, Fields
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState

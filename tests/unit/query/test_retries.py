@@ -17,10 +17,10 @@ from tablegate.gateway.query import forwarding as patience
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import PartitionUnavailable
 from tablegate.gateway.query.forwarding import NotServedHere, answer_by_others
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.gateways_in_process.answers import ROWS, failure
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterGateway, GrpcCluster, movie_of

@@ -21,6 +21,7 @@ from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import BatchGetQuery
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
 from tablegate.gateway.query.errors import GenerationsMixed, PartitionUnavailable, TooManyKeys
@@ -34,7 +35,6 @@ from tablegate.gateway.query.forwarding import (
 from tablegate.gateway.query.requests import keys_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.query.wire import FieldEncoder, fields
 from tablegate.gateway.stores.base import Position, StoreUnavailable
 
 

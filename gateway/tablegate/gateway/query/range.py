@@ -20,6 +20,7 @@ from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import RangeQuery
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, QueryError
@@ -34,7 +35,6 @@ from tablegate.gateway.query.forwarding import (
 from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.query.wire import FieldEncoder, fields
 from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2

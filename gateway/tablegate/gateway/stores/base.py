@@ -21,8 +21,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import Version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import cluster_pb2
 

@@ -38,10 +38,19 @@ from tablegate.gateway.query.subscribe.broadcaster import (
     ChangeBroadcaster,
     Subscriber,
 )
-from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
+from tablegate.gateway.query.subscribe.cursor import (
+    Cursor,
+    HistoryLost,
+    ReadBudget,
+    Select,
+    Selection,
+    Step,
+    selection_reader,
+    start_live,
+    step,
+)
 from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
-from tablegate.gateway.query.subscribe.selections import Select, selection_reader
 from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (

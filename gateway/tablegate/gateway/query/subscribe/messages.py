@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
-from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
 from tablegate.v1.query_pb2 import (

@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
 
 FORMAT_VERSION = b"4"

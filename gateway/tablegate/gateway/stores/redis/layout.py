@@ -35,8 +35,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import Version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredPartition
 from tablegate.gateway.stores.lmdb import layout
 

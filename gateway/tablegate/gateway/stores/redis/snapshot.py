@@ -14,8 +14,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
