@@ -23,12 +23,12 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import GrpcForwarder
 from tablegate.gateway.http.server import HttpServer
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.table.filled import ROOT, SIGNER, FilledTable, catalogue_of, rating
 

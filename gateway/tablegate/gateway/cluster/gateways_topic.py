@@ -30,7 +30,7 @@ GAP_MAX_MS = 1_000
 _logger = logging.getLogger("tablegate.gateway.replication")
 
 
-class NameTaken(Exception):
+class NameInUse(Exception):
     """Another gateway with our name has started after us; the message says what to do."""
 
 
@@ -167,7 +167,7 @@ class GatewaysTopic(CompactedTopic):
         elif not self.heard_beat:
             self._earlier_starts.add(announcement.start_id)
         elif announcement.start_id not in self._earlier_starts:
-            raise NameTaken(
+            raise NameInUse(
                 f'another gateway named "{self._gateway_id}" has started, at {announcement.endpoint}; '
                 "this one ends: give each its own --gateway-id and its own --data"
             )

@@ -83,7 +83,7 @@ def is_candidate(generation: int, *, serving: int, building: int, refused: int) 
     return refused < generation and (serving > 0 or building <= generation)
 
 
-def live_partitions(held: GenerationAnnouncement) -> frozenset[Partition]:
+def live_partitions(announced: GenerationAnnouncement) -> frozenset[Partition]:
     """Return the partitions that a gateway announces as live."""
-    pairs = zip(held.partitions, held.phases, strict=False)
+    pairs = zip(announced.partitions, announced.phases, strict=False)
     return frozenset(Partition(number) for number, phase in pairs if phase == REPLICA_PHASE_LIVE)

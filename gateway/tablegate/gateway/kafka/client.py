@@ -39,8 +39,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
 
 REQUEST_TIMEOUT_S = 5.0

@@ -26,8 +26,7 @@ from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Query
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
-from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.contract.versions import Version, read_version
+from tablegate.gateway.contract.types import Partition, Version, read_version
 from tablegate.gateway.query.call import Call, EndsUnknown, TopicEnds
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -39,10 +38,10 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of

@@ -98,7 +98,7 @@ class Cluster(Assignment):
         return self._topic.is_pending or self._creating is not None
 
     def apply(self, fetched: Fetched) -> None:
-        """Receive what the gateways announced; raise `NameTaken`."""
+        """Receive what the gateways announced; raise `NameInUse`."""
         self._topic.apply(fetched)
 
     def tick(self) -> bool:

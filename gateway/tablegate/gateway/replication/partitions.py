@@ -244,7 +244,7 @@ class GenerationReplica:
             store=self._store,
             topic_partition=TopicPartition(self.manifest.changelog_topic, partition),
             reader=self._reader,
-            position=replace(position, life_id=position.life_id or incarnation_id),
+            position=replace(position, incarnation_id=position.incarnation_id or incarnation_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
             now_ms=self._clock.now_ms,

@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset
-from tablegate.gateway.contract.versions import VERSION_BYTES
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Record, TopicPartition
 from tablegate.gateway.stores.base import Change, Position

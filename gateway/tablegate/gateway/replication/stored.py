@@ -54,7 +54,7 @@ class StoredTable:
         """Store that a manifest is followed under a name, into that store id."""
         state = TableState(
             store_id=copy.store_id,
-            life_id=copy.life_id,
+            incarnation_id=copy.incarnation_id,
             manifest=manifest,
             retention_us=self._table.retention_us or 0,
             row_digest=self._table.row_digest,

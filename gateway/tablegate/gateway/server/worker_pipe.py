@@ -23,8 +23,8 @@ from typing_extensions import override
 
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.call import EndsUnknown, TopicEnds
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.stores.changes import StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
 
 ANSWER_TIMEOUT_S = 6.0  # a little longer than Kafka is waited for
 MESSAGE_BYTES_MAX = 64 * 1024  # the end offsets of some two thousand partitions; notifications are shorter
