@@ -2,6 +2,8 @@
 
 Both formats write varints and little-endian floats, so most of a row is copied. That is twice as fast as reading Avro
 into a dictionary and writing a message from it (measured: a restore is mostly this), and refuses what does not fit.
+
+Decision: docs/decisions/0006-avro-to-protobuf-bytes.md
 """
 
 import struct

@@ -1,4 +1,7 @@
-"""The HTTP server: every protocol on one port. The listener gives it exchanges, and it gives each to its protocol."""
+"""The HTTP server: every protocol on one port. The listener gives it exchanges, and it gives each to its protocol.
+
+Decision: docs/decisions/0008-an-http-server-of-our-own.md
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -5,6 +5,9 @@
                                                 └── record_output, processor_output ──────────────────► other topics
 
 Each arrow on the right is a frame, and becomes a streaming query of its own (`running/queries.py`).
+
+Decision: docs/decisions/0010-one-union-one-aggregate-one-sink.md
+Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
 from dataclasses import dataclass

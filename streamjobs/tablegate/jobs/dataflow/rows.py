@@ -2,6 +2,8 @@
 
 A join is an aggregate: the union of its sides grouped by the key, of each `Latest` side the newest row. So any side may
 come first, be replaced or be deleted, no window is needed, and Real-time Mode supports it.
+
+Decision: docs/decisions/0002-versions-count-inputs.md
 """
 
 from collections.abc import Mapping

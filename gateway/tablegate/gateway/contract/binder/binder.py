@@ -10,6 +10,8 @@ by problem:
 5. `routes`: make routes of the `google.api.http` options.
 
 It touches no files and no network: descriptors in, catalogue out.
+
+Decision: docs/decisions/0001-contracts-have-only-what-is-served.md
 """
 
 from collections.abc import Mapping
