@@ -3,6 +3,8 @@
 A contract is a row message and the methods that read it. The methods nearly always are the same five, so this writes
 them: Get, BatchGet, List (a Range), Scan and Subscribe, with their messages and REST routes, in a .proto beside the
 rows'. It is an ordinary contract: clients are generated from it, and who wants other queries copies it and changes it.
+
+Decision: docs/decisions/0050-queries-from-the-row.md
 """
 
 from collections.abc import Iterator

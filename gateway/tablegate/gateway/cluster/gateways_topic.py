@@ -6,6 +6,8 @@ any more; after `GONE_MS` its partitions are given to others, and after `FORGOTT
 Time is that of the topic itself: the moments at which Kafka appended its records, ours among them. So nothing depends
 on the clocks of gateways, and while Kafka is away nobody dies. When it comes back, the gap counts as `GAP_MAX_MS`: the
 others have to be heard first. A gap that this gateway was not there for counts in full.
+
+Decision: docs/decisions/0032-kafka-clock-for-membership.md
 """
 
 import logging

@@ -3,6 +3,9 @@
 Each gateway has a score for each partition of a table, which depends on nothing else; the highest comes first. So one
 that joins takes partitions from all others, one that leaves gives its own to all others, and nothing moves between
 those that stay. Zones take turns: nobody is second of its zone before each zone had its first.
+
+Decision: docs/decisions/0043-refusing-gateways-are-no-candidates.md
+Decision: docs/decisions/0044-placement-cost.md
 """
 
 import sys

@@ -6,6 +6,8 @@ contract's row message once, when it is applied; reads splice these bytes into a
 There is nothing between Avro and Protobuf: the columns of a value become wire bytes one after the other. Both formats
 write varints and little-endian floats, so most of a row is copied. That is twice as fast as reading Avro into a
 dictionary and writing a message from it (measured: a restore is mostly this), and refuses what does not fit.
+
+Decision: docs/decisions/0006-avro-to-protobuf-bytes.md
 """
 
 import json

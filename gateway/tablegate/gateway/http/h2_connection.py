@@ -12,6 +12,8 @@ The end. A drain takes two GOAWAYs (RFC 9113, 6.8): the first says that the end 
 their way are still served; the second, once the client has answered the PING between them, refuses new ones. The
 connection ends with its last answer, our half first: closing a socket that has unread bytes would reset it, and the
 client might lose that answer.
+
+Decision: docs/decisions/0051-http2-without-io.md
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The HTTP server: every protocol on one port. Exchanges go to gRPC first, which gives on what is not of gRPC."""
+"""The HTTP server: every protocol on one port. Exchanges go to gRPC first, which gives on what is not of gRPC.
+
+Decision: docs/decisions/0008-an-http-server-of-our-own.md
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -6,6 +6,8 @@ its keys, this gateway's store being one source among them, and the results are 
 No answer mixes generations of the table. Where the responses tell theirs (`read_info`), any generation will do as long
 as it is one, which keeps a batch answerable while gateways switch; where they do not, all are asked for the generation
 that is known here (`generation_asked`).
+
+Decision: docs/decisions/0042-retry-between-generations.md
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

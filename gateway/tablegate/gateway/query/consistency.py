@@ -12,6 +12,8 @@ offset that nobody has written would be waited for in vain; so Kafka is asked fo
 write waits for that row, and not for the job's next report.
 
 The model is "zookies" of Zanzibar (Pang et al., USENIX ATC 2019) and the consistency options of SpiceDB.
+
+Decision: docs/decisions/0002-versions-count-inputs.md
 """
 
 import asyncio

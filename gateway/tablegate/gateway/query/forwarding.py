@@ -11,6 +11,9 @@ coroutine that asks others. Almost every read ends in `local` at once, and then 
    are tried again for a moment, and for as long as gateways switch, but for no more than half of the client's time.
 
 There is one coroutine for all of it (`_answer_later`), made only when there is something to wait for.
+
+Decision: docs/decisions/0033-a-forward-is-the-same-call.md
+Decision: docs/decisions/0042-retry-between-generations.md
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""One table of a store: may it be answered, from which partitions, and what was read."""
+"""One table of a store: may it be answered, from which partitions, and what was read.
+
+Decision: docs/decisions/0034-a-store-that-is-away.md
+"""
 
 import logging
 import time

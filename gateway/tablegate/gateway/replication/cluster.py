@@ -10,6 +10,8 @@ to the same assignment, some sooner than others. What keeps that safe:
 
 Placement itself is a plain function (`contract/placement.py`); what a gateway has heard of the others is in
 `GatewaysTopic`.
+
+Decision: docs/decisions/0039-revoke-after-hearing.md
 """
 
 import logging

@@ -3,6 +3,9 @@
 A record is a row (a key, a version header of this generation, an Avro value or none), a progress marker (an empty key),
 or poison: it is skipped and counted, as a gateway that stops at a bad record would serve nothing. What comes after the
 last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out.
+
+Decision: docs/decisions/0003-an-empty-key-marks-progress.md
+Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
 """
 
 import logging

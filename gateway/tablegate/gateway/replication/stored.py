@@ -8,6 +8,8 @@ that is built. After a restart they are followed on from where they are, unless 
     positions   that are not in the changelog any more, or not yet
 
 Time is the gateway's own clock: what was removed while that was ahead is missing once it is right again.
+
+Decision: docs/decisions/0021-age-of-a-store.md
 """
 
 import logging

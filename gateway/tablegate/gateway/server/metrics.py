@@ -2,6 +2,8 @@
 
 Lag and age are in the store, the same for every worker. Calls are each worker's own: it keeps them in a file, where the
 one that is asked finds those of the others. They have a label for the worker, for each counts from its own start.
+
+Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
 import json

@@ -2,6 +2,8 @@
 
 Each mistake ends the start here, with one sentence for the one who made it; what only shows later, in a child, would be
 a line of a log and a gateway that answers nothing.
+
+Decision: docs/decisions/0031-clusters-are-joined-on-purpose.md
 """
 
 import fcntl

@@ -8,6 +8,8 @@ What happens in it, and when:
     of the other gateways, and checks whether all tables are served. None of that is done for each commit.
   * A store that is away is opened by a thread, as a server that hangs would keep the event loop waiting. Whoever
     waits is woken when it is gone, and when it is back: no notification says so.
+
+Decision: docs/decisions/0034-a-store-that-is-away.md
 """
 
 import asyncio

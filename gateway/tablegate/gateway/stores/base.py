@@ -10,6 +10,8 @@ What a store keeps for a partition (of one incarnation of a table, its `StoreId`
              stale record cannot bring it back; `drop_tombstones` removes old ones.
   history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
   position   next offset, as-of time, phase, incarnation, and the bookmark of the newest progress marker
+
+Decision: docs/decisions/0022-history-keeps-the-row-before.md
 """
 
 import secrets

@@ -8,6 +8,10 @@ Each arrow on the right is a frame, and becomes a streaming query of its own (`r
 
 A join is an aggregate: the union of its sides grouped by the key, of each `Latest` side the newest row. So any side may
 come first, be replaced or be deleted, no window is needed, and Real-time Mode supports it.
+
+Decision: docs/decisions/0002-versions-count-inputs.md
+Decision: docs/decisions/0010-one-union-one-aggregate-one-sink.md
+Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""What a table writes to Kafka, as frames of records that Spark's Kafka sink takes."""
+"""What a table writes to Kafka, as frames of records that Spark's Kafka sink takes.
+
+Decision: docs/decisions/0004-malformed-records-by-a-second-query.md
+"""
 
 import functools
 import json

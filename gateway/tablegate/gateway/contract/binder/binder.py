@@ -10,6 +10,8 @@ by problem:
 5. Make routes of the `google.api.http` options (below; the grammar is that of google/api/http.proto).
 
 It touches no files and no network: descriptors in, catalogue out.
+
+Decision: docs/decisions/0001-contracts-have-only-what-is-served.md
 """
 
 import re

@@ -16,6 +16,8 @@ its body is there, and must be answered between two frames.
 
 Sources: RFC 9113; hyper-h2 `connection.py` and h11 `_connection.py` for the shape of the interface.
 Debts: MAX_CONCURRENT_STREAMS bounds streams, but not the memory of their headers, up to 16 KiB each.
+
+Decision: docs/decisions/0051-http2-without-io.md
 """
 
 from collections.abc import Callable, Mapping

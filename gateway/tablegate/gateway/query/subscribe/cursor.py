@@ -17,6 +17,8 @@ the partition they are (`incarnation_id`).
 
 The idea of reading a table in chunks between its changes is that of DBLog (Andreakis and Papapanagiotou, 2019); one
 snapshot of both makes its watermarks needless. Tested against a model in tests/unit/query/subscribe.
+
+Decision: docs/decisions/0024-snapshot-behind-the-history.md
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -3,6 +3,8 @@
 A stream has two states. It catches up by its own cursor, a step of rows and changes from a snapshot at a time
 (`_catch_up`); once its copy is whole it joins the table's broadcaster, which reads each change once for all subscribers
 (`_follow`). A subscriber that is too slow, or whose broadcaster ends, catches up again.
+
+Decision: docs/decisions/0026-incarnations-where-rows-expire.md
 """
 
 import asyncio

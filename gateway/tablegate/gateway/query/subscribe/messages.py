@@ -1,4 +1,8 @@
-"""The messages of a Subscribe: changes and progress as the contract has them, and the tokens to go on from."""
+"""The messages of a Subscribe: changes and progress as the contract has them, and the tokens to go on from.
+
+Decision: docs/decisions/0023-token-in-each-message.md
+Decision: docs/decisions/0026-incarnations-where-rows-expire.md
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

@@ -15,6 +15,8 @@ Snapshots take several round trips and are still one moment of each partition: s
 `layout.py`, the scripts in the `.lua` files, their names in `scripts.py`.
 
 Redis 7.0 or newer, with `maxmemory-policy noeviction`: an evicted key would be a row that is "not found".
+
+Decision: docs/decisions/0046-one-copy-in-redis.md
 """
 
 import secrets
