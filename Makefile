@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check test test-long proto proto-check docs lock clients bench clean
+.PHONY: help setup demo cluster-demo check test test-long proto proto-check docs lock wheels clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -61,6 +61,9 @@ docs: $(READY) ## build the documentation into site/; fails on a broken link
 
 lock: $(READY) ## resolve requirements.lock anew (needs uv)
 	@$(BIN)/python deploy/runtime_lock.py --inputs | uv pip compile - --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --output-file requirements.lock
+
+wheels: $(READY) ## build the five wheels into dist/
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist ./proto ./clients/python ./gateway ./streamjobs .
 
 clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients

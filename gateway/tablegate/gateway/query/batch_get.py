@@ -221,7 +221,7 @@ class BatchGetRead:
             generation=generation,
             may_wait=may_wait,
         )
-        return self._merged(served, results)
+        return self._merge_sources(served, results)
 
     def _request_for(self, indexes: Sequence[int]) -> Any:
         """Return the request with some of its keys."""
@@ -257,7 +257,7 @@ class BatchGetRead:
             raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked"))
         return _PartialResult(gateway_id, indexes, results, info, positions or {})
 
-    def _merged(self, served: ServedGeneration, partial_results: Sequence[_PartialResult]) -> bytes:
+    def _merge_sources(self, served: ServedGeneration, partial_results: Sequence[_PartialResult]) -> bytes:
         """Return the response, its results in the order of the keys."""
         results = [b""] * len(self._keys)
         positions: dict[Partition, Position] = {}

@@ -142,7 +142,7 @@ class RangePlan:
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
             bounds = self.remaining(request, page, served)
-            rows = [] if bounds.empty else _merged(snapshot, served, list(positions), bounds, page)
+            rows = [] if bounds.empty else _merge_partitions(snapshot, served, list(positions), bounds, page)
         return StoreRead(rows, served, positions)
 
     def response(
@@ -238,7 +238,7 @@ class RangeRead:
         with unless_store_away(reason):
             results = await self._gathered(served, local)
             self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in results)))
-            return self._merged(served, results)
+            return self._merge_sources(served, results)
 
     async def _gathered(self, served: ServedGeneration, local: Sequence[Partition]) -> list[_PartialResult]:
         """Return a page of each source that is needed, all of the generation that is known here."""
@@ -287,7 +287,7 @@ class RangeRead:
             raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is no page")) from None
         return _PartialResult(peer.gateway_id, rows, has_more, info, {})
 
-    def _merged(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:
+    def _merge_sources(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:
         """Return the response with the first rows of all results: up to where the first that has more ends."""
         plan, page = self._plan, self._page
         rows = sorted((row for each in results for row in each.rows), key=KEY, reverse=page.descending)
@@ -309,7 +309,7 @@ def _page_token_refused(fault: str) -> QueryError:
     return InvalidPageToken(f"the page token {fault}; start over at the first page")
 
 
-def _merged(
+def _merge_partitions(
     snapshot: Snapshot, served: ServedGeneration, partitions: list[Partition], bounds: KeyBounds, page: Page
 ) -> list[Row]:
     """Return the page's rows and one more, where there is one, in order over all `partitions`."""

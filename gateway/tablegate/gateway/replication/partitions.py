@@ -90,7 +90,7 @@ class PartitionReplica:
         is_young = position.as_of_ms >= now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
         self.position = position.in_phase(Phase.CATCHING_UP if continues else Phase.RESTORING)
-        arrival = self._arrival(position)
+        arrival = self._event_on_reaching(position)
         if arrival is not None:
             self.position = position.in_phase(Phase.LIVE)
         store.apply(self.store_id, topic_partition.partition, [], self.position)
@@ -128,7 +128,7 @@ class PartitionReplica:
         batch = self._reader.read(fetched.records, self.position)
         position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
         position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final)
-        arrival = self._arrival(position)
+        arrival = self._event_on_reaching(position)
         if arrival is not None:
             self._machine.next(arrival)  # raises before anything is stored
             position = position.in_phase(Phase.LIVE)
@@ -141,7 +141,7 @@ class PartitionReplica:
         for reason, offset in batch.skipped:
             self._skipped.count(reason, self.topic_partition, offset)
 
-    def _arrival(self, position: Position) -> PartitionEvent | None:
+    def _event_on_reaching(self, position: Position) -> PartitionEvent | None:
         """Return what happens to the replica as it comes to a position; None: nothing but that."""
         is_first = not self.is_live
         if position.is_final:

@@ -263,7 +263,7 @@ class Frames:
     """
 
     table: DataFrame
-    malformed: DataFrame
+    dead_letters: DataFrame
     outputs: tuple[tuple[RecordOutput | ProcessorOutput, DataFrame], ...]
 
 
@@ -279,7 +279,7 @@ def build(
     others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
         table=builder.changelog(row_outputs=row_outputs),
-        malformed=builder.dead_letters(),
+        dead_letters=builder.dead_letters(),
         outputs=tuple((output, builder.output(output)) for output in others if other_outputs),
     )
 

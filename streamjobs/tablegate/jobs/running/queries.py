@@ -50,7 +50,7 @@ def start(frames: Frames, plan: Plan) -> RunningQueries:
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
     starter = _Starter(frames.table.sparkSession, plan)
-    table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.malformed)
+    table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.dead_letters)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
     return RunningQueries(table, malformed, (table, malformed, *outputs))
 

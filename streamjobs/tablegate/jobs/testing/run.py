@@ -119,7 +119,7 @@ def _run(
 
 def _queries_of(frames: Frames) -> list[DataFrame]:
     """Return what is to be run: the table, what has no state, and processors, each a query of its own in Spark."""
-    stateless, processors = [frames.malformed], list[DataFrame]()
+    stateless, processors = [frames.dead_letters], list[DataFrame]()
     for output, frame in frames.outputs:
         (stateless if isinstance(output, RecordOutput) else processors).append(frame)
     return [frames.table, functools.reduce(DataFrame.unionByName, stateless), *processors]

@@ -158,7 +158,7 @@ class LocalStream:
         self._positions: Positions = {}
         self._is_slow = False
         self._broadcaster: ChangeBroadcaster | None = None
-        self._member: Subscriber | None = None
+        self._subscriber: Subscriber | None = None
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
         """Yield the stream's messages, until the stream has to end."""
@@ -184,9 +184,9 @@ class LocalStream:
 
     def _leave(self) -> None:
         """Leave the broadcaster."""
-        if self._broadcaster is not None and self._member is not None:
-            self._broadcaster.leave(self._member)
-        self._broadcaster = self._member = None
+        if self._broadcaster is not None and self._subscriber is not None:
+            self._broadcaster.leave(self._subscriber)
+        self._broadcaster = self._subscriber = None
 
     # Where it starts.
 
@@ -311,7 +311,7 @@ class LocalStream:
             news = bool(result.given) or result.is_whole != self._was_current
             if news or not self._pace.seconds_to_progress():
                 yield self._progress_message(result)
-            if self._member is not None:
+            if self._subscriber is not None:
                 self._is_slow = False
                 return
             await asyncio.sleep(0)
@@ -343,7 +343,7 @@ class LocalStream:
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
                 self._broadcaster = live.broadcaster(served)
-                self._member = self._broadcaster.join(
+                self._subscriber = self._broadcaster.join(
                     name, self._selection, self._encoder.encode_live, cursor.change_positions, positions
                 )
         self._cursor = cursor
@@ -353,7 +353,7 @@ class LocalStream:
 
     async def _follow(self) -> AsyncIterator[bytes]:
         """Yield what the broadcaster gives, until it lets go; raise `SlowSubscription` where the contract says so."""
-        member, broadcaster = self._member, self._broadcaster
+        member, broadcaster = self._subscriber, self._broadcaster
         assert member is not None
         assert broadcaster is not None
         while True:
