@@ -268,17 +268,19 @@ class Http2Connection(Receiver):
     def _handle(self, event: Event[Http2Exchange]) -> None:
         """Do what an event asks for that is no request to be served."""
         match event:
+            case WindowUpdated(stream=stream):
+                queue = self.send_queue
+                if stream is None:
+                    if not queue.free:
+                        queue.send_pending()
+                elif stream.pending is not None:
+                    queue.push(stream)
             case DataReceived():
                 event.stream.wake()
             case StreamEnded():
                 self._forget(event.stream)
             case HeadersTooLarge():
                 event.stream.respond(_HEADERS_TOO_LARGE, b"the header fields are larger than 16 KiB")
-            case WindowUpdated(stream=None):
-                self.send_queue.send_pending()
-            case WindowUpdated(stream=Http2Exchange() as stream):
-                if stream.pending is not None:
-                    self.send_queue.push(stream)
             case InitialWindowChanged():
                 for stream in list(self.h2.streams.values()):
                     if stream.pending is not None:

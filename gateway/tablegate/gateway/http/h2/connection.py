@@ -50,6 +50,7 @@ from tablegate.gateway.http.h2.frames import (
 )
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX, HeaderListTooLarge, RequestDecoder, content_length
 from tablegate.gateway.http.h2.stream import (
+    CONNECTION_WINDOW_UPDATED,
     IDLE,
     NEED_DATA,
     RECEIVE_DATA,
@@ -270,7 +271,10 @@ class ServerConnection(ConnectionControl[StreamT]):
         if self._streams_body(stream):
             stream.streams_body = True
             return self._begin_body(stream, body, expected)
-        if body is None or len(body) > self.windows.body_bytes_max:
+        if body is None:
+            self.windows.begin(stream, expected)
+            return None
+        if len(body) > self.windows.body_bytes_max:
             return self._begin_body(stream, body, expected)
         if expected is not None and expected != len(body):
             raise Http2StreamError(PROTOCOL_ERROR)
@@ -280,7 +284,7 @@ class ServerConnection(ConnectionControl[StreamT]):
     def _begin_body(self, stream: StreamT, body: bytes | None, expected: int | None) -> Event[StreamT] | None:
         """Wait for a body, or take one that is not served as it is."""
         self.windows.begin(stream, expected)
-        served = body is not None and self.windows.add(stream, body, ended=True)
+        served = body is not None and self.windows.end(stream, body)
         return stream if served or stream.streams_body else None
 
     def _receive_other_block(self, stream_id: int, block: bytes, body: bytes | None) -> Event[StreamT] | None:
@@ -316,14 +320,17 @@ class ServerConnection(ConnectionControl[StreamT]):
         if not data:
             self.budget.count_empty_frame(1, "too many empty frames")
             return None
-        served = self.windows.add(stream, data, ended=False)
+        served = self.windows.add(stream, data)
         if stream.streams_body:
             return DataReceived(stream)
         return stream if served else None
 
     def _end_body(self, stream: StreamT, data: bytes) -> Event[StreamT] | None:
-        stream.move(RECEIVE_END_STREAM)
-        served = self.windows.add(stream, data, ended=True)
+        if stream.state is _AFTER_HEADERS:  # so clients of gRPC end theirs, a frame or more after the headers
+            stream.state = _AFTER_REQUEST
+        else:
+            stream.move(RECEIVE_END_STREAM)
+        served = self.windows.end(stream, data)
         if stream.streams_body:
             return DataReceived(stream)
         return stream if served else None
@@ -351,7 +358,7 @@ class ServerConnection(ConnectionControl[StreamT]):
                 raise Http2ConnectionError(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
             if self.send_window > WINDOW_MAX:
                 raise Http2ConnectionError(FLOW_CONTROL_ERROR, "the connection's window is too large")
-            return WindowUpdated(None)
+            return CONNECTION_WINDOW_UPDATED
         stream = self.streams.get(stream_id)
         if stream is None:
             next_state(self._state_of(stream_id), RECEIVE_WINDOW_UPDATE)

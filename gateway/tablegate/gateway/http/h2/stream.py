@@ -4,7 +4,7 @@ States (RFC 9113, 5.1), what may happen in each, and which error else:
 
                      RECEIVE_HEADERS
                IDLE ------------------> OPEN
-                                       /    \
+                                       /    \\
                    RECEIVE_END_STREAM /      \\ SEND_END_STREAM
                                      v        v
                    HALF_CLOSED_REMOTE          HALF_CLOSED_LOCAL
@@ -221,7 +221,7 @@ class Stream:
         self.body = b""
         self.oversize = False
         self.streams_body = False
-        self.arriving: RequestBody | None = None  # None where the body was there with the headers
+        self.arriving: RequestBody | None = None  # None where the body was there with the headers, or has ended
 
     def move(self, event: StreamEvent) -> None:
         """Change the state as `TRANSITIONS` says; raise as `next_state`."""
@@ -256,31 +256,48 @@ class ReceiveWindows:
         if not stream.streams_body:
             self._uploads[stream.stream_id] = stream
 
-    def add(self, stream: Stream, data: bytes, *, ended: bool) -> bool:
-        """Add bytes to a body; return whether the request of an upload is to be served now.
+    def add(self, stream: Stream, data: bytes) -> bool:
+        """Add bytes to a body that goes on; return whether the request of an upload is to be served now, `oversize`.
 
-        Raise `Http2StreamError` where they are more than its window, or not as many as its content-length says.
+        Raise `Http2StreamError` where they are more than its window, or than its content-length says.
         """
         body = stream.arriving
-        if body is None or body.data is None:
+        if body is None or (buffer := body.data) is None:
             return False
-        body.data += data
-        self.kept += len(data)
-        body.received += len(data)
-        expected = body.expected
-        if expected is not None and (body.received > expected or (ended and body.received < expected)):
+        size = len(data)
+        buffer += data
+        self.kept += size
+        body.received = received = body.received + size
+        if body.expected is not None and received > body.expected:
             raise Http2StreamError(PROTOCOL_ERROR)
         if stream.streams_body:
-            if len(body.data) + body.unacknowledged > self.stream_size:
+            if len(buffer) + body.unacknowledged > self.stream_size:
                 raise Http2StreamError(FLOW_CONTROL_ERROR)
             return False
         # An upload beyond its window gets no FLOW_CONTROL_ERROR: "too large" as an answer tells its client more.
         body.silent_since = None
-        stream.oversize = len(body.data) > self.body_bytes_max
-        if not ended and not stream.oversize:
+        if received <= self.body_bytes_max:
             return False
-        stream.body = bytes(body.data)
+        stream.oversize = True
+        stream.body = bytes(buffer)
         self.discard(stream)
+        return True
+
+    def end(self, stream: Stream, data: bytes) -> bool:
+        """Add the last bytes of a body; return as `add`, and raise also where its content-length says more."""
+        body = stream.arriving
+        if body is None or body.data is None:
+            return False
+        received = body.received + len(data)
+        if body.expected is not None and received != body.expected:
+            raise Http2StreamError(PROTOCOL_ERROR)
+        if stream.streams_body:
+            return self.add(stream, data)
+        stream.oversize = received > self.body_bytes_max
+        stream.body = b"".join((body.data, data)) if body.received else data
+        self.kept -= body.received
+        stream.arriving = None
+        del self._uploads[stream.stream_id]
         return True
 
     def read(self, stream: Stream) -> bytes:
@@ -374,6 +391,9 @@ class WindowUpdated(Generic[StreamT]):
 
     def __init__(self, stream: StreamT | None) -> None:
         self.stream = stream
+
+
+CONNECTION_WINDOW_UPDATED = WindowUpdated[Any](None)
 
 
 class InitialWindowChanged:
