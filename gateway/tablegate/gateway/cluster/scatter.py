@@ -219,6 +219,7 @@ class ScatterGather(Generic[PartialResult]):
         Raise `PeerFailed` where a gateway says what any would say, `NoReplica`, or what asking this gateway raises.
         """
         groups = self._groups(partitions, tried)
+        # The common case: one owner has it all, and neither a task nor a gather is needed.
         if len(groups) == 1:
             return await self._answer(*groups[0], tried)
         tasks = [asyncio.ensure_future(self._answer(peer, members, tried)) for peer, members in groups]

@@ -148,10 +148,13 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
                 behind = None if error.behind is None else [error.behind]
                 waited_s = time.monotonic() - started
                 if left_s is not None and waited_s >= left_s:
+                    # The client has given up by now: that the table is behind would be news for nobody.
                     raise DeadlineExceeded from None
                 if waited_s >= wait_s or call.draining:
                     raise
             if verifying is not None and verifying.done():
+                # It raises where the offset is one that nobody has written: waiting for it would only end at the
+                # deadline.
                 verifying.result()
             # Kafka is asked once, and only for reads that wait for longer than a job usually takes.
             if requirement.verify is not None and verifying is None:
@@ -216,6 +219,7 @@ class _Latest:
         """Return why the partition does not have everything."""
         if not self._end_offsets:
             return self._problem
+        # Ends of one changelog say nothing about offsets of another.
         if served.manifest.changelog_topic_id != self._topic_id:
             return "it has a new generation since the call arrived"
         return None if position.next_offset >= self._end_offsets.get(partition, 0) else "its changelog has more"

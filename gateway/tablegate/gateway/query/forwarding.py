@@ -69,6 +69,7 @@ def answer_fresh(read: UnaryRead) -> Answer:
     requirement = read.requirement
     assert requirement is not None
     try:
+        # The store is mostly fresh enough. Then the answer costs no coroutine, as for a read without a requirement.
         if requirement.prepare is None:
             try:
                 return read.local()
@@ -113,6 +114,8 @@ async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
             now_s = time.monotonic()
             if end_s is None:
                 begin_s = now_s
+                # Never more than half of the time that is left, so that a client may still try another gateway
+                # (decision 42).
                 end_s = now_s + (RETRIES_S if left_s is None else min(RETRIES_S, left_s * TIME_PART))
             is_switching = read.access.router.directory.is_switching(read.access.table.name)
             # The first retry is for whoever has the time. Later ones are for a switch, which is heard of in a moment.
@@ -158,6 +161,7 @@ async def local_result(attempt: Callable[[], Result], requirement: ConsistencyRe
     except PartitionUnavailable as reason:
         raise PeerFailed(status_of(reason)) from None
     except StoreUnavailable:
+        # As a peer that failed, so that this gateway is one source among others: where it cannot, a replica is asked.
         raise PeerFailed(status_of(StoreAway())) from None
 
 

@@ -138,6 +138,7 @@ class Scan:
             return _Piece(None, remaining)
         access, generation = self._access, self._scanned.served.generation
         view = access.view(lambda now: remaining if now.generation == generation else ())
+        # A scan is of one generation from its first row to its last: rows of two would be neither table.
         if view.away is None and view.served.generation != generation:
             raise TableRebuilt(access.table.name)
         local: Collection[Partition] = ()
@@ -177,6 +178,8 @@ class Scan:
     async def _remote(self, piece: _Piece, peer: Peer) -> AsyncGenerator[bytes, None]:
         """Yield what another gateway gives; end where it has failed and a replica may go on."""
         scanned, name = self._scanned, self._access.table.name
+        # The forward begins with a resume token of this scan. So the other gateway needs no protocol of its own: it
+        # goes on as it would for a client.
         resume_token = self._access.signer.sign(scanned.token)
         token = ForwardToken(name, scanned.served.generation, tuple(piece.partitions), resume_token)
         path, left_s = self._plan.query.path, self._call.time_left_s()
@@ -184,6 +187,8 @@ class Scan:
 
         def check() -> None:
             check_call(self._call)
+            # A gateway that hangs keeps its connection open and says nothing. That it died, or gave the partition away,
+            # is heard from the cluster.
             if not self._has(peer, Partition(scanned.token.partition)):
                 raise _Gone
 

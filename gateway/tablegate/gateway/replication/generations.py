@@ -122,6 +122,8 @@ class Generations:
     def serve_first(self, generation: GenerationReplica) -> None:
         """Answer from a generation where nothing was answered from, as soon as others have no older one."""
         late_joiner = LateJoiner(self._table, generation, assignment=self._assignment, clock=self._clock)
+        # A gateway that stands alone, or comes first, serves a first generation while it is restored: partition by
+        # partition.
         if late_joiner.may_serve():
             self.serve(generation)
             self._late_joiner = late_joiner
@@ -160,6 +162,7 @@ class Generations:
 
     def abandon(self, *store_ids: StoreId) -> None:
         """Have store ids removed."""
+        # The replicator removes their rows in small steps between two fetches: a live record may wait for it.
         self.garbage += store_ids
         self.abandoned.update(store_ids)
 
@@ -199,12 +202,15 @@ class Generations:
     def _let_others_answer(self, generation: GenerationReplica, late_joiner: "LateJoiner") -> None:
         """Build the first generation that is here, beside what others answer from if that is known."""
         if generation is self.serving:
+            # Nothing of it is live yet, so no client has been given a row of it: it may step back without anybody
+            # seeing rows go back.
             generation.machine.move(GenerationEvent.YIELD)
         elif generation is not self.building:
             generation.machine.move(GenerationEvent.BUILD)
         self.serving, self.building, self._late_joiner = None, generation, late_joiner
         self._machine.move(TableEvent.BUILT_FIRST)
         self._stored.keep(next_name(self._table), generation.manifest, generation.copy)
+        # The workers route by this: the generation, partition count and topic id of the others, and no rows of ours.
         self._stored.forget(self._table, manifest=late_joiner.others)
         if late_joiner.others is not None:
             self._wait(generation, f"other gateways answer from generation {late_joiner.others.generation}")
@@ -228,6 +234,8 @@ class Generations:
         )
         self.unmet = unmet or ""
         if unmet is None:
+            # Its changelog is gone, so nobody will ever know what its last rows were made from. A generation that grows
+            # is better than one that is frozen.
             if not serving.is_closed:
                 why = f"the changelog of generation {serving.manifest.generation} ended without its last markers"
                 older = f"rows of generation {building.manifest.generation} may be older than what was served"
@@ -243,6 +251,8 @@ class Generations:
     def switch(self, building: GenerationReplica) -> None:
         """Answer from the new generation in place of the old one, which is dropped."""
         old = self.serving
+        # First the store names the new generation, then the old one is stopped: a crash between leaves an old one to
+        # remove, and never nothing to answer from.
         self.serve(building)
         if old is not None:
             old.stop()

@@ -153,6 +153,8 @@ class PartitionReplica:
         if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
             old = count_old(changes, self._now_ms())
             at = changes[old].offset if old < len(changes) else position.next_offset
+            # Two writes: what is too old for the history is stored as a restore does it, without history; only then
+            # does the history begin. A crash between them leaves a restore to go on with.
             restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
             self._put(changes[:old], restored.in_phase(Phase.RESTORING))
             changes = changes[old:]
@@ -230,6 +232,8 @@ class GenerationReplica:
         found = zip(partitions_of(manifest), positions, strict=True)
         stored = {partition: position for partition, position in found if position is not None}
         self.caught_up_ms = whole_as_of_ms(store, positions, caught_up_ms) if stored else clock.now_ms()
+        # A crash may have left rows of partitions that were being removed: their position goes first, so they are those
+        # without one.
         self._unclean = set() if is_new else set(partitions_of(manifest)).difference(stored)
         incarnation_id = self._draw_incarnation()
         for partition, position in stored.items():
@@ -248,6 +252,8 @@ class GenerationReplica:
             store=self._store,
             topic_partition=TopicPartition(self.manifest.changelog_topic, partition),
             reader=self._reader,
+            # Stores of an older version kept no incarnation. Without expiry it stays 0, as offsets alone say what was
+            # read.
             position=replace(position, incarnation_id=position.incarnation_id or incarnation_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
@@ -266,6 +272,8 @@ class GenerationReplica:
         incarnation_id = self._draw_incarnation()
         here = {replica.partition for replica in self.replicas}  # a full store may have broken an earlier try off
         for partition in sorted(set(gained) - here):
+            # The brokers did not say where the partition ends. Without a barrier it could never be live, so the next
+            # description is waited for.
             if self.facts.end_offsets[partition] >= 0:
                 position = self._joined(partition) or first_position(self.facts, partition)
                 self._open(partition, position, incarnation_id)
@@ -277,6 +285,8 @@ class GenerationReplica:
             return None
         position, facts = joined.position, self.facts
         start, end = facts.start_offsets[partition], facts.end_offsets[partition]
+        # What nobody has kept may have been away for longer than tombstones are kept: then deletes were compacted away
+        # unseen.
         is_old = position.next_offset < end and is_too_old(position.as_of_ms, facts, now_ms=self._clock.now_ms())
         if joined.is_kept or position.is_final or not (is_old or position.next_offset < start):
             self.joined.add(partition)
@@ -292,6 +302,7 @@ class GenerationReplica:
         `is_served`: this is the generation that is answered from, and the others must answer from it, too. `answered`
         are here in any case.
         """
+        # It is called at each step. Nothing can have changed unless the gateways, or what is answered here, have.
         known = self._assignment.version, answered
         if known == self._reconciled:
             return
@@ -305,11 +316,15 @@ class GenerationReplica:
             partition = replica.partition
             if partition in assigned:
                 self._keep(replica)
+            # Nobody reads what is being restored, so nobody has to have it before it may go.
             elif replica.state is PartitionState.RESTORING:
                 self.remove(replica)
             elif not self._are_others_live(partition, is_served=is_served):
                 self._keep(replica)
             elif partition not in self.revoking:
+                # The others may be about to revoke the same partition, relying on us. So this gateway first announces
+                # itself without it, and drops it only after it has read that announcement back and looked again
+                # (decision 39).
                 self.revoking[partition] = self._assignment.next_beat
                 replica.move(PartitionEvent.REVOKE)
             elif self._assignment.heard_beat >= self.revoking[partition]:
@@ -360,6 +375,7 @@ class GenerationReplica:
         self.revoking.pop(replica.partition, None)
         self._machines.pop(replica.partition).move(PartitionEvent.REMOVE)
         self._reconciled = None  # it may be assigned again
+        # A crash from here on leaves rows without a position. The next start finds them by that, and removes them.
         self._unclean.add(replica.partition)
         self._clean(replica.partition)
 
@@ -384,6 +400,7 @@ class GenerationReplica:
         """Return whether the topic is to be described anew, for partitions that may be followed then."""
         if self.pending <= self._asked:
             return False
+        # Rows of an earlier stay would mix with those of the restore, so these partitions wait until they are removed.
         asked = self.pending - self._unclean
         is_new = not asked <= self._asked
         self._asked = asked
@@ -397,6 +414,7 @@ class GenerationReplica:
             self.facts = facts
             self._open_first(gained)
             self._set_pending(self.pending.difference(gained))
+            # The rate and the time left were of fewer partitions.
             self.progress = RestoreProgress(self.replicas, now_s=self._clock.monotonic_s())
         return gained
 
@@ -404,6 +422,7 @@ class GenerationReplica:
         """Fetch no more: the generation is retired."""
         self._unfollow()
         self.pending = frozenset()
+        # Partitions that were only assigned have a machine, too, and no replica.
         while self._machines:
             self._machines.popitem()[1].move(PartitionEvent.STOP)
         self.machine.move(GenerationEvent.RETIRE)
@@ -435,6 +454,7 @@ class GenerationReplica:
         """Record what the topic is by a later description."""
         self.facts = facts
         for replica in self.replicas:
+            # The description is older than what has been fetched since: a lag is never negative.
             replica.end_offset = max(facts.end_offsets[replica.partition], replica.position.next_offset)
 
     @property

@@ -77,6 +77,8 @@ class TableReplicator:
         self._on_move = on_move
         self._machine = table_machine(table.name, on_move)
         self._resuming: Manifest | None = None  # of the older generation that was served before a restart
+        # Two topics may be in question at a time: that of the newest manifest, and that of the older generation which
+        # is still answered from.
         self._watcher, self._older_watcher = TopicWatcher(log, clock), TopicWatcher(log, clock)
         self._table_log = TableLog(table.name, clock)
         self._stored = StoredTable(table, store=store, clock=clock, table_log=self._table_log)
@@ -116,6 +118,8 @@ class TableReplicator:
         manifest = breach = problem = None
         for manifest in manifests:
             if manifest is None:
+                # A removed manifest ends the sequence: a table that was deleted and made again begins with any
+                # generation.
                 self._sequence.end()
                 continue
             breach = self._sequence.breach_of(manifest)
@@ -138,12 +142,15 @@ class TableReplicator:
         self.manifest, self.refused_generation = manifest, 0
         self._machine.move(TableEvent.MANIFEST_ACCEPTED)
         current = self.generations.current
+        # The same changelog: only what a manifest may add within a generation, such as a schema, is new.
         if current is not None and follows_on(current.manifest, manifest):
             self.generations.update(manifest)
             return
         self._watcher.ask_at_once()
         self._older_watcher.ask_at_once()
         if current is None:
+            # The process may have died between two generations. What was answered before goes on first; else rows would
+            # go missing until the new generation is restored.
             self._resuming = self._stored.older(manifest)
 
     def _refuse_manifest(self, manifest: Manifest, problem: str) -> None:
@@ -186,6 +193,8 @@ class TableReplicator:
             self._table_log.log(level, problem)
             self.generations.stop()
             self._resuming = None
+        # The same problem is heard of again and again, at each description of the topic. It is one move and one line of
+        # the log.
         if is_new or self._machine.next(event) is not self.state:
             self._machine.move(event)
         if is_new:
@@ -202,6 +211,8 @@ class TableReplicator:
         """Ask for the topics when it is time, use the answers, switch generations, report progress."""
         if self.manifest is not None:
             self._check_topics(self.manifest)
+        # The switch comes after what may put it off: a generation that gains a partition here is not live until that is
+        # restored.
         self.generations.serve_when_due()
         self.generations.reconcile()
         for generation in self.generations.followed():
@@ -209,11 +220,13 @@ class TableReplicator:
         self.generations.switch_when_due()
         for generation in self.generations.followed():
             generation.unfollow_final()
+            # After the last marker nothing can be missing, however long no broker has answered.
             if generation.is_closed:
                 generation.caught_up_ms = max(generation.caught_up_ms, self._clock.now_ms())
             if generation.progress.ended_s is None:
                 number = generation.manifest.generation
                 self._table_log.report(generation.progress, is_live=generation.is_live, generation=number)
+        # One time is kept for all that is stored of the table, so it is that of what is furthest behind.
         ages = [each.caught_up_ms for each in self.generations.followed() if not each.is_frozen]
         self.caught_up_ms = min(ages, default=self.caught_up_ms)
 
@@ -236,6 +249,8 @@ class TableReplicator:
                 self._resume(self._resuming, described.facts)
             return
         older = self.generations.older(manifest)
+        # A closed generation needs its topic no more, and the job may have deleted it. It is asked for only where this
+        # gateway takes partitions over.
         if older is not None and not older.is_frozen and (older.pending or not older.is_closed):
             described = self._older_watcher.poll(older.manifest.changelog_topic, older.replicas)
             if described is not None:
@@ -246,6 +261,7 @@ class TableReplicator:
 
     def _check_newest(self, manifest: Manifest, described: TopicDescription) -> None:
         """Follow the newest manifest, or check that what is followed of it can be followed on."""
+        # What is stored up to the last marker is complete without its topic, so the topic need not be there any more.
         closed = self._stored.closed_facts(manifest)
         facts = closed or described.facts
         fault = topic_fault(manifest, facts)
@@ -278,6 +294,8 @@ class TableReplicator:
         if not generation.is_closed and self._stored.is_too_old(generation.caught_up_ms, facts):
             return "it was away for too long, and may have missed deletes"
         ends = [(replica, facts.end_offsets[replica.partition]) for replica in generation.replicas]
+        # They were applied and are gone, as after an unclean election of a leader. What came in their place is unknown
+        # here.
         if any(described.was_beyond(replica, end) for replica, end in ends):
             return "its changelog lost records that were applied"
         why = self._stored.early_removal(generation.caught_up_ms)
@@ -300,6 +318,7 @@ class TableReplicator:
     def _refuse_topic(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on where the changelog of the new one is not there; else nothing."""
         older = self.generations.older(manifest)
+        # Neither changelog can be followed. To answer on would be to serve rows that only grow older, without a word.
         if older is None or (older.is_frozen and not older.is_closed):
             self._refuse(problem, TableEvent.TOPIC_UNFIT)
             return
@@ -318,6 +337,7 @@ class TableReplicator:
             self._freeze(generation, why)
             return
         self._table_log.log(logging.WARNING, f"{why}: restoring from the start")
+        # Nobody was answered from this partition, and its fellows lost nothing: it alone begins again.
         if replica.state is PartitionState.RESTORING and any(each.is_live for each in generation.replicas):
             generation.remove(replica)  # nobody was answered from it: the others may stay
             return
@@ -327,6 +347,7 @@ class TableReplicator:
     def _freeze(self, older: GenerationReplica, why: str) -> None:
         """Serve what is stored of an older generation, which cannot be followed on, until the next one is restored."""
         generation = older.manifest.generation
+        # Partitions that were still being restored will never be whole, so a generation that has some is of no use.
         if older.has_only_live:
             older.freeze()
             more = f"what is stored of generation {generation} is served until the next one is restored"
@@ -352,6 +373,7 @@ class TableReplicator:
             self._open(manifest, facts)
         else:
             self._stop()
+            # What is served is given up, too: nobody can tell which of its rows are wrong.
             self._open(manifest, facts, from_start=True)
 
     def _stop(self) -> None:
@@ -379,6 +401,7 @@ class TableReplicator:
     def _open(self, manifest: Manifest, facts: TopicFacts, *, from_start: bool = False) -> None:
         """Follow a manifest: on top of stored rows where they are of its changelog, beside an older generation."""
         older = self.generations.older(manifest)
+        # Rows that nobody was given need no generation beside them: the new one takes their place at once.
         beside = older is not None and older.was_answered
         if not beside:
             self._stop()
@@ -386,12 +409,16 @@ class TableReplicator:
             self._forget(self.building)
         states = self._stored.states()
         stored = None if from_start else self._stored.usable(manifest, facts, caught_up_ms=self.caught_up_ms)
+        # Whatever else is stored under names of this table is of generations that were given up, perhaps before a
+        # crash.
         used = {each.store_id for each in self.generations.followed()}
         if stored is not None:
             used.add(StoreId(stored.store_id))
         self.generations.abandon(*sorted({StoreId(state.store_id) for state in states.values()} - used))
         generation = self._follow(manifest, facts, stored)
         served = states.get(self.table.name)
+        # A generation that was answered from before a restart is no late joiner: its clients have seen its rows
+        # already.
         was_served = from_start or (served is not None and served.store_id == generation.store_id)
         self.problem = ""
         if beside:
@@ -405,6 +432,8 @@ class TableReplicator:
         """Follow a manifest into what is stored, or into a new store id, or one in which other gateways have it."""
         if stored is None:
             of = (manifest.table, manifest.generation, manifest.changelog_topic_id)
+            # Gateways share a copy only where they would write the same bytes: the same changelog, row message and
+            # retention.
             rows_by = (self.table.fingerprint.hex(), self.table.row_digest.hex(), self.table.retention_us or 0)
             changelog = "/".join(map(str, (*of, *rows_by)))
             copy = self._store.copy_of(changelog, unwanted=self.generations.abandoned)

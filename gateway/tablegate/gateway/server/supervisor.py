@@ -88,6 +88,8 @@ class _Child:
 
     def plan_restart(self, now: float) -> float:
         """Set when it starts again; return in how many seconds."""
+        # Only a process that ran for a while starts again at once. One that dies as it starts is given more and more
+        # time.
         if now - self.started >= STEADY_S:
             self._backoff_s = BACKOFF_S
         self.start_at = now + self._backoff_s
@@ -162,6 +164,8 @@ class Supervisor:
             self._forward_drain(child)
 
     def _forward_drain(self, child: _Child) -> None:
+        # SIGUSR1 ends a process that has not set its handler yet, so it is passed on only after the child has said that
+        # it may be.
         if self._is_draining and child.may_drain and child.process is not None:
             child.process.send_signal(signal.SIGUSR1)
 
@@ -234,6 +238,7 @@ class Supervisor:
         for child in alive:
             assert child.process is not None
             child.process.terminate()
+        # All have the same deadline, that of the slowest: one after the other would add up.
         deadline = time.monotonic() + max((child.spec.stop_s for child in alive), default=0.0) + self._kill_margin_s
         while any(child.process is not None for child in alive):
             left_s = deadline - time.monotonic()

@@ -90,6 +90,8 @@ class _Worker:
         if config.membership is not None:
             forwarder = GrpcForwarder(ForwardTokenSigner(signer, wall_clock_ms).sign, _credentials(config))
             self._router = Router(self._directory, forwarder)
+            # The other gateways stand in the status. To hear of it by the notifier is sooner than by the timer, and a
+            # switch of generations is a matter of moments.
             self._notifier.listen(on_change=self._note, on_shutdown=lambda: None)
         methods = {
             **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
@@ -152,6 +154,7 @@ class _Worker:
         if now_s >= self._health_at_s or self._is_store_away != was_away:
             begin_s = time.monotonic()
             self._check_health()
+            # With thousands of partitions a check takes long: it may take a share of the time, not a pace.
             self._health_at_s = time.monotonic() + HEALTH_TIMES * (time.monotonic() - begin_s)
 
     def _check_health(self) -> None:
@@ -183,6 +186,7 @@ class _Worker:
     async def _drain(self) -> None:
         """Take no more work in, finish the unary calls, end the streams."""
         _logger.info("draining")
+        # Health first: who balances the load sends nobody here any more while what is under way comes to its end.
         self._health.drain()
         self._server.drain()
         self._notifier.shutdown()  # streams that wait for a change end now

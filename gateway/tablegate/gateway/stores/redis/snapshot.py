@@ -123,6 +123,8 @@ class RedisSnapshot(Snapshot):
     def table(self, name: str) -> TableState | None:
         if name not in self._states:
             known = self._known.get(name)
+            # A read of a table needs its positions next. They are guessed from the state that was read last, so the
+            # common Get is two round trips.
             parts = [] if known is None else _prefetched(known[1])
             parts = [each for each in parts if each not in self._positions]
             state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, parts))
@@ -137,6 +139,7 @@ class RedisSnapshot(Snapshot):
             return None
         known = self._known.get(name)
         if known is None or known[0] != value:
+            # Parsing a manifest takes longer than a Get should: as long as its bytes are the same, so is the message.
             known = self._known[name] = value, TableState.FromString(value)
         return known[1]
 
@@ -187,6 +190,7 @@ class RedisSnapshot(Snapshot):
             if now == moment.value:
                 continue  # nothing was written since: mostly
             moved = self._moved(moment, now)
+            # Something was written since. Only where one of these keys may be among it is the history read.
             if any(value is None or offset_of(value) >= moment.position.next_offset for value in found):
                 undone.update(self._first_changes(part, moment, moved))
         return values, undone
@@ -238,6 +242,7 @@ class RedisSnapshot(Snapshot):
         if now != moment.value:
             moved = self._moved(moment, now)
             history_start = moved.position.history_start
+            # The history was cut since the moment, so what is read now may have a gap at its beginning.
             if start < history_start != moment.position.history_start:
                 raise _lost(self._connection)
         return [past_change(entry) for entry in entries]
@@ -287,6 +292,7 @@ class RedisSnapshot(Snapshot):
         """Return the first change of each key between two moments."""
         first: dict[bytes, PastChange] = {}
         at, last_id, count = self._keys_of(part), moment.last_id, 0
+        # A restore has no history. Nobody is answered from it either.
         if moment.position.phase is Phase.RESTORING:
             return first
         if moved.position.history_start > moment.position.next_offset:
@@ -294,6 +300,8 @@ class RedisSnapshot(Snapshot):
         if moment.last == moved.last:
             return first
         while last_id != moved.last_id:
+            # A snapshot that is held open while a batch after the other comes would read without end. Its reader starts
+            # again.
             if count > UNDONE_MAX:
                 raise _lost(self._connection)
             entries, value = self._connection.run(
@@ -304,6 +312,7 @@ class RedisSnapshot(Snapshot):
             if not entries or later.position.history_start > moment.position.next_offset:
                 raise _lost(self._connection)
             for change in map(past_change, entries):
+                # The first change after the moment has the row before it, which is the row at the moment.
                 first.setdefault(change.key, change)
             last_id, count = entries[-1][0].decode(), count + len(entries)
         return first

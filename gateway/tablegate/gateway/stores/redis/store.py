@@ -148,12 +148,15 @@ class RedisStore(RedisReader, StoreWriter):
         """Say that there is a store, unless there is one."""
         store = self._keys.store
         *_, (found, incarnation) = self._connection.run(
+            # Gateways may start together: the first one to say what the store is, is right.
             ("HSETNX", store, _FORMAT, FORMAT_VERSION),
             ("HSETNX", store, _INCARNATION, secrets.token_bytes(16)),
             self._here(),
             ("HMGET", store, _FORMAT, _INCARNATION),
         )
         if found != FORMAT_VERSION:
+            # Nothing is converted: a store of another version can be restored, and may still be in use by gateways of
+            # that version.
             theirs, ours = found.decode(errors="replace"), FORMAT_VERSION.decode()
             self.close()
             raise StoreUnavailable(
@@ -185,6 +188,8 @@ class RedisStore(RedisReader, StoreWriter):
     def _note_position(self, part: StoredPartition, value: bytes | None) -> None:
         """Take notice of what is stored: whoever read it may go on from there. What is before that is noticed later."""
         known, found = self._positions.get(part), None if value is None else unpack_stored_position(value)
+        # A snapshot may have been opened before the last batch. An older position in it is no sign that Redis lost
+        # anything.
         if known is None or (found is not None and not found.is_before(known)):
             self._positions[part] = found
 
@@ -203,6 +208,8 @@ class RedisStore(RedisReader, StoreWriter):
         parts = [StoredPartition(StoreId(state.store_id), Partition(number)) for number in range(count)]
         commands: list[Command] = [("HSET", self._keys.states, name, value)]
         if parts:
+            # Programs of others read a table by its stream of names. They see either the old list or the new one,
+            # whole.
             names = [item for part in parts for item in (part[1], self._keys.of(part).history)]
             commands += [("DEL", stream), ("HSET", stream, *map(str, names))]
         self._connection.run(("MULTI",), *commands, ("EXEC",))
@@ -216,6 +223,7 @@ class RedisStore(RedisReader, StoreWriter):
     @override
     def copy_of(self, changelog: str, *, unwanted: Collection[StoreId]) -> Copy:
         self._check_open()
+        # The store decides: of all gateways that draw at once, one number becomes that of the copy.
         drawn = f"{COPY_IDS[self._draw(len(COPY_IDS))]}/{self._draw(2**64)}"
         found = self._connection.call(COPY, (self._keys.copies,), (changelog, drawn, *unwanted))
         store_id, incarnation_id = map(int, found.split(b"/"))
@@ -231,6 +239,8 @@ class RedisStore(RedisReader, StoreWriter):
         self._positions[part] = last_known = unpack_stored_position(answer[0]) if answer else None
         if last_known is None:
             return None
+        # Gateways that have lately been here look after the copy, so it cannot have missed deletes. One that nobody
+        # looks after may have.
         others = {*answer[1]} - {b"at", self._keys.gateway.encode()}
         return Joined(last_known.position, not others.isdisjoint(self._removal.there(THERE_MS)))
 
@@ -258,13 +268,16 @@ class RedisStore(RedisReader, StoreWriter):
         self._connection.run(("SET", self._keys.status, status), self._here())
         self._check_stored()
         self._statuses += 1
+        # An operator may set an eviction policy at any time, and Redis would then drop keys of the store in silence.
         if self._statuses % STATUSES_PER_POLICY_CHECK == 0:
             self._connection.check_policy()
             self._has_buried = False
         if not self._has_buried:
+            # What gateways left that never come back is removed by those that live, some of it with each status.
             self._has_buried = self._removal.bury()
 
     def _check_stored(self) -> None:
+        # A failover to a replica that lags may bring partitions back that were dropped a moment ago.
         since_s = time.monotonic() - DROPPED_S
         self._dropped = {part: dropped_s for part, dropped_s in self._dropped.items() if dropped_s > since_s}
         known = [
@@ -281,6 +294,7 @@ class RedisStore(RedisReader, StoreWriter):
         if incarnation != self._incarnation or states[:-1] != list(self._put_states.values()) or not all(listed[:-1]):
             raise self._went_back()
         for (part, last_known), value in zip(known, map(own_value, values), strict=True):
+            # The common case, and the cheapest test: the stored bytes are those that were written.
             if value == (last_known and last_known.value):
                 continue
             stored = None if value is None else unpack_stored_position(value)
@@ -303,6 +317,8 @@ class RedisStore(RedisReader, StoreWriter):
         part = StoredPartition(store_id, partition)
         self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
         known = self._known(part)
+        # In a cluster another gateway has mostly applied the same records. To ask first saves sending rows that the
+        # script would only pass over.
         if known is not None and len(changes) >= CHECK_CHANGES_MIN:
             known, changes = self._not_applied(part, known, changes)
         # What this process brought before is stale when it comes again; what others brought is just not new.
@@ -318,6 +334,8 @@ class RedisStore(RedisReader, StoreWriter):
             raise self._went_back()
         value, applied, *stale = answer
         self._positions[part], self._brought[part] = unpack_stored_position(value), position.next_offset
+        # Another gateway had applied it all. What this process brought for the second time is stale all the same, and
+        # is counted.
         if applied < 0:
             return Applied(0, [change for change in changes if change.offset < brought])
         return Applied(applied, [changes[number] for number in stale])
@@ -329,6 +347,8 @@ class RedisStore(RedisReader, StoreWriter):
         value = own_value(self._connection.run(self._ask_position(part))[0])
         if value is None or value == known.value or (stored := unpack_stored_position(value)).is_before(known):
             return known, changes
+        # Before `begin` are records that this process has brought already: the script is to see those again, and to
+        # count them as stale.
         begin, end = self._brought.get(part, known.position.next_offset), stored.position.next_offset
         return stored, [change for change in changes if not begin <= change.offset < end]
 
