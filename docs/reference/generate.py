@@ -301,7 +301,7 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 def metrics_page() -> str:
     """Return the page of the metrics, from the calls that define them; their labels from the samples' dicts."""
-    module = importlib.import_module("tablegate.gateway.server.services.metrics")
+    module = importlib.import_module("tablegate.gateway.server.metrics")
     text = NOTE + "# Metrics\n\n"
     text += "`GET /metrics` on the gateway's port, in the text format of Prometheus. Any worker answers for all.\n\n"
     text += "| metric | kind | labels | meaning |\n|---|---|---|---|\n"

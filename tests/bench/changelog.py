@@ -12,7 +12,7 @@ from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version
 from tablegate.v1 import changelog_pb2
 
 TOPIC = "ratings-g1-changelog"

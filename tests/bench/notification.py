@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from tablegate.gateway.query.call import StreamMethod
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd, WorkerEnd, open_pipe
 from tablegate.gateway.stores.changes import NotifyingStore
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.table.filled import SIGNER, LocalCall, catalogue_of, rating, ratings_table
 
 PARTITION_COUNTS = (12, 120, 1_000)

@@ -16,7 +16,7 @@ from confluent_kafka import Message
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
-from tablegate.gateway.contract.versions import VERSION_HEADER, Version, read_version
+from tablegate.gateway.contract.types import VERSION_HEADER, Version, read_version
 from tablegate.jobs.kafka.topics import changelog_name
 from tablegate.jobs.planning.declarations import example_names, load_table
 from tablegate.jobs.table import Mode, Table

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tablegate.gateway.contract.types import Offset
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, make_version
 from tablegate.gateway.stores.base import (
     Phase,
     StoredRow,

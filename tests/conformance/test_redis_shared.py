@@ -130,7 +130,7 @@ def test_all_are_given_the_same_copy_of_a_changelog(redis_server: RedisServer) -
     assert other.store_id != copy.store_id
     anew = second.copy_of("ratings/1", unwanted={copy.store_id, other.store_id})
     assert anew.store_id not in {copy.store_id, other.store_id}
-    assert anew.life_id != copy.life_id
+    assert anew.incarnation_id != copy.incarnation_id
     assert first.copy_of("ratings/1", unwanted={StoreId(10), StoreId(11)}) == anew
 
 
@@ -194,16 +194,16 @@ def test_a_partition_has_the_life_of_whoever_was_first(redis_server: RedisServer
     first, second = RedisStore(url, "a"), RedisStore(url, "b")
     assert first.join(ID, P0) is None
     assert second.join(ID, P0) is None
-    first.apply(ID, P0, [], replace(position(0), life_id=5))
-    for store, life_id in ((second, 6), (first, 5)):
-        store.apply(ID, P0, [], replace(position(1), life_id=life_id))
-        assert [found.life_id for each in (first, second) if (found := stored_position(each))] == [5, 5]
+    first.apply(ID, P0, [], replace(position(0), incarnation_id=5))
+    for store, incarnation_id in ((second, 6), (first, 5)):
+        store.apply(ID, P0, [], replace(position(1), incarnation_id=incarnation_id))
+        assert [found.incarnation_id for each in (first, second) if (found := stored_position(each))] == [5, 5]
     for store in (first, second):
         assert store.drop_partition(ID, P0, limit=10)
-    second.apply(ID, P0, [], replace(position(0), life_id=6))
+    second.apply(ID, P0, [], replace(position(0), incarnation_id=6))
     joined = first.join(ID, P0)
     assert joined is not None
-    assert joined.position.life_id == 6
+    assert joined.position.incarnation_id == 6
 
 
 @pytest.mark.parametrize("notice", ["apply", "status"])

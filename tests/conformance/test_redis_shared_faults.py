@@ -187,11 +187,11 @@ def test_another_life_of_a_partition_is_not_taken_for_the_one_that_was(redis_ser
     """As where a process was away while another of its gateway began anew."""
     url = redis_server.new_url()
     one, other = RedisStore(url, "a"), RedisStore(url, "a")
-    one.apply(ID, P0, [change(0, b"a", 1, b"1")], replace(position(1), life_id=1))
+    one.apply(ID, P0, [change(0, b"a", 1, b"1")], replace(position(1), incarnation_id=1))
     other.expel(ID, P0)
-    other.apply(ID, P0, [change(0, b"a", 1, b"1")], replace(position(2), life_id=2))
+    other.apply(ID, P0, [change(0, b"a", 1, b"1")], replace(position(2), incarnation_id=2))
     notices: dict[str, Callable[[], object]] = {
-        "apply": lambda: one.apply(ID, P0, [change(1, b"b", 1, b"2")], replace(position(3), life_id=1)),
+        "apply": lambda: one.apply(ID, P0, [change(1, b"b", 1, b"2")], replace(position(3), incarnation_id=1)),
         "status": lambda: one.set_status(b"up"),
     }
     with pytest.raises(StoreWentBack):

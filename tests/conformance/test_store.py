@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
@@ -215,7 +214,7 @@ def test_a_position_is_kept_whole(store: StoreWriter) -> None:
     store.apply(ID, P0, [], kept)
     assert stored_position(store) == kept
     assert stored_position(store, P1) is None
-    kept = replace(kept, is_final=True, life_id=2**64 - 1)
+    kept = replace(kept, is_final=True, incarnation_id=2**64 - 1)
     store.apply(ID, P1, [], kept)
     assert stored_position(store, P1) == kept
     store.apply(ID, P1, [change(7, b"a", 1, b"1")], replace(kept, next_offset=Offset(8)))

@@ -20,12 +20,11 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.health import Health, live_tables
-from tablegate.gateway.server.services.metadata import status_methods
-from tablegate.gateway.server.services.reflection import REFLECTION_SERVICES, reflection_methods
+from tablegate.gateway.server.health import Health, live_tables
+from tablegate.gateway.server.metadata import REFLECTION_SERVICES, reflection_methods, status_methods
 from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.memory import MemoryStore

@@ -20,9 +20,9 @@ from tablegate.examples import CONTRACTS
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.http.server import HttpServer, web_protocols
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.reflection import reflection_methods
+from tablegate.gateway.server.metadata import reflection_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.programs.go_tools import go_tool
 from tests.kit.store.memory import MemoryStore

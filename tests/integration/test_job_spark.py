@@ -20,9 +20,9 @@ from tablegate.gateway.contract.catalogue import Partitioner
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import make_version
+from tablegate.jobs.dataflow.frames import group_records, make_rows
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
-from tablegate.jobs.dataflow.rows import group_records, make_rows
 from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA, Records, SourceSchemas, decode_source, with_key
 from tablegate.jobs.errors import JobError, UnknownSchema

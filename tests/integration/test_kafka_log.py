@@ -15,12 +15,11 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka import client as kafka
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
-from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
+from tablegate.gateway.server.replicator import ReplicatorConfig, run_replicator
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tests.kit.gateway_processes.changelog import RatingsChangelog

@@ -1,4 +1,7 @@
-"""Messages of `.proto` files, which records of topics are."""
+"""Messages of `.proto` files, which records of topics are.
+
+Decision: docs/decisions/0011-protobuf-sources-in-python.md
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import cache

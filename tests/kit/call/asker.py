@@ -8,9 +8,9 @@ from typing import Any
 
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import StoreReader
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, FilledTable, LocalCall, catalogue_of, ratings_table
 

@@ -13,7 +13,7 @@ from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version
 from tablegate.v1.changelog_pb2 import JOB_MODE_MICROBATCH, Manifest, ProgressMarker, SourceTopic
 from tests.kit.programs.kafka import delete_topic, new_topic
 from tests.kit.table.filled import catalogue_of

@@ -25,13 +25,13 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
-from tablegate.gateway.server.services.health import Health
-from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.server.health import Health
+from tablegate.gateway.server.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import BreakingStore
 from tests.kit.store.memory import MemoryStore

@@ -20,10 +20,10 @@ from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.store.breaking import GONE, UNREADABLE, BreakingStore
@@ -78,7 +78,7 @@ class LocalGateway:
     It answers from `answered`, which a test may break, of what is applied to `store`.
     """
 
-    def __init__(self, gateway_id: str, cluster: "LocalCluster", life_id: int) -> None:
+    def __init__(self, gateway_id: str, cluster: "LocalCluster", incarnation_id: int) -> None:
         self.gateway_id = gateway_id
         self.bell = Notifier()
         self.directory = Directory()
@@ -87,17 +87,17 @@ class LocalGateway:
         self.calls: list[LocalCall] = []
         self.said = 0
         self.phases: dict[Partition, Phase] = {}
-        self.lives: dict[Partition, int] = {}
+        self.incarnations: dict[Partition, int] = {}
         self.generation = cluster.whole.generation
         self._cluster = cluster
         self._down = asyncio.Event()
         self._open: list[LocalCall] = []
-        self.make(life_id)
+        self.make(incarnation_id)
 
-    def make(self, life_id: int) -> None:
+    def make(self, incarnation_id: int) -> None:
         """Begin with an empty store."""
         self.store = MemoryStore(history_changes_max=self._cluster.history_changes_max)
-        self._publish(life_id)
+        self._publish(incarnation_id)
         forward_tokens = ForwardTokenSigner(SIGNER, self._cluster.now_ms)
         self.answered = BreakingStore(self.store)
         self.router = Router(self.directory, Local(forward_tokens, self._cluster.gateways))
@@ -114,20 +114,20 @@ class LocalGateway:
 
     def switch(self, partitions: Collection[int]) -> None:
         """Answer from the generation that there is now."""
-        self._publish(self.life_id)
+        self._publish(self.incarnation_id)
         for number in partitions:
             self.follow(Partition(number))
 
-    def _publish(self, life_id: int) -> None:
+    def _publish(self, incarnation_id: int) -> None:
         state = TableState()
         with self._cluster.whole.store.snapshot() as snapshot:
             state.CopyFrom(snapshot.table(self._cluster.whole.table.name) or TableState())
         self.store_id = self.store.new_store_id()
-        state.store_id, state.life_id = self.store_id, life_id
-        self.life_id, self.generation = life_id, state.manifest.generation
+        state.store_id, state.incarnation_id = self.store_id, incarnation_id
+        self.incarnation_id, self.generation = incarnation_id, state.manifest.generation
         self.store.put_table(self._cluster.whole.table.name, state)
         self.phases.clear()
-        self.lives.clear()
+        self.incarnations.clear()
 
     def follow(self, partition: Partition, *, phase: Phase = Phase.LIVE, most: int = 1_000_000) -> None:
         """Apply what the changelog has, at most so many changes."""
@@ -139,8 +139,10 @@ class LocalGateway:
             found = snapshot.history(whole.store_id, partition, start=start, limit=most)
         changes = [Change(*past[:5]) for past in found]
         next_offset = Offset(changes[-1].offset + 1) if changes else start
-        life_id = self.lives.setdefault(partition, self.life_id) if whole.table.expiry is not None else 0
-        position = Position(next_offset, now_ms(), phase, start, life_id=life_id)
+        incarnation_id = (
+            self.incarnations.setdefault(partition, self.incarnation_id) if whole.table.expiry is not None else 0
+        )
+        position = Position(next_offset, now_ms(), phase, start, incarnation_id=incarnation_id)
         if known is None:  # the history begins where restoring ends
             self.store.apply(self.store_id, partition, changes, position.in_phase(Phase.RESTORING))
             changes = []
@@ -154,9 +156,9 @@ class LocalGateway:
         del self.phases[partition]
 
     def lose(self, partition: Partition) -> None:
-        """Answer from a partition no more, and keep nothing of it: it comes back in another life."""
+        """Answer from a partition no more, and keep nothing of it: it comes back as another incarnation."""
         assert self.store.drop_partition(self.store_id, partition, limit=1_000_000)
-        self.lives[partition] = self.lives.get(partition, self.life_id) + 1_000
+        self.incarnations[partition] = self.incarnations.get(partition, self.incarnation_id) + 1_000
         del self.phases[partition]
         self.bell.notify()
 

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import QueryError
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.reflection import reflection_methods
+from tablegate.gateway.server.metadata import reflection_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

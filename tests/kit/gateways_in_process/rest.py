@@ -13,8 +13,8 @@ from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

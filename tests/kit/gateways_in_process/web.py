@@ -19,9 +19,9 @@ from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.health import Health, live_tables
+from tablegate.gateway.server.health import Health, live_tables
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table

@@ -88,19 +88,23 @@ class Windows:
     def has_all_of(self, one: Copy) -> bool:
         """Return whether for each partition a gateway lives in whose store a copy can go on."""
         token = token_of(one.token)
-        lives = [token.life_ids[number] for number in token.lives] or list(token.life_ids) * len(token.partitions)
+        ids = token.incarnation_ids
+        incarnations = [ids[number] for number in token.incarnations] or list(ids) * len(token.partitions)
         return all(
-            any(not each.is_down and each.lives.get(partition) == life_id for each in self.cluster.gateways.values())
-            for partition, life_id in zip(map(Partition, token.partitions), lives, strict=True)
+            any(
+                not each.is_down and each.incarnations.get(partition) == incarnation_id
+                for each in self.cluster.gateways.values()
+            )
+            for partition, incarnation_id in zip(map(Partition, token.partitions), incarnations, strict=True)
         )
 
     def given(self, one: Copy) -> dict[Any, int]:
         """Return what is stored by those who gave a copy."""
         token, whole, found = token_of(one.token), self.cluster.whole, {}
-        lives = token.lives or [0] * len(token.partitions)
-        for partition, life in zip(map(Partition, token.partitions), lives, strict=True):
-            gateway = self.cluster.gateways[token.gateways[life]]
-            assert gateway.lives[partition] == token.life_ids[life]
+        incarnations = token.incarnations or [0] * len(token.partitions)
+        for partition, number in zip(map(Partition, token.partitions), incarnations, strict=True):
+            gateway = self.cluster.gateways[token.gateways[number]]
+            assert gateway.incarnations[partition] == token.incarnation_ids[number]
             with gateway.store.snapshot() as snapshot:
                 for _, data in snapshot.range(gateway.store_id, partition, start=b"", end=None, limit=10_000):
                     row: Any = whole.table.row_class.FromString(data)

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.job.folds import Rows, columns_of
 from tests.kit.programs.kafka import RawRecord

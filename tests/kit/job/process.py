@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER
 from tablegate.v1 import changelog_pb2
 
 WAIT_S = 180.0  # many times what it takes: these machines are shared

@@ -12,8 +12,7 @@ import fastavro
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Partition, StoreId, make_version
 from tablegate.gateway.kafka.log import Clock, TopicPartition
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Position

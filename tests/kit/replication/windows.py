@@ -13,8 +13,7 @@ from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.keys import decode_key, encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import PastChange, Position, StoreWriter

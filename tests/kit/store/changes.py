@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from tablegate.gateway.contract.types import Offset
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, make_version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position
 
 

@@ -219,7 +219,9 @@ class Gateway:
         is_new = not state.store_id or state.store_id in self._given_up
         if is_new:
             copy = store.copy_of(f"changelog/{name}", unwanted=self._given_up)
-            state = TableState(store_id=copy.store_id, life_id=copy.life_id, manifest=Manifest(partition_count=1))
+            state = TableState(
+                store_id=copy.store_id, incarnation_id=copy.incarnation_id, manifest=Manifest(partition_count=1)
+            )
         store_id = StoreId(state.store_id)
         found = None if is_new else self._position(store, store_id)
         while found is None and not is_new and not store.drop_partition(store_id, P0, limit=20):

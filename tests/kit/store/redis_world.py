@@ -33,14 +33,15 @@ class Subscriber:
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
-        self._life = (0, 0)
+        self._incarnation = (0, 0)
         self._offset, self._skip = Offset(0), 0
 
     def take(self, snapshot: Snapshot, state: TableState, found: Position, gone: set[bytes]) -> bool:
         """Take what comes; return whether the copy is at `found` then."""
-        place, life, end = (StoreId(state.store_id), P0), (state.store_id, state.life_id), found.next_offset
-        if life != self._life or self._offset < found.history_start:
-            self._life = life
+        place, end = (StoreId(state.store_id), P0), found.next_offset
+        incarnation = (state.store_id, state.incarnation_id)
+        if incarnation != self._incarnation or self._offset < found.history_start:
+            self._incarnation = incarnation
             self.rows = dict(snapshot.range(*place, start=b"", end=None, limit=ALL))
             self._offset, self._skip = end, len(snapshot.history(*place, start=end, limit=ALL))
             return True

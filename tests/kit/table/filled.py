@@ -14,8 +14,7 @@ from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.query.call import Call, Fields
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
@@ -51,7 +50,7 @@ class FilledTable:
     next_offsets: dict[Partition, int] = field(default_factory=dict)
     sequence: int = 0
     keyed: bool = False  # whether sequences are offsets of the one source
-    life_id: int = 0  # of each partition
+    incarnation_id: int = 0  # of each partition
 
     def publish(self, *, problem: str = "", phase: Phase = Phase.LIVE) -> None:
         """Make the table known, with empty partitions."""
@@ -117,7 +116,7 @@ class FilledTable:
             phase=phase,
             history_start=Offset(0),
             source_offsets=source_offsets or {},
-            life_id=self.life_id,
+            incarnation_id=self.incarnation_id,
         )
         self.store.apply(self.store_id, partition, changes or [], position)
 

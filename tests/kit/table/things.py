@@ -12,8 +12,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from tablegate.gateway.contract.binder.binder import http_routes
 from tablegate.gateway.contract.binder.problems import Problems
-from tablegate.gateway.contract.binder.routes import http_routes
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.http_rules import HttpRoute
 

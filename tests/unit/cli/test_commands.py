@@ -13,10 +13,9 @@ from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.metadata import status_methods
-from tablegate.gateway.server.services.reflection import reflection_methods
+from tablegate.gateway.server.metadata import reflection_methods, status_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse, PartitionStatus, TableStatus
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.http.certificates import Authority

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.call import Call, UnaryMethod
-from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.server.metadata import metadata_methods, status_methods
 from tablegate.gateway.server.preflight import Holder, holder_of, lock_data
-from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
 from tests.kit.gateways_in_process.threaded import ServerThread

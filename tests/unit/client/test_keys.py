@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tablegate.client import keys
+from tablegate.client import owners as keys
 from tablegate.gateway.contract.keys import ENCODERS, INT64_MAX, INT64_MIN, KeyType, crc32_partition, murmur2_partition
 from tablegate.v1 import options_pb2
 

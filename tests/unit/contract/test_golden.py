@@ -16,8 +16,7 @@ from tablegate.gateway.contract.keys import (
     murmur2_partition,
 )
 from tablegate.gateway.contract.tokens import TokenSigner
-from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.contract.versions import Version, make_version, read_version
+from tablegate.gateway.contract.types import Partition, Version, make_version, read_version
 from tablegate.internal.v1.tokens_pb2 import Token
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -10,7 +10,6 @@ from tablegate.gateway.http import h2
 from tablegate.gateway.http.h2 import connection as h2_connection
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.connection import ServerConnection
-from tablegate.gateway.http.h2.events import NEED_DATA, GoawayReceived, HeadersTooLarge, StreamEnded, WindowUpdated
 from tablegate.gateway.http.h2.frames import (
     PREFACE,
     PROTOCOL_ERROR,
@@ -20,7 +19,19 @@ from tablegate.gateway.http.h2.frames import (
     frame,
 )
 from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX, encode_fields, encode_status
-from tablegate.gateway.http.h2.stream import REFUSALS, TRANSITIONS, Stream, StreamEvent, StreamState, next_state
+from tablegate.gateway.http.h2.stream import (
+    NEED_DATA,
+    REFUSALS,
+    TRANSITIONS,
+    GoawayReceived,
+    HeadersTooLarge,
+    Stream,
+    StreamEnded,
+    StreamEvent,
+    StreamState,
+    WindowUpdated,
+    next_state,
+)
 from tests.kit.http.h2 import block, call, data, head, request
 
 _FOLDER = Path(h2.__file__).parent

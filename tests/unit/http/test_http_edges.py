@@ -13,9 +13,9 @@ from tablegate.gateway.http import h1_connection as http1
 from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange
 from tablegate.gateway.http.h2 import frames
+from tablegate.gateway.http.h2.control import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
-from tablegate.gateway.http.h2.sending import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 from tablegate.gateway.http.json_codec import VALUES_MAX
 from tablegate.gateway.http.listener import Limits

@@ -26,8 +26,8 @@ from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.call.subscribing import Copy
 from tests.kit.gateways_in_process.cluster import GrpcCluster
 from tests.kit.http.certificates import HOSTS, Authority, Pair

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 from tests.kit.call.asker import Asker
 from tests.kit.store.changes import change, position

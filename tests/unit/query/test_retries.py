@@ -16,11 +16,11 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import PartitionUnavailable
-from tablegate.gateway.query.forwarding import NotServedHere, answer_elsewhere
-from tablegate.gateway.query.notifier import Notifier
+from tablegate.gateway.query.forwarding import NotServedHere, answer_by_others
 from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, wall_clock_ms
 from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.gateways_in_process.answers import ROWS, failure
 from tests.kit.gateways_in_process.cluster import EACH_ON_ONE, ClusterGateway, GrpcCluster, movie_of
@@ -141,7 +141,7 @@ class _NobodyHasIt:
         try:
             return self.local()
         except PartitionUnavailable as reason:
-            answer = answer_elsewhere(self, reason)
+            answer = answer_by_others(self, reason)
         assert not isinstance(answer, bytes)
         return await answer
 
@@ -162,7 +162,7 @@ def asked_times(call: LocalCall, *, is_awaited: bool = True) -> int:
             return
         with pytest.raises(PartitionUnavailable) as raised:
             read.local()
-        answer = answer_elsewhere(read, raised.value)
+        answer = answer_by_others(read, raised.value)
         assert not isinstance(answer, bytes)
         answer.close()
 

@@ -325,7 +325,7 @@ def test_a_gateway_made_anew_goes_on_where_the_copy_is() -> None:
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
             cluster[1].kill()
-            cluster[1].make(life_id=77)
+            cluster[1].make(incarnation_id=77)
             for number in (3, 4, 5):
                 cluster[1].follow(Partition(number))
             cluster[1].start()

@@ -201,8 +201,8 @@ def test_a_token_says_of_each_store_once_who_it_is() -> None:
         async with aclosing(windows.open(2, one)) as stream:
             await until(stream, one, windows.counts)
         token = token_of(one.token)
-        assert sorted(zip(token.gateways, token.life_ids, strict=True)) == [("g0", 1), ("g1", 2)]
-        assert len(token.lives) == len(token.partitions) == 8
+        assert sorted(zip(token.gateways, token.incarnation_ids, strict=True)) == [("g0", 1), ("g1", 2)]
+        assert len(token.incarnations) == len(token.partitions) == 8
 
     asyncio.run(talk())
 
@@ -213,7 +213,7 @@ def test_gateways_that_share_a_store_go_on_for_each_other() -> None:
         cluster = windows.cluster
         for number in (0, 1):
             for partition in (Partition(0), Partition(1)):
-                cluster[number].lives[partition] = 77
+                cluster[number].incarnations[partition] = 77
                 cluster[number].follow(partition)
         cluster.announce()
         windows.put(*range(4))

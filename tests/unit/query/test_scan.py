@@ -213,8 +213,7 @@ def test_scan_time_is_of_its_first_rows_and_its_token_of_its_last() -> None:
 def test_a_damaged_row_is_told(ratings: Ratings) -> None:
     key = ratings.table.key_of(rating(1))
     partition = catalogue_of().tables["ratings"].partition_of(key, 3)
-    from tablegate.gateway.contract.types import Offset
-    from tablegate.gateway.contract.versions import make_version
+    from tablegate.gateway.contract.types import Offset, make_version
 
     ratings.table.move(partition, changes=[Change(Offset(0), key, make_version(1, 1), b"\xff\xff", now_ms())])
     with pytest.raises(CorruptRow):

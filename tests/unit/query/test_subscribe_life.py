@@ -148,7 +148,7 @@ class Remade:
         with self.table.store.snapshot() as snapshot:
             state = TableState()
             state.CopyFrom(snapshot.table("ratings") or TableState())
-        state.life_id = generation
+        state.incarnation_id = generation
         state.manifest.changelog_topic_id = f"topic-{generation}"
         self.table.store.put_table("ratings", state)
         self.watched.refresh()

@@ -23,11 +23,13 @@ SECOND_US = 1_000_000
 class Windows:
     """Action counts in a memory store, at a moment that a test moves."""
 
-    def __init__(self, *, life_id: int = 1, partition_count: int = 2) -> None:
+    def __init__(self, *, incarnation_id: int = 1, partition_count: int = 2) -> None:
         self.now_ms = NOW_MS
         catalogue = catalogue_of(ACTIONS)
         self.store = MemoryStore()
-        self.filled = FilledTable(self.store, catalogue.tables["action_counts"], partition_count, life_id=life_id)
+        self.filled = FilledTable(
+            self.store, catalogue.tables["action_counts"], partition_count, incarnation_id=incarnation_id
+        )
         self.filled.publish()
         self.asker = Asker(catalogue, self.store, "/examples.actions.v1.ActionCountsService", lambda: self.now_ms)
         self.counts: dict[int, int] = {}  # of firefox, by the window's start in seconds from now
@@ -123,7 +125,7 @@ def test_a_snapshot_after_a_removal_does_not_tell_it() -> None:
 
 
 def test_another_store_begins_anew_as_it_removes_at_its_own_time() -> None:
-    here, there = Windows(life_id=1), Windows(life_id=2)
+    here, there = Windows(incarnation_id=1), Windows(incarnation_id=2)
     for windows in (here, there):
         windows.put(*range(5))
 

@@ -122,7 +122,7 @@ def test_a_token_of_another_generation_or_changelog(ratings: Ratings) -> None:
     ratings.table.generation = 2
     ratings.table.publish()
     _, whole = tokens_of(ratings, 2)
-    assert not token_of(whole).life_ids  # nothing expires
+    assert not token_of(whole).incarnation_ids  # nothing expires
     [same] = ratings.asker.stream(METHOD, most=1, subscribe_options=options(whole))
     assert same.progress.phase != SUBSCRIBE_PHASE_RESET
     token = token_of(whole)

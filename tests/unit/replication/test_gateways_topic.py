@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tablegate.gateway.cluster.gateways_topic import ALIVE_MS, FORGOTTEN_MS, GONE_MS, GatewaysTopic, NameTaken
+from tablegate.gateway.cluster.gateways_topic import ALIVE_MS, FORGOTTEN_MS, GONE_MS, GatewaysTopic, NameInUse
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import TopicPartition
@@ -199,7 +199,7 @@ def test_another_of_our_name_that_started_later(read: Topic) -> None:
     read.say("us", record("us", start_id=5))  # of before us, and late
     read.read()
     read.say("us", record("us", start_id=9))
-    with pytest.raises(NameTaken, match=r'another gateway named "us" has started.*--gateway-id'):
+    with pytest.raises(NameInUse, match=r'another gateway named "us" has started.*--gateway-id'):
         read.read()
 
 
@@ -223,7 +223,7 @@ def test_of_two_with_one_name_the_first_ends_and_the_second_stays(broker: Memory
     for _ in range(50):
         try:
             first.step(poll_s=0)
-        except NameTaken as error:
+        except NameInUse as error:
             ends = str(error)
         second.step(poll_s=0)
         clock.passed_s += 0.1

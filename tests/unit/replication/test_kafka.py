@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from tablegate.gateway.contract.types import Offset
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER, Offset
 from tablegate.gateway.kafka.client import KafkaLog
 from tablegate.gateway.kafka.log import Fetched
 from tests.kit.replication.memory_log import source

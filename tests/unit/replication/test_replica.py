@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.log import Fetched, Record, TopicPartition
 from tablegate.gateway.replication.partitions import PartitionReplica
 from tablegate.gateway.replication.records import RecordReader, SkippedRecords

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.contract.versions import make_version
+from tablegate.gateway.contract.types import Offset, Partition, make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tests.kit.replication.replicator import START_MS

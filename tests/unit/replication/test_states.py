@@ -11,6 +11,7 @@ from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication import states
+from tablegate.gateway.replication.replicator import GENERATION_STATES, PARTITION_STATES, TABLE_STATES, announcement
 from tablegate.gateway.replication.states import (
     ForbiddenMove,
     GenerationEvent,
@@ -23,7 +24,6 @@ from tablegate.gateway.replication.states import (
     TableEvent,
     TableState,
 )
-from tablegate.gateway.replication.status import GENERATION_STATES, PARTITION_STATES, TABLE_STATES, announcement
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1 import status_pb2
 from tests.kit.replication.memory_log import MemoryBroker

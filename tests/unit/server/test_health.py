@@ -6,7 +6,7 @@ import pytest
 
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.server.services.health import live_tables
+from tablegate.gateway.server.health import live_tables
 from tablegate.gateway.stores.base import Phase
 from tests.kit.replication.statuses import live, told
 from tests.kit.replication.statuses import status as status_of

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from tablegate.gateway.contract.keys import KeyType
 from tablegate.gateway.http.server import HttpServer
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.metadata import metadata_methods
+from tablegate.gateway.server.metadata import metadata_methods
 from tablegate.gateway.stores.base import Phase
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1 import cluster_pb2, options_pb2
 from tablegate.v1 import status_pb2 as own
 from tablegate.v1.status_pb2 import GetStatusResponse, TableMetadata

@@ -12,9 +12,9 @@ import pytest
 
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.services.metrics import Metrics, _store_lines
+from tablegate.gateway.server.metrics import Metrics, _store_lines
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import (
     GenerationState,

@@ -11,10 +11,10 @@ import pytest
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.call import EndsUnknown
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd, WorkerEnd, WorkerPipe, close_pipe, open_pipe
 from tablegate.gateway.stores.base import StoredPartition
 from tablegate.gateway.stores.changes import PARTITIONS_MAX, NotifyingStore, StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.seeds import seeds
 from tests.kit.store.changes import position
 from tests.kit.store.memory import MemoryStore

@@ -1,4 +1,7 @@
-"""What `streams.py` needs of threads. `concurrency_aio.py` has the same names for asyncio."""
+"""What `streams.py` needs of threads. `concurrency_aio.py` has the same names for asyncio.
+
+Decision: docs/decisions/0056-the-client-for-threads-is-generated.md
+"""
 
 import threading
 import time

@@ -3,6 +3,8 @@
 `streams.py` has the same for threads, and is generated from this file by `clients/python/generate.py`: `async` and
 `await` go, `concurrency_aio` becomes `concurrency`. All that decides something does no I/O and exists once:
 `subscriber.py`, `rows.py`, `owners.py`.
+
+Decision: docs/decisions/0056-the-client-for-threads-is-generated.md
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable

@@ -2,6 +2,8 @@
 
 A shell opens a stream with `request()`, gives each response to `receive()`, keeps `token` once the consumer has all the
 events of it, and gives the stream's end to `disconnected()`, which says how long to wait before the next stream.
+
+Decision: docs/decisions/0020-client-rules-without-io.md
 """
 
 import random

@@ -1,4 +1,7 @@
-"""`tablegate demo`: Kafka, a job that keeps all example tables and a gateway, on this machine; a question of each."""
+"""`tablegate demo`: Kafka, a job that keeps all example tables and a gateway, on this machine; a question of each.
+
+Decision: docs/decisions/0018-demo-modes.md
+"""
 
 import itertools
 import json

@@ -1,4 +1,7 @@
-"""Average rating per movie."""
+"""Average rating per movie.
+
+Decision: docs/decisions/0017-one-batch-a-minute.md
+"""
 
 from tablegate.jobs import Avro, Double, Long, Mode, RowOutput, Source, Table
 

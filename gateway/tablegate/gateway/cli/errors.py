@@ -1,4 +1,7 @@
-"""How a command ends that cannot do what it was asked: with one sentence on stderr."""
+"""How a command ends that cannot do what it was asked: with one sentence on stderr.
+
+Decision: docs/decisions/0049-commands-import-when-asked.md
+"""
 
 from typing import NoReturn
 

@@ -3,6 +3,8 @@
 A contract is a row message and the methods that read it. The methods nearly always are the same five, so this writes
 them: Get, BatchGet, List (a Range), Scan and Subscribe, with their messages and REST routes, in a .proto beside the
 rows'. It is an ordinary contract: clients are generated from it, and who wants other queries copies it and changes it.
+
+Decision: docs/decisions/0050-queries-from-the-row.md
 """
 
 from collections.abc import Iterator
@@ -46,8 +48,8 @@ def generate(rows: Path, out: Path) -> int:
         )
     names = set(file.message_types_by_name) | set(file.services_by_name)
     for table in tables:
-        for taken in sorted(names & set(_names(table))):
-            text = f'"{taken}" is there already, and the queries of table "{table.name}" need the name'
+        for used in sorted(names & set(_names(table))):
+            text = f'"{used}" is there already, and the queries of table "{table.name}" need the name'
             problems.of_message(table.row, text, "rename it, or write the queries by hand")
     if problems.found:
         raise ContractError(problems.found)
@@ -234,8 +236,8 @@ def _pair(method: str, request: Fields, response: Fields) -> Lines:
 def _message(name: str, comment: str, fields: Fields) -> Lines:
     yield f"// {comment}"
     yield f"message {name} {{"
-    for number, (said, declared, *options) in enumerate(fields, 1):
-        yield f"  // {said}"
+    for number, (comment_of, declared, *options) in enumerate(fields, 1):
+        yield f"  // {comment_of}"
         yield f"  {declared} = {number}{f' [{options[0]}]' if options else ''};"
     yield "}\n"
 
@@ -245,8 +247,8 @@ def _either(name: str, comment: str, oneof: str, *fields: tuple[str, str]) -> Li
     yield f"message {name} {{"
     yield f"  // {comment}"
     yield f"  oneof {oneof} {{"
-    for number, (said, declared) in enumerate(fields, 1):
-        yield f"    // {said}"
+    for number, (comment_of, declared) in enumerate(fields, 1):
+        yield f"    // {comment_of}"
         yield f"    {declared} = {number};"
     yield "  }"
     yield "}\n"

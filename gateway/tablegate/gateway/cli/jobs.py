@@ -326,7 +326,7 @@ def reset(
             fail(
                 f'nothing is stored of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name or these'
             )
-        for line in show_jobs.remains(artifacts):
+        for line in show_jobs.artifact_lines(artifacts):
             typer.echo(line)
         if not yes:
             typer.confirm(f"Delete all this of table {table}?", abort=True)

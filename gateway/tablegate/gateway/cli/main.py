@@ -5,6 +5,8 @@ An error becomes one sentence on stderr and exit code 1. Modules are imported by
 
 Each option has an environment variable: `--limit` of `tablegate range` is TABLEGATE_RANGE_LIMIT. Options that several
 commands share have a shorter name, such as TABLEGATE_BOOTSTRAP.
+
+Decision: docs/decisions/0049-commands-import-when-asked.md
 """
 
 import shutil

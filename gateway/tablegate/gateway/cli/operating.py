@@ -18,8 +18,8 @@ from tablegate.gateway.cli import show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, Gateway, gateway_at
 from tablegate.gateway.cli.errors import fail
 from tablegate.gateway.cli.served import directory_of, served_tables, whole_tables
-from tablegate.gateway.cli.show_status import explanation
-from tablegate.gateway.cli.show_status import status as show_status
+from tablegate.gateway.cli.show import explanation
+from tablegate.gateway.cli.show import status as show_status
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.status_pb2 import GetStatusResponse
 

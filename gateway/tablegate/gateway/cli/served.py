@@ -42,10 +42,10 @@ def whole_tables(status: GetStatusResponse, directory: Directory) -> frozenset[s
 
 def _is_whole(table: TableStatus, directory: Directory) -> bool:
     replicas = {
-        record.gateway_id: held.replicas
+        record.gateway_id: announced.replicas
         for record in directory.records
-        for held in record.tables
-        if held.table == table.table and _takes_part(held, table.manifest.generation)
+        for announced in record.tables
+        if announced.table == table.table and _is_candidate(announced, table.manifest.generation)
     }
     count = len(replicas)
     if all(replicas.values()):  # 0 means: on every gateway
@@ -57,12 +57,12 @@ def _is_whole(table: TableStatus, directory: Directory) -> bool:
     return all(len(peers) >= count for peers in live)
 
 
-def _takes_part(held: TableAnnouncement, generation: int) -> bool:
+def _is_candidate(announced: TableAnnouncement, generation: int) -> bool:
     return is_candidate(
         generation,
-        serving=held.serving.generation,
-        building=held.building.generation,
-        refused=held.refused_generation,
+        serving=announced.serving.generation,
+        building=announced.building.generation,
+        refused=announced.refused_generation,
     )
 
 

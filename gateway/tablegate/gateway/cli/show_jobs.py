@@ -81,7 +81,7 @@ def _age_s(moment: datetime | None) -> float | None:
     return None if moment is None else max(round((datetime.now(UTC) - moment).total_seconds(), 1), 0.0)
 
 
-def remains(found: "StoredArtifacts") -> Iterator[str]:
+def artifact_lines(found: "StoredArtifacts") -> Iterator[str]:
     """Yield a line for each thing that would be deleted, and for what would stay."""
     yield f"of table {found.table}:"
     if found.has_manifest:

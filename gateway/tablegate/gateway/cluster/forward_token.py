@@ -1,4 +1,7 @@
-"""The token of a forwarded call: what one gateway asks of another, signed, so that no client can say it."""
+"""The token of a forwarded call: what one gateway asks of another, signed, so that no client can say it.
+
+Decision: docs/decisions/0033-a-forward-is-the-same-call.md
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -6,6 +6,8 @@ any more; after `GONE_MS` its partitions are given to others, and after `FORGOTT
 Time is that of the topic itself: the moments at which Kafka appended its records, ours among them. So nothing depends
 on the clocks of gateways, and while Kafka is away nobody dies. When it comes back, the gap counts as `GAP_MAX_MS`: the
 others have to be heard first. A gap that this gateway was not there for counts in full.
+
+Decision: docs/decisions/0032-kafka-clock-for-membership.md
 """
 
 import logging
@@ -30,7 +32,7 @@ GAP_MAX_MS = 1_000
 _logger = logging.getLogger("tablegate.gateway.replication")
 
 
-class NameTaken(Exception):
+class NameInUse(Exception):
     """Another gateway with our name has started after us; the message says what to do."""
 
 
@@ -167,7 +169,7 @@ class GatewaysTopic(CompactedTopic):
         elif not self.heard_beat:
             self._earlier_starts.add(announcement.start_id)
         elif announcement.start_id not in self._earlier_starts:
-            raise NameTaken(
+            raise NameInUse(
                 f'another gateway named "{self._gateway_id}" has started, at {announcement.endpoint}; '
                 "this one ends: give each its own --gateway-id and its own --data"
             )

@@ -1,4 +1,7 @@
-"""Calls to other gateways over gRPC: a channel to each, kept."""
+"""Calls to other gateways over gRPC: a channel to each, kept.
+
+Decision: docs/decisions/0035-grpcio-between-gateways.md
+"""
 
 import asyncio
 import logging

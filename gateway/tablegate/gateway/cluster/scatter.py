@@ -9,8 +9,8 @@ How it works:
 3. A gateway that takes longer than it usually does is not waited for alone: the next replica is asked as well, and
    whoever answers first counts (a hedged request; Dean and Barroso, "The Tail at Scale", CACM 2013). Second requests
    are a share of all requests, so that a slow cluster does not get twice the load.
-4. A gateway that fails in a way in which another may do better (`is_elsewhere`) is left out, and its partitions are
-   assigned anew. Any other error is the answer.
+4. A gateway that fails in a way in which another may do better (`another_may_answer`) is left out, and its partitions
+   are assigned anew. Any other error is the answer.
 
 Debt: the gateway that is asked for a whole run of partitions fails or succeeds as one; there is no partial result.
 """
@@ -40,8 +40,8 @@ FIRST_MEAN_S = 0.025  # of a peer that was not asked yet: its connection has to 
 MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
-_ELSEWHERE = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN"})
-_STREAM_ELSEWHERE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
+_ANOTHER_MAY_ANSWER = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN"})
+_ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 
 PartialResult = TypeVar("PartialResult")
 Ask = Callable[[Peer, Sequence[Partition]], Coroutine[Any, Any, PartialResult]]
@@ -64,7 +64,7 @@ class PeerFailed(Exception):
     """A gateway answered with an error, or not at all. `status` is as it came, with all details.
 
     `reason` is that of its ErrorInfo in our domain, such as "PARTITION_UNAVAILABLE"; "" where there is none: then it
-    was no gateway that spoke, but the network. `is_elsewhere`: another replica may answer. `trailer` as in `Forwarded`.
+    was no gateway that spoke, but the network. `another_may_answer`: another replica may. `trailer`: as in `Forwarded`.
     """
 
     def __init__(self, status: Status, trailer: Fields = ()) -> None:
@@ -72,17 +72,17 @@ class PeerFailed(Exception):
         self.status = status
         self.trailer = trailer
         self.reason = _reason_of(status)
-        self.is_elsewhere = self.reason in _ELSEWHERE and status.code != code_pb2.DEADLINE_EXCEEDED
+        self.another_may_answer = self.reason in _ANOTHER_MAY_ANSWER and status.code != code_pb2.DEADLINE_EXCEEDED
 
     @property
-    def is_elsewhere_for_stream(self) -> bool:
+    def another_may_continue(self) -> bool:
         """Return whether another replica may go on with a stream."""
-        return self.is_elsewhere or self.reason in _STREAM_ELSEWHERE
+        return self.another_may_answer or self.reason in _ANOTHER_MAY_CONTINUE
 
     @property
     def is_away(self) -> bool:
         """Return whether the gateway is not there, for any partition."""
-        return self.is_elsewhere and self.reason != "PARTITION_UNAVAILABLE"
+        return self.another_may_answer and self.reason != "PARTITION_UNAVAILABLE"
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class ScatterGather(Generic[PartialResult]):
                 # the answer.
                 return [await first]
             except PeerFailed as failed:
-                if not failed.is_elsewhere:
+                if not failed.another_may_answer:
                     raise
             return await (self.results(partitions, tried) if others is None else others)
         finally:
@@ -333,7 +333,7 @@ def assign_requests(
 def _settles(others: "asyncio.Future[list[PartialResult]]") -> bool:
     """Return whether what came of asking others is an answer, good or bad, to the question."""
     error = others.exception()
-    return not (isinstance(error, NoReplica) or (isinstance(error, PeerFailed) and error.is_elsewhere))
+    return not (isinstance(error, NoReplica) or (isinstance(error, PeerFailed) and error.another_may_answer))
 
 
 def _retrieve_exception(task: "asyncio.Future[Any]") -> None:

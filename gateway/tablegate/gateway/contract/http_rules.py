@@ -1,6 +1,6 @@
 """Routes: which HTTP requests are which method. Their fields mean what google/api/http.proto says.
 
-`binder/routes.py` makes them of the contracts' annotations; `http/rest` matches requests against them.
+`binder/binder.py` makes them of the contracts' annotations; `http/rest` matches requests against them.
 """
 
 from collections.abc import Iterator

@@ -3,6 +3,9 @@
 Each gateway has a score for each partition of a table, which depends on nothing else; the highest comes first. So one
 that joins takes partitions from all others, one that leaves gives its own to all others, and nothing moves between
 those that stay. Zones take turns: nobody is second of its zone before each zone had its first.
+
+Decision: docs/decisions/0043-refusing-gateways-are-no-candidates.md
+Decision: docs/decisions/0044-placement-cost.md
 """
 
 import sys
@@ -83,7 +86,7 @@ def is_candidate(generation: int, *, serving: int, building: int, refused: int) 
     return refused < generation and (serving > 0 or building <= generation)
 
 
-def live_partitions(held: GenerationAnnouncement) -> frozenset[Partition]:
+def live_partitions(announced: GenerationAnnouncement) -> frozenset[Partition]:
     """Return the partitions that a gateway announces as live."""
-    pairs = zip(held.partitions, held.phases, strict=False)
+    pairs = zip(announced.partitions, announced.phases, strict=False)
     return frozenset(Partition(number) for number, phase in pairs if phase == REPLICA_PHASE_LIVE)

@@ -1,6 +1,8 @@
 """Tokens: opaque to clients, signed, and refused wherever they do not belong.
 
 A token is "1." and the base64url of its body (`tablegate.internal.v1.Token`) and of a 16-byte tag over both.
+
+Decision: docs/decisions/0023-token-in-each-message.md
 """
 
 import binascii

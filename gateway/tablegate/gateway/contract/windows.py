@@ -2,6 +2,8 @@
 
 A run is the windows that are alike in the key columns before the start column. In key order it is one stretch, oldest
 window first; so what of it is gone is its beginning.
+
+Decision: docs/decisions/0014-retention-in-the-gateway.md
 """
 
 import struct

@@ -3,6 +3,8 @@
 A connection knows nothing of RPC, a protocol nothing of frames. Everything happens on the event loop's thread.
 
 Headers and trailers of answers are encoded once, for both HTTP versions, and kept: sending them copies bytes.
+
+Decision: docs/decisions/0029-messages-are-offered.md
 """
 
 from collections.abc import Callable, Hashable, Mapping

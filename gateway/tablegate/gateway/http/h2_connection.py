@@ -12,6 +12,8 @@ The end. A drain takes two GOAWAYs (RFC 9113, 6.8): the first says that the end 
 their way are still served; the second, once the client has answered the PING between them, refuses new ones. The
 connection ends with its last answer, our half first: closing a socket that has unread bytes would reset it, and the
 client might lose that answer.
+
+Decision: docs/decisions/0051-http2-without-io.md
 """
 
 import asyncio
@@ -22,7 +24,14 @@ from typing import cast
 
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
-from tablegate.gateway.http.h2.events import (
+from tablegate.gateway.http.h2.frames import (
+    ENHANCE_YOUR_CALM,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PROTOCOL_ERROR,
+    Http2ConnectionError,
+)
+from tablegate.gateway.http.h2.stream import (
     NEED_DATA,
     DataReceived,
     Event,
@@ -32,13 +41,6 @@ from tablegate.gateway.http.h2.events import (
     ShutdownAcknowledged,
     StreamEnded,
     WindowUpdated,
-)
-from tablegate.gateway.http.h2.frames import (
-    ENHANCE_YOUR_CALM,
-    INTERNAL_ERROR,
-    NO_ERROR,
-    PROTOCOL_ERROR,
-    Http2ConnectionError,
 )
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
 from tablegate.gateway.http.transport import Receiver

@@ -16,8 +16,8 @@ from typing import Protocol, cast
 
 from tablegate.gateway.http.exchange import ResponseHeaders, Trailer
 from tablegate.gateway.http.h2.connection import ServerConnection
+from tablegate.gateway.http.h2.control import SENDING_STATES
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
-from tablegate.gateway.http.h2.sending import SENDING_STATES
 from tablegate.gateway.http.h2.stream import OPEN, Stream
 
 WRITE_BYTES = 64 * 1024  # go to the transport in one piece: fewer system calls, and the rest of the loop waits little

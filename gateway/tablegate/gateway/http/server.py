@@ -1,4 +1,7 @@
-"""The HTTP server: every protocol on one port. The listener gives it exchanges, and it gives each to its protocol."""
+"""The HTTP server: every protocol on one port. Exchanges go to gRPC first, which gives on what is not of gRPC.
+
+Decision: docs/decisions/0008-an-http-server-of-our-own.md
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,18 +15,16 @@ from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec
 from tablegate.gateway.http.listener import Listener
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
-from tablegate.gateway.http.rpc.calls import Calls, as_query_error
+from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
-from tablegate.gateway.http.rpc.grpc import CONTENT_TYPE, CONTENT_TYPES, GrpcProtocol
+from tablegate.gateway.http.rpc.grpc import GrpcProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.query.call import DuplexMethod, Methods
+from tablegate.gateway.query.call import Methods
 
 CLOSE_S = 1.0  # for clients to read their last answers
 
 _NOT_FOUND = ResponseHeaders(404, (TEXT,))
-_BROKEN = ResponseHeaders(500, (TEXT,))
-_NEEDS_HTTP2 = ResponseHeaders(505, (TEXT,))
 
 
 class WebProtocol(Protocol):
@@ -40,8 +41,6 @@ class HttpServer:
     beside gRPC; the first that knows an exchange serves it.
     """
 
-    body_bytes_max = JSON_BYTES_MAX  # the longest that a protocol accepts
-
     def __init__(
         self,
         methods: Methods,
@@ -52,12 +51,10 @@ class HttpServer:
         shared_port: bool = False,
     ) -> None:
         self._calls = Calls()
-        self._grpc = GrpcProtocol(methods, self._calls)
-        self._duplex = frozenset(
-            path.encode("ascii") for path, method in methods.items() if isinstance(method, DuplexMethod)
-        )
         self._web = tuple(web(methods, self._calls))
-        self._listener = Listener(self, address, tls=tls, shared_port=shared_port)
+        # Connections call gRPC themselves: what is common passes nothing here.
+        app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
+        self._listener = Listener(app, address, tls=tls, shared_port=shared_port)
 
     @property
     def port(self) -> int:
@@ -79,31 +76,12 @@ class HttpServer:
         await self._calls.finish(grace_s)
         await self._listener.stop(min(grace_s, CLOSE_S))
 
-    def streams_body(self, exchange: Exchange) -> bool:
-        """Return whether the exchange is a stream each way."""
-        return exchange.target in self._duplex and exchange.http2 and _is_grpc(exchange)
-
-    def serve(self, exchange: Exchange) -> None:
+    def _serve_web(self, exchange: Exchange) -> None:
         """Give an exchange to its protocol."""
-        try:
-            if exchange.headers.get(b"content-type") == CONTENT_TYPE or _is_grpc(exchange):
-                if exchange.http2:
-                    self._grpc.serve(exchange)
-                else:
-                    exchange.respond(_NEEDS_HTTP2, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
+        for protocol in self._web:
+            if protocol.serve(exchange):
                 return
-            for protocol in self._web:
-                if protocol.serve(exchange):
-                    return
-            exchange.respond(_NOT_FOUND, b"nothing is served under this path\n")
-        except Exception as error:  # noqa: BLE001  the connection must go on for its other calls
-            as_query_error(error, "of a protocol")
-            exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
-
-
-def _is_grpc(exchange: Exchange) -> bool:
-    """Return whether the content type is gRPC's, parameters aside."""
-    return exchange.headers.get(b"content-type", b"").partition(b";")[0].rstrip() in CONTENT_TYPES
+        exchange.respond(_NOT_FOUND, b"nothing is served under this path\n")
 
 
 def web_protocols(

@@ -9,6 +9,8 @@ that it was started with, too, and never connects again (https://github.com/conf
 outside that looks like Kafka being away. So each of the three clients has a `Renewal`: one that gets no answer for long
 is replaced by a new one. The consumer is idle on a quiet topic, which is no sign of trouble; it is suspected only when
 another client was answered a moment ago (`_check_consumer`).
+
+Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 """
 
 import logging
@@ -39,8 +41,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
 
 REQUEST_TIMEOUT_S = 5.0

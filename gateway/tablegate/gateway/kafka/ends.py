@@ -1,4 +1,7 @@
-"""The end offsets of topics, for reads that must be as fresh as the changelog is now."""
+"""The end offsets of topics, for reads that must be as fresh as the changelog is now.
+
+Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
+"""
 
 from collections.abc import Mapping
 from typing import Any

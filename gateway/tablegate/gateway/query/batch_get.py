@@ -6,6 +6,8 @@ its keys, this gateway's store being one source among them, and the results are 
 No answer mixes generations of the table. Where the responses tell theirs (`read_info`), any generation will do as long
 as it is one, which keeps a batch answerable while gateways switch; where they do not, all are asked for the generation
 that is known here (`generation_asked`).
+
+Decision: docs/decisions/0042-retry-between-generations.md
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,12 +23,13 @@ from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import BatchGetQuery
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
 from tablegate.gateway.query.errors import GenerationsMixed, PartitionUnavailable, TooManyKeys
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_elsewhere,
+    answer_by_others,
     answer_fresh,
     local_result,
     unless_store_away,
@@ -34,7 +37,6 @@ from tablegate.gateway.query.forwarding import (
 from tablegate.gateway.query.requests import keys_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.query.wire import FieldEncoder, fields
 from tablegate.gateway.stores.base import Position, StoreUnavailable
 
 
@@ -49,7 +51,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
         try:
             return read.local()
         except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_elsewhere(read, reason)
+            return answer_by_others(read, reason)
 
     return handle
 

@@ -12,6 +12,8 @@ offset that nobody has written would be waited for in vain; so Kafka is asked fo
 write waits for that row, and not for the job's next report.
 
 The model is "zookies" of Zanzibar (Pang et al., USENIX ATC 2019) and the consistency options of SpiceDB.
+
+Decision: docs/decisions/0002-versions-count-inputs.md
 """
 
 import asyncio
@@ -26,8 +28,7 @@ from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Query
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
-from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.contract.versions import Version, read_version
+from tablegate.gateway.contract.types import Partition, Version, read_version
 from tablegate.gateway.query.call import Call, EndsUnknown, TopicEnds
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -39,10 +40,10 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     UntrackedSource,
 )
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of

@@ -11,6 +11,9 @@ coroutine that asks others. Almost every read ends in `local` at once, and then 
    are tried again for a moment, and for as long as gateways switch, but for no more than half of the client's time.
 
 There is one coroutine for all of it (`_answer_later`), made only when there is something to wait for.
+
+Decision: docs/decisions/0033-a-forward-is-the-same-call.md
+Decision: docs/decisions/0042-retry-between-generations.md
 """
 
 import asyncio
@@ -74,11 +77,11 @@ def answer_fresh(read: UnaryRead) -> Answer:
         if _may_ask_others(read):
             read.access.check_served_here(read.partitions)
     except (PartitionUnavailable, StoreUnavailable) as reason:
-        return answer_elsewhere(read, reason)
+        return answer_by_others(read, reason)
     return _answer_later(read, None)
 
 
-def answer_elsewhere(read: UnaryRead, reason: NotServedHere) -> Answer:
+def answer_by_others(read: UnaryRead, reason: NotServedHere) -> Answer:
     """Return how others answer what this gateway cannot; raise why where nobody is to be asked."""
     # A reason without a partition is about the table: no manifest, or another generation. Every gateway says the same.
     is_of_table = isinstance(reason, PartitionUnavailable) and reason.partition is None

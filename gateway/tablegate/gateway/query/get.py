@@ -3,13 +3,13 @@
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import requirement_reader
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
-from tablegate.gateway.query.forwarding import NotServedHere, answer_elsewhere, answer_fresh, forward_whole
+from tablegate.gateway.query.forwarding import NotServedHere, answer_by_others, answer_fresh, forward_whole
 from tablegate.gateway.query.requests import key_reader, parse
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.wire import FieldEncoder
 from tablegate.gateway.stores.base import StoreUnavailable
 
 
@@ -24,7 +24,7 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
         try:
             return read.local()
         except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_elsewhere(read, reason)
+            return answer_by_others(read, reason)
 
     return handle
 

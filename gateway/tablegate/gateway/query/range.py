@@ -20,12 +20,13 @@ from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import RangeQuery
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, QueryError
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_elsewhere,
+    answer_by_others,
     answer_fresh,
     forward_whole,
     local_result,
@@ -34,7 +35,6 @@ from tablegate.gateway.query.forwarding import (
 from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.query.wire import FieldEncoder, fields
 from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
@@ -58,7 +58,7 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
         try:
             return read.local()
         except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_elsewhere(read, reason)
+            return answer_by_others(read, reason)
 
     return handle
 

@@ -1,6 +1,8 @@
 """The gateways of a cluster, as queries see them: who has a partition, and asking those who do.
 
 A gateway that stands alone is a cluster of one: its directory knows nobody, so there is nobody to ask.
+
+Decision: docs/decisions/0053-alone-is-a-cluster-of-one.md
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence

@@ -195,7 +195,7 @@ class Scan:
             self._failed.add(peer.gateway_id)
         except PeerFailed as error:
             self._failure = error_for(error, name)
-            if not error.is_elsewhere_for_stream:
+            if not error.another_may_continue:
                 raise self._failure from None
             self._failed.add(peer.gateway_id)
         else:

@@ -26,7 +26,6 @@ from tablegate.gateway.query.call import (
 )
 from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.query.get import get_handler
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.range import range_handler
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.scan import scan_handler
@@ -34,6 +33,7 @@ from tablegate.gateway.query.serving import NowMs, TableAccess, error_for_store,
 from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.subscription import subscribe_handler
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+from tablegate.gateway.stores.notifier import Notifier
 
 OTHER_METHOD_TIMEOUT_S = 5.0
 

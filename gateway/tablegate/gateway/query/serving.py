@@ -1,4 +1,7 @@
-"""One table of a store: may it be answered, from which partitions, and what was read."""
+"""One table of a store: may it be answered, from which partitions, and what was read.
+
+Decision: docs/decisions/0034-a-store-that-is-away.md
+"""
 
 import logging
 import time
@@ -24,10 +27,10 @@ from tablegate.gateway.query.errors import (
     StoreAway,
     TableRebuilt,
 )
-from tablegate.gateway.query.expiry import UnexpiredReader
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
+from tablegate.gateway.stores.expiry import UnexpiredReader
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token, TokenKind
 from tablegate.v1.query_pb2 import ReadInfo

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from tablegate.gateway.contract.catalogue import ScanQuery
 from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader, when_fresh
 from tablegate.gateway.query.errors import (
@@ -23,7 +24,6 @@ from tablegate.gateway.query.errors import (
 from tablegate.gateway.query.range import Row
 from tablegate.gateway.query.requests import Test, filters_reader
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from tablegate.v1.query_pb2 import ScanProgress

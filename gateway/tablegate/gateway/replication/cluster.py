@@ -10,6 +10,8 @@ to the same assignment, some sooner than others. What keeps that safe:
 
 Placement itself is a plain function (`contract/placement.py`); what a gateway has heard of the others is in
 `GatewaysTopic`.
+
+Decision: docs/decisions/0039-revoke-after-hearing.md
 """
 
 import logging
@@ -98,7 +100,7 @@ class Cluster(Assignment):
         return self._topic.is_pending or self._creating is not None
 
     def apply(self, fetched: Fetched) -> None:
-        """Receive what the gateways announced; raise `NameTaken`."""
+        """Receive what the gateways announced; raise `NameInUse`."""
         self._topic.apply(fetched)
 
     def tick(self) -> bool:

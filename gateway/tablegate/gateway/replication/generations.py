@@ -12,6 +12,10 @@ A switch leaves no gap and takes nobody back in time:
 3. The gateways switch one after the other, each when every partition of the new one is live on some gateway
    (`Assignment.unmet_requirement`). Reads are answered by one generation at a time, see `query/`.
 4. The old one is RETIRED, and its rows are removed in small steps.
+
+Decision: docs/decisions/0013-final-markers-end-a-generation.md
+Decision: docs/decisions/0040-late-joiners-wait.md
+Decision: docs/decisions/0041-build-what-is-answered.md
 """
 
 import logging

@@ -2,6 +2,8 @@
 
 A manifest is held against the contract (`problem_of`), against the manifest before it (`ManifestSequence`), and against
 the changelog topic that it names (`topic_fault`).
+
+Decision: docs/decisions/0045-a-generations-manifest-is-fixed.md
 """
 
 import logging

@@ -16,6 +16,10 @@ How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS
 After the last marker nothing more comes (FINAL). Where the changelog of an older generation is gone, what is stored is
 answered from as it is until the next generation is there (FROZEN). Rows, history, position and phase are stored in one
 write; the state moves after that.
+
+Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
+Decision: docs/decisions/0027-live-replicas-catch-up.md
+Decision: docs/decisions/0039-revoke-after-hearing.md
 """
 
 import secrets
@@ -244,7 +248,7 @@ class GenerationReplica:
             store=self._store,
             topic_partition=TopicPartition(self.manifest.changelog_topic, partition),
             reader=self._reader,
-            position=replace(position, life_id=position.life_id or incarnation_id),
+            position=replace(position, incarnation_id=position.incarnation_id or incarnation_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
             now_ms=self._clock.now_ms,

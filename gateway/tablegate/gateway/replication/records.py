@@ -3,6 +3,9 @@
 A record is a row (a key, a version header of this generation, an Avro value or none), a progress marker (an empty key),
 or poison: it is skipped and counted, as a gateway that stops at a bad record would serve nothing. What comes after the
 last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out.
+
+Decision: docs/decisions/0003-an-empty-key-marks-progress.md
+Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
 """
 
 import logging
@@ -14,8 +17,7 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset
-from tablegate.gateway.contract.versions import VERSION_BYTES
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Record, TopicPartition
 from tablegate.gateway.stores.base import Change, Position

@@ -13,8 +13,8 @@ store's only writer. A step:
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.cluster.membership import Membership, own_id
@@ -23,14 +23,15 @@ from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
 from tablegate.gateway.replication.manifests import ManifestTopic
-from tablegate.gateway.replication.partitions import PartitionReplica
-from tablegate.gateway.replication.states import Move, OnMove, PartitionState
-from tablegate.gateway.replication.status import announcement, gateway_status
+from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
+from tablegate.gateway.replication.states import GenerationState, Move, OnMove, PartitionState, TableState
 from tablegate.gateway.replication.stored import next_name, partitions_of
 from tablegate.gateway.replication.sweep import Sweep
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import Phase, StoreFull, StoreWriter
-from tablegate.v1.status_pb2 import GetStatusResponse
+from tablegate.v1 import cluster_pb2, status_pb2
+from tablegate.v1.cluster_pb2 import GenerationAnnouncement, TableAnnouncement
+from tablegate.v1.status_pb2 import GatewayStatus, GenerationStatus, GetStatusResponse, PartitionStatus, TableStatus
 
 POLL_S = 0.1  # longest wait for a record: SIGTERM and answers of brokers wait no longer
 BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
@@ -138,7 +139,7 @@ class Replicator:
     def step(self, poll_s: float = POLL_S) -> None:
         """Fetch once, waiting up to `poll_s` for a record, apply it, and do what else is due.
 
-        Raise `NameTaken` where another gateway of the cluster has our name.
+        Raise `NameInUse` where another gateway of the cluster has our name.
         """
         if self._fetched:
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
@@ -320,3 +321,115 @@ class Replicator:
         if self._cluster is not None:
             self._cluster.leave()
         self._put_status(at_once=True)
+
+
+PHASES = {
+    Phase.RESTORING: cluster_pb2.REPLICA_PHASE_RESTORING,
+    Phase.LIVE: cluster_pb2.REPLICA_PHASE_LIVE,
+    Phase.CATCHING_UP: cluster_pb2.REPLICA_PHASE_CATCHING_UP,
+}
+TABLE_STATES: Mapping[TableState, Any] = {
+    state: status_pb2.TableState.Value(f"TABLE_STATE_{state.name}") for state in TableState
+}
+GENERATION_STATES: Mapping[GenerationState, Any] = {
+    state: status_pb2.GenerationState.Value(f"GENERATION_STATE_{state.name}") for state in GenerationState
+}
+PARTITION_STATES: Mapping[PartitionState, Any] = {
+    state: status_pb2.PartitionState.Value(f"PARTITION_STATE_{state.name}") for state in PartitionState
+}
+
+
+def announcement(table: TableReplicator, *, replicas: int) -> TableAnnouncement:
+    """Return what is here of a table, but for partitions that are being revoked; `replicas` are wanted of each."""
+    announced = TableAnnouncement(
+        table=table.table.name, replicas=replicas, refused_generation=table.refused_generation
+    )
+    if table.serving is not None:
+        announced.serving.CopyFrom(_announced(table.serving))
+    if table.building is not None:
+        announced.building.CopyFrom(_announced(table.building))
+    return announced
+
+
+def _announced(generation: GenerationReplica) -> GenerationAnnouncement:
+    replicas = [replica for replica in generation.replicas if replica.state is not PartitionState.REVOKING]
+    return GenerationAnnouncement(
+        generation=generation.manifest.generation,
+        partitions=[replica.partition for replica in replicas],
+        phases=[PHASES[replica.position.phase] for replica in replicas],
+        next_offsets=[replica.position.next_offset for replica in replicas],
+        partition_count=generation.manifest.partition_count,
+        changelog_topic_id=generation.manifest.changelog_topic_id,
+    )
+
+
+def gateway_status(
+    tables: Iterable[TableReplicator],
+    *,
+    now_ms: int,
+    now_s: float,
+    kafka_reachable: bool,
+    gateway_id: str = "",
+    gateways: Sequence[GatewayStatus] = (),
+) -> GetStatusResponse:
+    """Return the status of a gateway; one that stands alone has no `gateway_id`."""
+    status = GetStatusResponse(kafka_reachable=kafka_reachable, gateway_id=gateway_id, gateways=gateways)
+    status.tables.extend(_table_status(table, now_s) for table in tables)
+    status.beat_time.FromMilliseconds(now_ms)
+    return status
+
+
+def _table_status(table: TableReplicator, now_s: float) -> TableStatus:
+    status = TableStatus(
+        table=table.table.name,
+        problem=table.problem,
+        poison_records=table.skipped.total,
+        state=TABLE_STATES[table.state],
+        generations=_generation_statuses(table),
+    )
+    if table.caught_up_ms:
+        status.caught_up_time.FromMilliseconds(table.caught_up_ms)
+    if table.generations.manifest is not None:
+        status.manifest.CopyFrom(table.generations.manifest)
+    serving = table.serving
+    if serving is not None:
+        status.serving = serving.is_live
+        status.partitions.extend(_partition_status(replica) for replica in serving.replicas)
+    restoring = table.building or table.serving
+    if restoring is not None and not restoring.is_live:
+        status.restore_rows_per_second = restoring.progress.rows_per_second(now_s)
+        status.restore_seconds_left = restoring.progress.seconds_left(now_s)
+    return status
+
+
+def _generation_statuses(table: TableReplicator) -> list[GenerationStatus]:
+    """Return the generations that are followed, discovered or refused, the oldest first."""
+    known = {
+        each.manifest.generation: GenerationStatus(
+            state=GENERATION_STATES[each.machine.state],
+            waits_for=table.generations.unmet if each is table.building else "",
+            assigned=sorted(each.pending),
+        )
+        for each in table.generations.followed()
+    }
+    if table.manifest is not None and table.manifest.generation not in known:
+        state = GENERATION_STATES[GenerationState.DISCOVERED]
+        known[table.manifest.generation] = GenerationStatus(state=state, waits_for=table.problem)
+    if table.refused_generation:
+        state = GENERATION_STATES[GenerationState.REFUSED]
+        known[table.refused_generation] = GenerationStatus(state=state, waits_for=table.problem)
+    for number, status in known.items():
+        status.generation = number
+    return [known[number] for number in sorted(known)]
+
+
+def _partition_status(replica: PartitionReplica) -> PartitionStatus:
+    status = PartitionStatus(
+        partition=replica.partition,
+        phase=PHASES[replica.position.phase],
+        next_offset=replica.position.next_offset,
+        end_offset=replica.end_offset,
+        state=PARTITION_STATES[replica.state],
+    )
+    status.as_of_time.FromMilliseconds(replica.position.as_of_ms)
+    return status

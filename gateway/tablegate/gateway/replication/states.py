@@ -13,6 +13,8 @@ replicator process ends, and its supervisor starts another one from what is stor
 The store keeps what its readers need, not the states: the phase with each position (RESTORING, CATCHING_UP; LIVE for
 all that is answered from), the manifest or the problem of a table. After a restart the states follow from that. A
 partition's phase is stored before its state moves, so that a full store leaves both as they were.
+
+Decision: docs/decisions/0052-states-in-tables.md
 """
 
 import logging

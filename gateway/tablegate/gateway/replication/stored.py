@@ -8,6 +8,8 @@ that is built. After a restart they are followed on from where they are, unless 
     positions   that are not in the changelog any more, or not yet
 
 Time is the gateway's own clock: what was removed while that was ahead is missing once it is right again.
+
+Decision: docs/decisions/0021-age-of-a-store.md
 """
 
 import logging
@@ -54,7 +56,7 @@ class StoredTable:
         """Store that a manifest is followed under a name, into that store id."""
         state = TableState(
             store_id=copy.store_id,
-            life_id=copy.life_id,
+            incarnation_id=copy.incarnation_id,
             manifest=manifest,
             retention_us=self._table.retention_us or 0,
             row_digest=self._table.row_digest,

@@ -2,6 +2,8 @@
 
 A sweep reads the first row of each run of windows, so it takes as long as there are runs, however many windows they
 have. It works in small steps between two fetches, as a live record may wait for it.
+
+Decision: docs/decisions/0014-retention-in-the-gateway.md
 """
 
 from collections.abc import Iterable

@@ -409,7 +409,7 @@ class TableReplicator:
             changelog = "/".join(map(str, (*of, *rows_by)))
             copy = self._store.copy_of(changelog, unwanted=self.generations.abandoned)
         else:
-            copy = Copy(StoreId(stored.store_id), stored.life_id)
+            copy = Copy(StoreId(stored.store_id), stored.incarnation_id)
         generation = GenerationReplica(
             table=self.table,
             manifest=manifest,

@@ -2,6 +2,8 @@
 
 Each mistake ends the start here, with one sentence for the one who made it; what only shows later, in a child, would be
 a line of a log and a gateway that answers nothing.
+
+Decision: docs/decisions/0031-clusters-are-joined-on-purpose.md
 """
 
 import fcntl
@@ -195,7 +197,7 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
             alone.bind((numeric, port))
             alone.listen()
         except OSError as error:
-            raise ServeError(_taken(listen, error)) from None
+            raise ServeError(_listen_failure(listen, error)) from None
         port = alone.getsockname()[1]
     holder = socket.socket(family, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -204,12 +206,12 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
         holder.bind((numeric, port))
     except OSError as error:
         holder.close()
-        raise ServeError(_taken(listen, error)) from None
+        raise ServeError(_listen_failure(listen, error)) from None
     address = f"[{numeric}]:{port}" if family == socket.AF_INET6 else f"{numeric}:{port}"
     return Reserved(address, port, holder)
 
 
-def _taken(listen: str, error: OSError) -> str:
+def _listen_failure(listen: str, error: OSError) -> str:
     return f'cannot listen on "{listen}": {error.strerror or error}; stop what is there, or choose another --listen'
 
 

@@ -1,18 +1,155 @@
-"""The replicator process of a gateway: settings in, `tablegate.gateway.replication` does the rest."""
+"""The replicator process of a gateway: opens the store, follows Kafka, ends cleanly on SIGTERM.
 
+A store is disposable, as the changelogs are the truth. One that is damaged is wiped and restored in the same process;
+one that lost its last writes is opened again and followed on from what it has.
+"""
+
+import gc
 import logging
+import secrets
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tablegate.gateway.cluster.gateways_topic import NameTaken
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from tablegate.gateway.cluster.gateways_topic import NameInUse
+from tablegate.gateway.cluster.membership import Membership, own_id
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.kafka.client import KafkaLog
 from tablegate.gateway.kafka.ends import KafkaEnds
-from tablegate.gateway.kafka.log import LogUnavailable
-from tablegate.gateway.replication.process import ReplicatorConfig, run_replicator
+from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
+from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
 from tablegate.gateway.server.child import FAILED, STORE_OPENED, ChildConfig, send_event
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd
-from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable, StoreWentBack, StoreWriter
+from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
+from tablegate.gateway.stores.opening import open_for_writing, wipe
 
-_logger = logging.getLogger("tablegate.gateway.server")
+if TYPE_CHECKING:
+    from tablegate.gateway.stores.lmdb.store import LmdbStore
+    from tablegate.gateway.stores.redis.store import RedisStore
+
+YOUNG_OBJECTS_MAX = 100_000  # before a collection looks at them: a batch's records die by themselves
+
+_logger = logging.getLogger("tablegate.gateway.replication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatorConfig:
+    """What a replicator is started with. `kafka_options` are librdkafka's, for security.
+
+    `store` is a directory; with a `store_url`, that Redis is the store.
+    """
+
+    files: FileDescriptorSet
+    store: Path
+    store_url: str | None = None
+    bootstrap: str
+    tables_topic: str = "tables"
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    membership: Membership | None = None  # None: the gateway stands alone
+
+
+def run_replicator(
+    config: ReplicatorConfig,
+    *,
+    stop: threading.Event | None = None,
+    drain: threading.Event | None = None,
+    on_open: Callable[[], None] = lambda: None,
+    notify: Callable[[StoreChanges], None] = lambda _: None,
+) -> None:
+    """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
+
+    With SIGUSR1, or `drain`, all partitions are given to the other gateways of the cluster.
+    Without `stop` the main thread must call this, as it takes the signals. `on_open` is called when the store can
+    be opened for reading and nothing of before is served any more, `notify` with what has changed. A store that is
+    corrupt is wiped and restored; one that went back is followed on from what it has.
+    Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
+    """
+    drain = drain or threading.Event()
+    if stop is None:
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        signal.signal(signal.SIGUSR1, lambda *_: drain.set())
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+    catalogue = bind(config.files)
+    while not stop.is_set():
+        store = _open(config, stop)
+        if store is None:
+            return
+        try:
+            _follow(config, catalogue, store, stop, drain, on_open, notify)
+            store.close()
+        except StoreCorrupt as error:
+            _logger.error("%s; it is wiped and restored", error)
+            store.abandon()
+            wipe(config.store, config.store_url)
+        except StoreWentBack as error:
+            _logger.warning("%s", error)
+            store.abandon()
+        except BaseException:
+            store.abandon()
+            raise
+
+
+def _open(config: ReplicatorConfig, stop: threading.Event) -> "LmdbStore | RedisStore | None":
+    """Open the store, wiped where it must be; wait for room on a full disk. None: stopped before."""
+    is_full = False
+    while not stop.is_set():
+        try:
+            return open_for_writing(config.store, config.store_url, own_id(config.membership))
+        except StoreCorrupt as error:
+            _logger.warning("%s; it is wiped and restored", error)
+            wipe(config.store, config.store_url)
+        except StoreFull as error:
+            if not is_full:
+                is_full = True
+                _logger.error("%s; waiting for room", error)
+            time.sleep(FULL_RETRY_S)
+    return None
+
+
+def _follow(
+    config: ReplicatorConfig,
+    catalogue: Catalogue,
+    store: StoreWriter,
+    stop: threading.Event,
+    drain: threading.Event,
+    on_open: Callable[[], None],
+    notify: Callable[[StoreChanges], None],
+) -> None:
+    notifying = NotifyingStore(store, notify)
+    log = KafkaLog(config.bootstrap, config.kafka_options)
+    try:
+        replicator = Replicator(
+            catalogue,
+            log=log,
+            store=notifying,
+            clock=SystemClock(),
+            tables_topic=config.tables_topic,
+            membership=config.membership,
+            start_id=secrets.randbits(64),
+            publish=notifying.publish,
+        )
+        on_open()
+        is_draining = False
+        while not stop.is_set():
+            if drain.is_set() and not is_draining:
+                is_draining = True
+                replicator.drain()
+            replicator.step()
+        replicator.close()
+    finally:
+        log.close()
 
 
 def replicator_main(config: ChildConfig) -> None:
@@ -34,7 +171,7 @@ def replicator_main(config: ChildConfig) -> None:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error))
         sys.exit(1)
-    except NameTaken as error:
+    except NameInUse as error:
         _logger.error("the gateway ends", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error), for_good=True)
         sys.exit(1)

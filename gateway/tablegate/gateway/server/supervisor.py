@@ -56,7 +56,7 @@ class ChildSpec:
 
 
 class _Child:
-    """A process and its lives."""
+    """A process, and how often it was started."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec

@@ -8,6 +8,8 @@ What happens in it, and when:
     of the other gateways, and checks whether all tables are served. None of that is done for each commit.
   * A store that is away is opened by a thread, as a server that hangs would keep the event loop waiting. Whoever
     waits is woken when it is gone, and when it is back: no notification says so.
+
+Decision: docs/decisions/0034-a-store-that-is-away.md
 """
 
 import asyncio
@@ -33,18 +35,17 @@ from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
-from tablegate.gateway.server.services.health import Health, live_tables
-from tablegate.gateway.server.services.metadata import metadata_methods, status_methods
-from tablegate.gateway.server.services.metrics import Metrics
-from tablegate.gateway.server.services.reflection import reflection_methods
+from tablegate.gateway.server.health import Health, live_tables
+from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
+from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
 from tablegate.gateway.stores.opening import open_for_reading
 
 CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live

@@ -6,6 +6,8 @@ sockets carry datagrams: a message comes whole, or not at all. Three rules let n
     `publish`, which comes twice a second at least. It stays small: past a bound it says that everything has changed.
   * A replicator that starts says that everything may have changed: the one before may have died with news unsent.
   * A worker that starts reads the store as it is. What it finds in its pipe is of before, and does no harm.
+
+Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
 """
 
 import asyncio
@@ -23,8 +25,8 @@ from typing_extensions import override
 
 from tablegate.gateway.kafka.log import LogUnavailable
 from tablegate.gateway.query.call import EndsUnknown, TopicEnds
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.stores.changes import StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
 
 ANSWER_TIMEOUT_S = 6.0  # a little longer than Kafka is waited for
 MESSAGE_BYTES_MAX = 64 * 1024  # the end offsets of some two thousand partitions; notifications are shorter

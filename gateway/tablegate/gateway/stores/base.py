@@ -5,11 +5,13 @@ batch of changes, its history entries and the new position are one transaction. 
 the truth. Gateways that share a store (Redis) keep one copy of a partition together: rows, history and position are
 common; phase, tables and status are each gateway's own.
 
-What a store keeps for a partition (of one life of a table, its `StoreId`):
+What a store keeps for a partition (of one incarnation of a table, its `StoreId`):
   rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
              stale record cannot bring it back; `drop_tombstones` removes old ones.
   history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
-  position   next offset, as-of time, phase, life, and the bookmark of the newest progress marker
+  position   next offset, as-of time, phase, incarnation, and the bookmark of the newest progress marker
+
+Decision: docs/decisions/0022-history-keeps-the-row-before.md
 """
 
 import secrets
@@ -21,8 +23,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import Version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import cluster_pb2
 
@@ -57,8 +58,9 @@ class Phase(IntEnum):
 class Position:
     """How far a partition is. `as_of_ms`: nothing committed before it is missing (LogAppendTime, ms since 1970).
 
-    `life_id`, where rows expire: drawn when a restore of the partition begins, so that one that left and came back is
-    another life of it. What expired between is in the history of neither. 0 where rows stay until they are deleted.
+    `incarnation_id`, where rows expire: drawn when a restore of the partition begins, so that one that left and came
+    back is another incarnation. What expired between is in the history of neither. 0 where rows stay until they are
+    deleted.
     """
 
     next_offset: Offset
@@ -67,7 +69,7 @@ class Position:
     history_start: Offset  # history holds every change at or after this offset
     source_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # next offsets, of the newest marker
     is_final: bool = False  # that marker was its generation's last: nothing after it belongs to the partition
-    life_id: int = 0
+    incarnation_id: int = 0
 
     def moved_to(self, next_offset: Offset, as_of_ms: int) -> "Position":
         """Return this position further on; time does not go back."""
@@ -192,10 +194,10 @@ class Applied(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Where a store has the rows of a changelog: the same store id and life for all gateways that share it."""
+    """Where a store has the rows of a changelog: the same store id and incarnation for all gateways that share it."""
 
     store_id: StoreId
-    life_id: int
+    incarnation_id: int
 
 
 class Joined(NamedTuple):
@@ -239,7 +241,7 @@ class StoreWriter(StoreReader, Protocol):
         are returned as stale. Applied changes enter the history but while `position.phase` is RESTORING; the history
         keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
         that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch. Of
-        what gateways share, the life is that of whoever was first.
+        what gateways share, the incarnation is that of whoever was first.
         Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
         """
 

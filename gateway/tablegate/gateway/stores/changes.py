@@ -7,6 +7,8 @@ store is wrapped by `NotifyingStore`, so that no write can be forgotten: what ea
 know what the one before it left unsent; a store that other gateways write to as well, now and then.
 
 A notification may come late, twice or for nothing. It never comes too early: the write is done before it is collected.
+
+Decision: docs/decisions/0054-notifications-name-what-changed.md
 """
 
 import struct

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tablegate.v1 import changelog_pb2 as tablegate_dot_v1_dot_changelog__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tablegate/internal/v1/store.proto\x12\x15tablegate.internal.v1\x1a\x1ctablegate/v1/changelog.proto\"\x94\x01\n\nTableState\x12\x10\n\x08store_id\x18\x01 \x01(\r\x12(\n\x08manifest\x18\x02 \x01(\x0b\x32\x16.tablegate.v1.Manifest\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x14\n\x0cretention_us\x18\x04 \x01(\x03\x12\x0f\n\x07life_id\x18\x05 \x01(\x06\x12\x12\n\nrow_digest\x18\x06 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tablegate/internal/v1/store.proto\x12\x15tablegate.internal.v1\x1a\x1ctablegate/v1/changelog.proto\"\x9b\x01\n\nTableState\x12\x10\n\x08store_id\x18\x01 \x01(\r\x12(\n\x08manifest\x18\x02 \x01(\x0b\x32\x16.tablegate.v1.Manifest\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x14\n\x0cretention_us\x18\x04 \x01(\x03\x12\x16\n\x0eincarnation_id\x18\x05 \x01(\x06\x12\x12\n\nrow_digest\x18\x06 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tablegate.internal.v1.store
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TABLESTATE']._serialized_start=91
-  _globals['_TABLESTATE']._serialized_end=239
+  _globals['_TABLESTATE']._serialized_end=246
 # @@protoc_insertion_point(module_scope)

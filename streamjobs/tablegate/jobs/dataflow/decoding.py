@@ -2,6 +2,9 @@
 
 All of it is expressions, not Python functions, because Real-time Mode runs no Python; but for `Protobuf`, of which
 Spark's own expressions are in a jar of their own, and which runs in micro-batches.
+
+Decision: docs/decisions/0011-protobuf-sources-in-python.md
+Decision: docs/decisions/0012-no-record-stops-a-job.md
 """
 
 import json

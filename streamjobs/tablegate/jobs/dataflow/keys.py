@@ -2,6 +2,8 @@
 
 They are expressions, not Python functions, because Real-time Mode runs no Python. They are to be analyzed with
 `without_ansi`.
+
+Decision: docs/decisions/0036-keys-by-a-cast.md
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,6 +10,8 @@ than the standard library and PySpark.
 
 Two detours around PySpark: rows instead of pandas (`_transform`), as a batch of a key has few rows; and timestamps as
 microseconds, as Python has no year 0 or 10000 and must be able to say so instead of failing inside PySpark.
+
+Decision: docs/decisions/0015-processors-need-pyarrow.md
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""What a table writes to Kafka, as frames of records that Spark's Kafka sink takes."""
+"""What a table writes to Kafka, as frames of records that Spark's Kafka sink takes.
+
+Decision: docs/decisions/0004-malformed-records-by-a-second-query.md
+"""
 
 import functools
 import json
@@ -11,7 +14,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.versions import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, stored_column
 from tablegate.jobs.dataflow.decoding import encoded_sql
 from tablegate.jobs.dataflow.java_errors import first_line

@@ -5,6 +5,8 @@ not there yet, into `~/.cache/tablegate/jars` (or `$TABLEGATE_CACHE/jars`). Noth
 returned; it may lie there all the same, for a checkout with another lock that shares the cache.
 
 `python -m tablegate.jobs.jars.jars --lock` writes the lock anew after an edit of `ROOTS`.
+
+Decision: docs/decisions/0016-pinned-jars.md
 """
 
 import argparse

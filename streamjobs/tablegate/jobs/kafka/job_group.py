@@ -4,6 +4,8 @@ So Kafka itself is the lock: a second job finds a member in the group and refuse
 the group after the session timeout. The name of the client says the generation that the job has started with.
 
 The same consumer reads the topic of manifests, by which a job learns that a newer generation of its table is ready.
+
+Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 """
 
 import threading

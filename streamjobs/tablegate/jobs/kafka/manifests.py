@@ -1,6 +1,8 @@
 """Manifests of tables, in the topic `tables`: read, published, removed.
 
 A manifest says which generation of a table is served, and from which changelog; a gateway follows it.
+
+Decision: docs/decisions/0045-a-generations-manifest-is-fixed.md
 """
 
 from contextlib import closing, suppress

@@ -2,6 +2,9 @@
 
 A reader that has come to a marker has everything that the batch changed, knows how far the sources were read, and
 knows that a silent partition is current.
+
+Decision: docs/decisions/0003-an-empty-key-marks-progress.md
+Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 """
 
 from collections.abc import Callable, Mapping

@@ -9,6 +9,8 @@
 5. the manifest that the job will publish.
 
 The plan holds no connection and needs no Spark. `dataflow.frames.build` makes streaming frames of it.
+
+Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
 import json

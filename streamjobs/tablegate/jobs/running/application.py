@@ -1,4 +1,7 @@
-"""The Spark application around the tables of a job: from signals and slots to a clean end."""
+"""The Spark application around the tables of a job: from signals and slots to a clean end.
+
+Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
+"""
 
 import signal
 import threading

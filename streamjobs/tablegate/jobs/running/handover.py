@@ -15,6 +15,8 @@
 
 A job that starts in the middle of this finds its phase by what is in Kafka (`GenerationHandover.__init__`), so that a
 crash at any point is only a delay. A table that has no older generation is IN_PLACE from the start.
+
+Decision: docs/decisions/0013-final-markers-end-a-generation.md
 """
 
 import time

@@ -1,4 +1,7 @@
-"""The running queries of a table: `start` starts a plan's frames, `QueryMonitor` watches them."""
+"""The running queries of a table: `start` starts a plan's frames, `QueryMonitor` watches them.
+
+Decision: docs/decisions/0012-no-record-stops-a-job.md
+"""
 
 import json
 import time

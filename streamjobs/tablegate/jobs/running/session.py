@@ -1,4 +1,9 @@
-"""The Spark session of a job."""
+"""The Spark session of a job.
+
+Decision: docs/decisions/0007-checkpoint-file-manager.md
+Decision: docs/decisions/0019-no-slot-check-on-a-local-master.md
+Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
+"""
 
 import os
 import re

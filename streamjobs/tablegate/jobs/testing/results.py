@@ -15,7 +15,7 @@ from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.columns import is_money, is_timestamp
 from tablegate.gateway.contract.keys import KeyType, decode_key
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.versions import VERSION_HEADER, Version
+from tablegate.gateway.contract.types import VERSION_HEADER, Version
 from tablegate.jobs.formats import Double, Format, Json, Long, Text
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.table import Output

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Producer
 
 from tablegate.gateway.contract.keys import encode_key
-from tablegate.gateway.contract.versions import VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.changelog import manifest_of, value_writer
 from tests.kit.programs.kafka import new_topic

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.stores.base import StoredPartition
 from tablegate.gateway.stores.changes import StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
 
 LONG_S = 1_000.0
 ONE, OTHER, OTHER_STORE = (

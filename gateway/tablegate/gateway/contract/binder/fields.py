@@ -141,10 +141,10 @@ def _bind_param(method: Method, bound: FieldDescriptor) -> Param | None:
         fitting = ", ".join(f"OP_{other.name}" for other in Op if operator_fits(other, column))
         method.wrong_field(bound, text, f"take another column, or one of {fitting}")
         return None
-    return _with_presence(method, bound, column, op)
+    return _checked_param(method, bound, column, op)
 
 
-def _with_presence(method: Method, bound: FieldDescriptor, column: FieldDescriptor, op: Op) -> Param | None:
+def _checked_param(method: Method, bound: FieldDescriptor, column: FieldDescriptor, op: Op) -> Param | None:
     key_index = next((at for at, part in enumerate(method.table.key) if part.name == column.name), None)
     may_be_required = op is Op.EQ and key_index is not None
     required = may_be_required and (method.whole_key or not bound.has_presence or _is_marked_required(bound))

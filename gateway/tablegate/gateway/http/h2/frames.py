@@ -103,12 +103,6 @@ def settings(*values: tuple[int, int]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join([_SETTING.pack(*value) for value in values]))
 
 
-def decode_window_update(payload: bytes) -> int:
-    """Return the increment of a WINDOW_UPDATE."""
-    check_length(payload, 4, "WINDOW_UPDATE")
-    return int.from_bytes(payload, "big") & WINDOW_MAX
-
-
 def decode_settings(payload: bytes) -> Iterator[tuple[int, int]]:
     """Yield name and value of each setting; raise `Http2ConnectionError` for values that RFC 9113, 6.5.2 forbids."""
     if len(payload) % _SETTING.size:

@@ -2,6 +2,8 @@
 
 The document has the routes of REST, and, of methods without one, the path of Connect. All that a page needs comes from
 here: a browser that may reach nothing but the gateway can show it.
+
+Decision: docs/decisions/0009-swagger-ui-in-the-tree.md
 """
 
 import gzip

@@ -1,16 +1,16 @@
-"""gRPC over HTTP/2 (the protocol of gRPC's PROTOCOL-HTTP2.md)."""
+"""gRPC over HTTP/2 (the protocol of gRPC's PROTOCOL-HTTP2.md), and the way from it to the other protocols."""
 
 import base64
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from urllib.parse import quote
 
 from google.rpc import code_pb2
 from typing_extensions import override
 
 from tablegate.gateway.cluster.forward_token import FORWARDED
-from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, HeaderCache, ResponseHeaders, Trailer
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, checked_encoding, unzipped
-from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders, Trailer
+from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error, checked_encoding, unzipped
+from tablegate.gateway.query.call import DuplexMethod, Fields, Method, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
 
 COMPRESSED = 1  # the flag
@@ -23,6 +23,8 @@ OK: Fields = ((b"grpc-status", b"0"),)
 _FIELDS: Fields = ((b"content-type", CONTENT_TYPE),)
 _HEADERS = ResponseHeaders(200, _FIELDS)
 _ERROR_FIELDS: Fields = (*_FIELDS, (b"grpc-accept-encoding", b"identity,gzip"))
+_NEEDS_HTTP2 = ResponseHeaders(505, (TEXT,))
+_BROKEN = ResponseHeaders(500, (TEXT,))
 _FORWARDED = FORWARDED.encode("ascii")
 _UNIT_S: Mapping[int, float] = {
     ord("H"): 3600.0,
@@ -209,16 +211,44 @@ class GrpcCall(ServedCall):
 
 
 class GrpcProtocol:
-    """Serves exchanges whose content type is gRPC's."""
+    """Serves exchanges whose content type is gRPC's, as the `App` of connections; all others go to `serve_other`."""
 
-    def __init__(self, methods: Methods, calls: Calls) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        calls: Calls,
+        *,
+        serve_other: Callable[[Exchange], None],
+        body_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        self.body_bytes_max = body_bytes_max  # the longest that a protocol accepts
         self._methods = MethodTable(methods)
+        self._duplex = frozenset(
+            path.encode("ascii") for path, method in methods.items() if isinstance(method, DuplexMethod)
+        )
         self._calls = calls
+        self._serve_other = serve_other
         self._trailers: HeaderCache[Fields, Trailer] = HeaderCache(lambda fields: Trailer(OK + fields))
         self._enveloper = Enveloper()
 
+    def streams_body(self, exchange: Exchange) -> bool:
+        """Return whether the exchange is a stream each way."""
+        return exchange.target in self._duplex and exchange.http2 and _is_grpc(exchange)
+
     def serve(self, exchange: Exchange) -> None:
-        """Serve an exchange."""
+        """Serve an exchange, or give it to the protocol that does."""
+        try:
+            if exchange.headers.get(b"content-type") != CONTENT_TYPE and not _is_grpc(exchange):
+                self._serve_other(exchange)
+            elif exchange.http2:
+                self._serve_grpc(exchange)
+            else:
+                exchange.respond(_NEEDS_HTTP2, b"gRPC needs HTTP/2; use it, or send application/grpc-web\n")
+        except Exception as error:  # noqa: BLE001  the connection must go on for its other calls
+            as_query_error(error, "of a protocol")
+            exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
+
+    def _serve_grpc(self, exchange: Exchange) -> None:
         headers = exchange.headers
         call = GrpcCall(self._calls, exchange, self._trailers, self._enveloper)
         try:
@@ -240,3 +270,8 @@ class GrpcProtocol:
             self._calls.stream(call, path, method, message)
         else:
             self._calls.duplex(call, path, method, messages(exchange, encoding))
+
+
+def _is_grpc(exchange: Exchange) -> bool:
+    """Return whether the content type is gRPC's, parameters aside."""
+    return exchange.headers.get(b"content-type", b"").partition(b";")[0].rstrip() in CONTENT_TYPES

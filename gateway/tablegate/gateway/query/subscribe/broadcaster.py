@@ -8,6 +8,9 @@ nothing is missed and nothing comes twice.
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
 and comes back by its own cursor. Where a subscriber waits, and its client takes a message at once, no task has to run
 for it.
+
+Decision: docs/decisions/0029-messages-are-offered.md
+Decision: docs/decisions/0030-broadcaster-paces-itself.md
 """
 
 import asyncio

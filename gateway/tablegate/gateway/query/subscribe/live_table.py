@@ -24,8 +24,8 @@ RETRY_S = 0.5  # where the table cannot be read: no notification may come when i
 
 
 def is_same(served: ServedGeneration, other: ServedGeneration) -> bool:
-    """Return whether offsets of the one mean something in the other; a store that is made anew counts lives anew."""
-    return served.store_id == other.store_id and served.state.life_id == other.state.life_id
+    """Return whether offsets of the one mean something in the other: a store made anew draws incarnations anew."""
+    return served.store_id == other.store_id and served.state.incarnation_id == other.state.incarnation_id
 
 
 class LiveTable:

@@ -3,6 +3,8 @@
 A stream has two states. It catches up by its own cursor, a step of rows and changes from a snapshot at a time
 (`_catch_up`); once its copy is whole it joins the table's broadcaster, which reads each change once for all subscribers
 (`_follow`). A subscriber that is too slow, or whose broadcaster ends, catches up again.
+
+Decision: docs/decisions/0026-incarnations-where-rows-expire.md
 """
 
 import asyncio
@@ -38,10 +40,19 @@ from tablegate.gateway.query.subscribe.broadcaster import (
     ChangeBroadcaster,
     Subscriber,
 )
-from tablegate.gateway.query.subscribe.cursor import Cursor, HistoryLost, ReadBudget, Selection, Step, start_live, step
+from tablegate.gateway.query.subscribe.cursor import (
+    Cursor,
+    HistoryLost,
+    ReadBudget,
+    Select,
+    Selection,
+    Step,
+    selection_reader,
+    start_live,
+    step,
+)
 from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
-from tablegate.gateway.query.subscribe.selections import Select, selection_reader
 from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
@@ -146,7 +157,7 @@ class LocalStream:
         self._cursor = Cursor()
         self._positions: Positions = {}
         self._is_slow = False
-        self._feed: ChangeBroadcaster | None = None
+        self._broadcaster: ChangeBroadcaster | None = None
         self._member: Subscriber | None = None
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
@@ -173,9 +184,9 @@ class LocalStream:
 
     def _leave(self) -> None:
         """Leave the broadcaster."""
-        if self._feed is not None and self._member is not None:
-            self._feed.leave(self._member)
-        self._feed = self._member = None
+        if self._broadcaster is not None and self._member is not None:
+            self._broadcaster.leave(self._member)
+        self._broadcaster = self._member = None
 
     # Where it starts.
 
@@ -229,26 +240,30 @@ class LocalStream:
         if found is None:
             return False
         self._cursor, selection = found
-        foreign = {each: known.life_id for each, known in self._cursor.change_positions.items()}
+        foreign = {each: known.incarnation_id for each, known in self._cursor.change_positions.items()}
         # A row that expired in another store's time may be in the copy, and not in this store: only the gateway that
         # sent it knows.
-        foreign = {each: life_id for each, life_id in foreign.items() if life_id != positions[each].life_id}
+        foreign = {
+            each: incarnation_id
+            for each, incarnation_id in foreign.items()
+            if incarnation_id != positions[each].incarnation_id
+        }
         if foreign:
-            if self._are_elsewhere(foreign, sources_of(token)):
+            if self._may_others_continue(foreign, sources_of(token)):
                 raise PartitionUnavailable(access.table.name, next(iter(foreign)), "it was given by another gateway")
             return False
         self._use(served, selection)
         return True
 
-    def _are_elsewhere(self, incarnations: Mapping[Partition, int], sources: Mapping[int, str]) -> bool:
+    def _may_others_continue(self, incarnations: Mapping[Partition, int], sources: Mapping[int, str]) -> bool:
         """Return whether the gateways that sent what is of these incarnations of partitions may be asked to go on."""
         access = self._plan.access
         if self._scope is not None or not access.router.is_clustered:
             return False
         others = partial(access.router.candidates, access.table.name, generation=self._served.generation)
         return all(
-            sources.get(life_id, "") in [peer.gateway_id for peer in others(partition)]
-            for partition, life_id in incarnations.items()
+            sources.get(incarnation_id, "") in [peer.gateway_id for peer in others(partition)]
+            for partition, incarnation_id in incarnations.items()
         )
 
     # What it sends.
@@ -270,7 +285,7 @@ class LocalStream:
     # By its own cursor.
 
     async def _catch_up(self) -> AsyncIterator[bytes]:
-        """Yield what is between the cursor and now; return when the feed goes on from there."""
+        """Yield what is between the cursor and now; return when the broadcaster goes on from there."""
         while True:
             if (end := self._pace.ending()) is not None:
                 yield self._progress_message()
@@ -302,7 +317,7 @@ class LocalStream:
             await asyncio.sleep(0)
 
     def _step(self) -> Step:
-        """Take a step in a snapshot of its own; join the feed where that makes the copy whole."""
+        """Take a step in a snapshot of its own; join the broadcaster where that makes the copy whole."""
         access, live = self._plan.access, self._plan.live
         # A copy: a store that fails in the middle takes along what it gave.
         cursor = replace(self._cursor, change_positions=dict(self._cursor.change_positions))
@@ -327,8 +342,8 @@ class LocalStream:
             if result.is_whole and live.publish(snapshot, served, self._selection.partitions):
                 part = None if self._scope is None else frozenset(self._selection.partitions)
                 name = (self._plan.query.path, self._asked.request_hash, part)
-                self._feed = live.broadcaster(served)
-                self._member = self._feed.join(
+                self._broadcaster = live.broadcaster(served)
+                self._member = self._broadcaster.join(
                     name, self._selection, self._encoder.encode_live, cursor.change_positions, positions
                 )
         self._cursor = cursor
@@ -337,10 +352,10 @@ class LocalStream:
     # With the broadcaster.
 
     async def _follow(self) -> AsyncIterator[bytes]:
-        """Yield what the feed gives, until it lets go; raise `SlowSubscription` where the contract says so."""
-        member, feed = self._member, self._feed
+        """Yield what the broadcaster gives, until it lets go; raise `SlowSubscription` where the contract says so."""
+        member, broadcaster = self._member, self._broadcaster
         assert member is not None
-        assert feed is not None
+        assert broadcaster is not None
         while True:
             while (message := member.pop()) is not None:
                 yield message.data
@@ -349,35 +364,35 @@ class LocalStream:
                 member.newest = None
             if member.is_evicted:
                 break
-            # All that the feed had for it is given: its copy is where the feed is.
+            # All that the broadcaster had for it is given: its copy is where the broadcaster is.
             self._cursor.change_positions = {
-                partition: feed.change_positions[partition] for partition in self._selection.partitions
+                partition: broadcaster.change_positions[partition] for partition in self._selection.partitions
             }
             if self._may_leave:
-                self._check_served(feed)
+                self._check_served(broadcaster)
             end = self._pace.ending()
             if end is not None or not self._pace.seconds_to_progress():
-                yield self._live_progress(feed)
+                yield self._live_progress(broadcaster)
             if end is not None:
                 raise end
             await member.wait(self._pace.seconds_to_progress(), self._call.offer)
         self._leave()
-        self._was_current = False  # what the feed said last does not count: it is to be said that this goes on
+        self._was_current = False  # what the broadcaster said last does not count: it is to be said that this goes on
         if member.is_slow:
             if self._plan.query.disconnects_slow:
                 raise SlowSubscription(self._plan.access.table.name)
             self._is_slow = True
 
-    def _check_served(self, feed: ChangeBroadcaster) -> None:
-        """Raise `PartitionUnavailable` where the feed stands still."""
-        for partition in feed.unserved:
+    def _check_served(self, broadcaster: ChangeBroadcaster) -> None:
+        """Raise `PartitionUnavailable` where the broadcaster stands still."""
+        for partition in broadcaster.unserved:
             if partition in self._cursor.change_positions:
                 raise PartitionUnavailable(self._plan.access.table.name, partition, "it is on other gateways now")
 
-    def _live_progress(self, feed: ChangeBroadcaster) -> bytes:
+    def _live_progress(self, broadcaster: ChangeBroadcaster) -> bytes:
         self._pace.sent_s = time.monotonic()
-        is_whole = feed.is_whole(self._selection.partitions)
-        return self._encoder.encode_live((), self._cursor.change_positions, feed.positions, is_whole)
+        is_whole = broadcaster.is_whole(self._selection.partitions)
+        return self._encoder.encode_live((), self._cursor.change_positions, broadcaster.positions, is_whole)
 
 
 def _progress_s(field: str, options: Any) -> float:

@@ -1,4 +1,8 @@
-"""The messages of a Subscribe: changes and progress as the contract has them, and the tokens to go on from."""
+"""The messages of a Subscribe: changes and progress as the contract has them, and the tokens to go on from.
+
+Decision: docs/decisions/0023-token-in-each-message.md
+Decision: docs/decisions/0026-incarnations-where-rows-expire.md
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -9,9 +13,9 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
-from tablegate.gateway.query.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE, Token
 from tablegate.v1.query_pb2 import (
@@ -150,31 +154,31 @@ def signed_token(
     # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
     # id.
     numbers: dict[int, int] = {}  # of incarnations
-    incarnations = [numbers.setdefault(each.life_id, len(numbers)) for each in change_positions.values()]
+    incarnations = [numbers.setdefault(each.incarnation_id, len(numbers)) for each in change_positions.values()]
     if any(numbers):
-        token.life_ids.extend(numbers)
-        sources = [source_of(life_id) for life_id in numbers]
+        token.incarnation_ids.extend(numbers)
+        sources = [source_of(incarnation_id) for incarnation_id in numbers]
         token.gateways.extend(sources if any(sources) else ())
     if any(incarnations):
-        token.lives.extend(incarnations)
+        token.incarnations.extend(incarnations)
     return access.signer.sign(token)
 
 
 def change_positions_of(token: Token) -> dict[Partition, ChangePosition]:
     """Return the change positions that a resume token says."""
     zeros = [0] * len(token.partitions)
-    life_ids = token.life_ids or [0]
+    incarnation_ids = token.incarnation_ids or [0]
     return {
-        Partition(partition): ChangePosition(Offset(offset), skip, life_ids[number])
+        Partition(partition): ChangePosition(Offset(offset), skip, incarnation_ids[number])
         for partition, offset, skip, number in zip(
-            token.partitions, token.next_offsets, token.skips or zeros, token.lives or zeros, strict=True
+            token.partitions, token.next_offsets, token.skips or zeros, token.incarnations or zeros, strict=True
         )
     }
 
 
 def sources_of(token: Token) -> dict[int, str]:
     """Return which gateway has given what is of each incarnation, as a resume token says."""
-    return dict(zip(token.life_ids, token.gateways, strict=False))
+    return dict(zip(token.incarnation_ids, token.gateways, strict=False))
 
 
 def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> tuple[Cursor, Selection] | None:
@@ -233,13 +237,19 @@ class MergedCursor:
         token = Token(partition=next((each for each in partitions if each not in known), served.partition_count))
         if self.filling in known:
             token.partition, token.after_key = self.filling, self._after_key
-        return signed_token(token, known, access, served, request_hash, lambda life_id: self._sources.get(life_id, ""))
+        return signed_token(
+            token, known, access, served, request_hash, lambda incarnation_id: self._sources.get(incarnation_id, "")
+        )
 
-    def source_of(self, partition: Partition, life_id: int | None) -> str:
+    def source_of(self, partition: Partition, incarnation_id: int | None) -> str:
         """Return the gateway that sent a partition, where one of this incarnation (None: of none) cannot go on."""
         # A store of the same incarnation can go on itself. Otherwise only the gateway that sent the partition can.
         known = self.change_positions.get(partition)
-        return "" if known is None or known.life_id == life_id else self._sources.get(known.life_id, "")
+        return (
+            ""
+            if known is None or known.incarnation_id == incarnation_id
+            else self._sources.get(known.incarnation_id, "")
+        )
 
     def has_any(self, partitions: Collection[Partition]) -> bool:
         """Return whether the copy may have rows of one of them."""

@@ -324,7 +324,7 @@ class Subscription:
         if isinstance(error, StoreUnavailable):
             self._away = error
         elif isinstance(error, PeerFailed):
-            if not error.is_elsewhere_for_stream:
+            if not error.another_may_continue:
                 raise error_for(error, self._access.table.name)
         elif error is not None and not isinstance(error, (PartitionUnavailable, ShuttingDown)):
             raise error
@@ -343,7 +343,9 @@ class Subscription:
         is away for long.
         """
         sources = {
-            partition: self._cursor.source_of(partition, local[partition].life_id if partition in local else None)
+            partition: self._cursor.source_of(
+                partition, local[partition].incarnation_id if partition in local else None
+            )
             for partition in unassigned
         }
         groups = self._sources.groups(unassigned, local, sources, self._served.generation)

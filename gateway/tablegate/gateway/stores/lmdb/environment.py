@@ -1,4 +1,7 @@
-"""The LMDB environment of a store: opening and checking it, its databases, its errors, wiping it."""
+"""The LMDB environment of a store: opening and checking it, its databases, its errors, wiping it.
+
+Decision: docs/decisions/0005-lmdb-without-a-writable-map.md
+"""
 
 import os
 import shutil

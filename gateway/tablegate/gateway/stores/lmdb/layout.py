@@ -4,8 +4,8 @@
   history      prefix, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
                                           ones: there was none), key, row before, row
   tombstones   prefix, offset 8         → time ms 8, key       of the deleted rows, oldest first
-  positions    prefix                   → next offset, as of, phase, final, history start and length, life, source
-                                          offsets
+  positions    prefix                   → next offset, as of, phase, final, history start and length, incarnation,
+                                          source offsets
   tables       name                     → TableState
   meta         name                     → format, boot id, clean mark, next store id, status
 
@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
 
 FORMAT_VERSION = b"4"
@@ -44,9 +43,8 @@ _POSITION = struct.Struct(">QqB?QQQ")
 _SOURCE = struct.Struct(">Iq")
 
 
-def partition_prefix(store_id: StoreId, partition: Partition) -> bytes:
-    """Return what the keys of a partition begin with."""
-    return _PREFIX.pack(store_id, partition)
+partition_prefix: Callable[[StoreId, Partition], bytes] = _PREFIX.pack
+"""Return what the keys of a partition begin with. Not a function of our own, as each read of a key asks twice."""
 
 
 def store_prefix(store_id: StoreId) -> bytes:
@@ -147,7 +145,7 @@ def pack_position(position: Position, history_count: int) -> bytes:
         position.is_final,
         position.history_start,
         history_count,
-        position.life_id,
+        position.incarnation_id,
     )
     sources = [
         _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
@@ -160,9 +158,11 @@ def pack_position(position: Position, history_count: int) -> bytes:
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def unpack_position(value: bytes) -> tuple[Position, int]:
     """Return what `pack_position` was given."""
-    next_offset, as_of_ms, phase, is_final, history_start, history_count, life_id = _POSITION.unpack_from(value)
+    next_offset, as_of_ms, phase, is_final, history_start, history_count, incarnation_id = _POSITION.unpack_from(value)
     sources = _unpack_sources(value[_POSITION.size :])
-    return Position(next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, life_id), history_count
+    return Position(
+        next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, incarnation_id
+    ), history_count
 
 
 @lru_cache(maxsize=4096)  # they change with a marker only

@@ -45,6 +45,7 @@ from tablegate.gateway.stores.base import (
 from tablegate.gateway.stores.lmdb import environment as environments
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
+from tablegate.gateway.stores.lmdb.layout import IS_ROW, KIND_AT, ROW_AT, partition_prefix, unpack_position
 from tablegate.internal.v1.store_pb2 import TableState
 
 STATUSES_PER_READER_CHECK = 20  # ten seconds: a killed worker pins pages no longer
@@ -83,22 +84,28 @@ class LmdbSnapshot(Snapshot):
 
     @override
     def position(self, store_id: StoreId, partition: Partition) -> Position | None:
-        value = self._transaction.get(layout.partition_prefix(store_id, partition), db=self._environment.positions)
-        return None if value is None else layout.unpack_position(value)[0]
+        value = self._transaction.get(partition_prefix(store_id, partition), db=self._environment.positions)
+        return None if value is None else unpack_position(value)[0]
 
     @override
     def get(self, store_id: StoreId, partition: Partition, key: bytes) -> bytes | None:
-        value = self._transaction.get(layout.partition_prefix(store_id, partition) + key, db=self._environment.rows)
-        return None if value is None else layout.live_row(value)
+        value = self._transaction.get(partition_prefix(store_id, partition) + key, db=self._environment.rows)
+        if value is None:
+            return None
+        # The common row is unpacked here: a Get calls nothing else of the layout.
+        if len(value) >= ROW_AT and value[KIND_AT] == IS_ROW:
+            row: bytes = value[ROW_AT:]
+            return row
+        return layout.live_row(value)
 
     @override
     def get_stored(self, store_id: StoreId, partition: Partition, key: bytes) -> StoredRow | None:
-        value = self._transaction.get(layout.partition_prefix(store_id, partition) + key, db=self._environment.rows)
+        value = self._transaction.get(partition_prefix(store_id, partition) + key, db=self._environment.rows)
         return None if value is None else layout.unpack_row(value)
 
     @override
     def get_many(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes]) -> list[bytes | None]:
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         full_keys = [prefix + key for key in keys]
         with self._transaction.cursor(self._environment.rows) as cursor:
             found = dict(cursor.getmulti(sorted(set(full_keys))))  # in order, each page is visited once
@@ -115,7 +122,7 @@ class LmdbSnapshot(Snapshot):
         limit: int,
         descending: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         first, last = prefix + start, after_prefix(prefix) if end is None else prefix + end
         assert last is not None
         rows: list[tuple[bytes, bytes]] = []
@@ -134,7 +141,7 @@ class LmdbSnapshot(Snapshot):
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         last = after_prefix(prefix)
         assert last is not None
         with self._transaction.cursor(self._environment.history) as cursor:
@@ -248,7 +255,7 @@ class LmdbStore(LmdbReader, OwnStore):
         if self._free_bytes() < environments.FREE_BYTES_MIN:
             least_mib = environments.FREE_BYTES_MIN >> 20
             raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         with Guarded(self._environment.path), self._write() as transaction:
             applied, count, stale = self._put_rows(transaction, prefix, changes)
             self._put_position(transaction, prefix, applied, count, position)
@@ -281,7 +288,7 @@ class LmdbStore(LmdbReader, OwnStore):
     ) -> None:
         """Write the position, and the history that belongs to it."""
         value = transaction.get(prefix, db=self._environment.positions)
-        stored, count = (None, 0) if value is None else layout.unpack_position(value)
+        stored, count = (None, 0) if value is None else unpack_position(value)
         with transaction.cursor(self._environment.history) as cursor:
             # Changes of a restore are nobody's news: writing them to the history would double its cost.
             if position.phase is Phase.RESTORING:
@@ -303,7 +310,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         gone: dict[bytes, bytes] = {}
         with Guarded(self._environment.path), self._write() as transaction:
             for key in keys:
@@ -312,8 +319,8 @@ class LmdbStore(LmdbReader, OwnStore):
                     transaction.delete(prefix + key, db=self._environment.rows)
                     gone[key] = value
             value = transaction.get(prefix, db=self._environment.positions)
-            if value is not None and layout.unpack_position(value)[0].phase is not Phase.RESTORING:
-                position, count = layout.unpack_position(value)
+            if value is not None and unpack_position(value)[0].phase is not Phase.RESTORING:
+                position, count = unpack_position(value)
                 deletes = [_expired(position.next_offset, key, stored, time_ms) for key, stored in gone.items()]
                 with transaction.cursor(self._environment.history) as cursor:
                     _add_expired(cursor, prefix, deletes)
@@ -323,7 +330,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
-        prefix = layout.partition_prefix(store_id, partition)
+        prefix = partition_prefix(store_id, partition)
         removed = 0
         with Guarded(self._environment.path), self._write() as transaction:
             cursor = transaction.cursor(self._environment.tombstones)
@@ -346,7 +353,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def drop_partition(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
-        return self._drop(layout.partition_prefix(store_id, partition), limit)
+        return self._drop(partition_prefix(store_id, partition), limit)
 
     def _drop(self, prefix: bytes, limit: int) -> bool:
         """Remove what has a key that begins with `prefix`: positions, then at most `limit` of the rest."""

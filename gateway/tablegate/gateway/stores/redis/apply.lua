@@ -86,7 +86,7 @@ local as_of, common_phase = string.sub(new, 9, 16), new_phase
 if is_shared and number(stored, 21) > number(new, 9) then as_of = string.sub(stored, 21, 28) end
 if was_whole and string.byte(new_phase) == $RESTORING then common_phase = string.sub(stored, 29, 29) end
 local head = string.sub(new, 1, 8) .. as_of .. common_phase .. string.sub(new, 18, 18)
-local life = stored and string.sub(stored, 47, 54) or string.sub(new, 35, 42)
-result[1] = new_phase .. save(head, history_start, life .. string.sub(new, 43))
+local incarnation = stored and string.sub(stored, 47, 54) or string.sub(new, 35, 42)
+result[1] = new_phase .. save(head, history_start, incarnation .. string.sub(new, 43))
 redis.call('HSET', position, gateway, new_phase)
 return result

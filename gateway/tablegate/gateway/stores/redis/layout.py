@@ -8,13 +8,14 @@ where it names nothing. `ID` is the store id, `P` the partition. Gateways of one
   PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
   PREFIX:{ID/P}:history     stream of the latest changes, see below
   PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
-                            `layout.pack_position`, with the phase and life of whoever was first; gateway → its own
-                            phase: who keeps the partition
+                            `layout.pack_position`, with the phase and incarnation of whoever was first; gateway → its
+                            own phase: who keeps the partition
 
 What is of no partition is in one slot of its own; `:GATEWAY` is not there for a gateway that stands alone:
 
-  PREFIX:{tables}:store           hash: format, and life: random, another one once the store was lost and made anew
-  PREFIX:{tables}:copies          hash, changelog → "ID/life" of the copy that gateways share
+  PREFIX:{tables}:store           hash: format, and incarnation (field `life`): random, another one once the store was
+                                  lost and made anew
+  PREFIX:{tables}:copies          hash, changelog → "ID/incarnation" of the copy that gateways share
   PREFIX:{tables}:next-id         the newest store id that is no copy's: those are drawn, so that none comes twice
   PREFIX:{tables}:gateways        hash, gateway → when it was here last, in ms since 1970 by the clock of Redis
   PREFIX:{tables}:states:GATEWAY  hash, table name → TableState
@@ -34,8 +35,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import Version
+from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredPartition
 from tablegate.gateway.stores.lmdb import layout
 
@@ -44,7 +44,7 @@ DEFAULT_PREFIX = "tablegate"
 
 GATEWAY = "gateway:"  # what the names of gateways begin with
 
-KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the life
+KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the incarnation
 
 _OFFSET = struct.Struct(">Q")
 _LAST = struct.Struct(">QI")
@@ -134,7 +134,7 @@ class StoredPosition(NamedTuple):
     def is_before(self, known: "StoredPosition") -> bool:
         """Return whether it is what was stored before `known`, or is of another copy of the partition."""
         phases = self.position.phase, known.position.phase
-        if self.position.life_id != known.position.life_id or phases.count(Phase.RESTORING) == 1:
+        if self.position.incarnation_id != known.position.incarnation_id or phases.count(Phase.RESTORING) == 1:
             return True
         at, known_at = (self.position.next_offset, self.last), (known.position.next_offset, known.last)
         if at != known_at:

@@ -14,8 +14,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.contract.versions import VERSION_BYTES, Version
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
@@ -221,7 +220,7 @@ class RedisSnapshot(Snapshot):
                 return rows
             # Taking back may remove rows of the range: what lies behind its edge is then to be read, too.
             is_whole = len(keys) < asked
-            rows = _taken_back(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
+            rows = _rows_before(rows, undone, start, end, edge=None if is_whole else keys[-1], descending=descending)
             if is_whole or len(rows) >= limit:
                 return rows[:limit]
             asked = limit + len(undone)
@@ -326,7 +325,7 @@ def _lost(connection: RedisConnection) -> StoreUnavailable:
     return StoreUnavailable(f"the store in {connection.address.text} changed while it was read: ask again")
 
 
-def _taken_back(
+def _rows_before(
     rows: Sequence[tuple[bytes, bytes]],
     undone: dict[bytes, PastChange],
     start: bytes,

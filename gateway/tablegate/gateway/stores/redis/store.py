@@ -15,6 +15,8 @@ Snapshots take several round trips and are still one moment of each partition: s
 `layout.py`, the scripts in the `.lua` files, their names in `scripts.py`.
 
 Redis 7.0 or newer, with `maxmemory-policy noeviction`: an evicted key would be a row that is "not found".
+
+Decision: docs/decisions/0046-one-copy-in-redis.md
 """
 
 import secrets
@@ -69,7 +71,7 @@ BURIED_ROWS_MAX = 500  # at once: under a millisecond
 BURIED_PARTITIONS_MAX = 100
 COPY_IDS = range(2**20, 2**31)  # drawn: one that Redis forgot, and that a gateway still writes to, is given to nobody
 
-_FORMAT, _LIFE = "format", "life"
+_FORMAT, _INCARNATION = "format", "life"
 
 
 class RedisReader(StoreReader):
@@ -80,8 +82,8 @@ class RedisReader(StoreReader):
 
     def __init__(self, url: str, gateway: str = "") -> None:
         self._use(url, gateway, timeout_s=READ_TIMEOUT_S)
-        [[found, life]] = self._connection.run(("HMGET", self._keys.store, _FORMAT, _LIFE))
-        self._life = life
+        [[found, incarnation]] = self._connection.run(("HMGET", self._keys.store, _FORMAT, _INCARNATION))
+        self._incarnation = incarnation
         if found != FORMAT_VERSION:
             self.close()
             raise StoreUnavailable(f"there is no store in {self._text} yet: the replicator makes it")
@@ -92,7 +94,7 @@ class RedisReader(StoreReader):
         self._connection = RedisConnection(address, timeout_s=timeout_s)
         self._keys = Keys(address.prefix, gateway)
         self._states: KnownStates = {}
-        self._life = b""
+        self._incarnation = b""
         self._closed = False
 
     @override
@@ -108,7 +110,7 @@ class RedisReader(StoreReader):
     def is_current(self) -> bool:
         """Return False once the store was made anew. While Redis does not answer it is taken for the same."""
         try:
-            return bool(self._connection.run(("HGET", self._keys.store, _LIFE))[0] == self._life)
+            return bool(self._connection.run(("HGET", self._keys.store, _INCARNATION))[0] == self._incarnation)
         except StoreUnavailable:
             return True
 
@@ -145,11 +147,11 @@ class RedisStore(RedisReader, StoreWriter):
     def _make(self) -> None:
         """Say that there is a store, unless there is one."""
         store = self._keys.store
-        *_, (found, life) = self._connection.run(
+        *_, (found, incarnation) = self._connection.run(
             ("HSETNX", store, _FORMAT, FORMAT_VERSION),
-            ("HSETNX", store, _LIFE, secrets.token_bytes(16)),
+            ("HSETNX", store, _INCARNATION, secrets.token_bytes(16)),
             self._here(),
-            ("HMGET", store, _FORMAT, _LIFE),
+            ("HMGET", store, _FORMAT, _INCARNATION),
         )
         if found != FORMAT_VERSION:
             theirs, ours = found.decode(errors="replace"), FORMAT_VERSION.decode()
@@ -158,7 +160,7 @@ class RedisStore(RedisReader, StoreWriter):
                 f"the store in {self._text} has format {theirs}, this version writes {ours}: give it another prefix, "
                 "where it is restored"
             )
-        self._life = life
+        self._incarnation = incarnation
 
     def _here(self) -> Command:
         return HERE.on((self._keys.gateways,), (self._keys.gateway,))
@@ -216,8 +218,8 @@ class RedisStore(RedisReader, StoreWriter):
         self._check_open()
         drawn = f"{COPY_IDS[self._draw(len(COPY_IDS))]}/{self._draw(2**64)}"
         found = self._connection.call(COPY, (self._keys.copies,), (changelog, drawn, *unwanted))
-        store_id, life_id = map(int, found.split(b"/"))
-        return Copy(StoreId(store_id), life_id)
+        store_id, incarnation_id = map(int, found.split(b"/"))
+        return Copy(StoreId(store_id), incarnation_id)
 
     @override
     def join(self, store_id: StoreId, partition: Partition) -> Joined | None:
@@ -270,13 +272,13 @@ class RedisStore(RedisReader, StoreWriter):
             *((part, None) for part in self._dropped),
         ]
         names, parts = list(self._put_states), [partition_name(part) for part, last_known in known if last_known]
-        states, life, listed, *values = self._connection.run(
+        states, incarnation, listed, *values = self._connection.run(
             ("HMGET", self._keys.states, *names, ""),
-            ("HGET", self._keys.store, _LIFE),
+            ("HGET", self._keys.store, _INCARNATION),
             ("SMISMEMBER", self._keys.partitions, *parts, ""),
             *(self._ask_position(part) for part, _ in known),
         )
-        if life != self._life or states[:-1] != list(self._put_states.values()) or not all(listed[:-1]):
+        if incarnation != self._incarnation or states[:-1] != list(self._put_states.values()) or not all(listed[:-1]):
             raise self._went_back()
         for (part, last_known), value in zip(known, map(own_value, values), strict=True):
             if value == (last_known and last_known.value):

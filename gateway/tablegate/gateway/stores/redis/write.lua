@@ -41,9 +41,9 @@ local function bound(history_start)
   return tonumber(string.match(newest_gone, '^%d+')) + 1
 end
 
-local function save(before_start, history_start, life_and_sources)
+local function save(before_start, history_start, incarnation_and_sources)
   local last = struct.pack('>I8I4', last_offset, last_order)
-  local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. life_and_sources
+  local value = last .. before_start .. struct.pack('>I8I8', history_start, 0) .. incarnation_and_sources
   redis.call('HSET', position, 'at', value)
   return value
 end

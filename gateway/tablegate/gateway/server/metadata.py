@@ -1,27 +1,40 @@
-"""tablegate.v1.GatewayService: what the replicator says of this gateway, where a table is, and who would answer."""
+"""tablegate.v1.GatewayService: what the replicator says of this gateway, where a table is, and who would answer.
+
+Beside it server reflection, over the contracts' own descriptor pool, with the files that a client needs to read any
+answer.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from google.protobuf import descriptor_pool
-from google.protobuf.message import Message
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import _async as aio
+from grpc_reflection.v1alpha import reflection_pb2
 
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.query.call import Call, Methods, StreamMethod, TopicEnds, UnaryMethod
+from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
-from tablegate.gateway.query.notifier import Notifier
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.query.serving import NowMs, TableAccess, wall_clock_ms
 from tablegate.gateway.query.whereabouts import table_metadata
+from tablegate.gateway.server.health import HEALTH_SERVICE
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
+from tablegate.v1 import errors_pb2
+from tablegate.v1 import status_pb2 as gateway_status_pb2
 from tablegate.v1.status_pb2 import (
     ExplainRequest,
     GetTableRequest,
@@ -182,3 +195,67 @@ def _without_positions(table: TableMetadata) -> TableMetadata:
         for replica in partition.replicas:
             replica.ClearField("next_offset")
     return kept
+
+
+# Both versions have the same messages; grpcio has Python for the older one only.
+REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+_OWN_FILES: Sequence[Any] = (
+    health_pb2.DESCRIPTOR,
+    error_details_pb2.DESCRIPTOR,
+    status_pb2.DESCRIPTOR,
+    errors_pb2.DESCRIPTOR,
+    gateway_status_pb2.DESCRIPTOR,
+    reflection_pb2.DESCRIPTOR,
+)
+
+
+def reflection_pool(catalogue: Catalogue) -> DescriptorPool:
+    """Return a pool of the contracts' files and of ours; where both have a file, the contracts' one counts."""
+    files = {file.name: file for file in catalogue.files.file}
+    pool = DescriptorPool()
+    added: set[str] = set()
+
+    def add(name: str) -> None:
+        if name in added:
+            return
+        added.add(name)
+        for dependency in files[name].dependency:
+            add(dependency)
+        pool.Add(files[name])
+
+    for file in _OWN_FILES:
+        _collect(file, files)
+    for name in list(files):
+        add(name)
+    return pool
+
+
+def _collect(file: FileDescriptor, files: dict[str, descriptor_pb2.FileDescriptorProto]) -> None:
+    if file.name in files:
+        return
+    proto = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(proto)
+    files[file.name] = proto
+    for dependency in file.dependencies:
+        _collect(dependency, files)
+
+
+def reflection_methods(catalogue: Catalogue) -> Methods:
+    """Return the methods of both versions of reflection."""
+    names = (*catalogue.services, HEALTH_SERVICE, STATUS_SERVICE, *REFLECTION_SERVICES)
+    servicer = aio.ReflectionServicer(names, pool=reflection_pool(catalogue))
+
+    async def describe(requests: AsyncIterator[bytes], _call: Call) -> AsyncIterator[bytes]:
+        async for response in servicer.ServerReflectionInfo(_parsed(requests), None):
+            yield response.SerializeToString()
+
+    return {f"/{service}/ServerReflectionInfo": DuplexMethod(describe) for service in REFLECTION_SERVICES}
+
+
+async def _parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+    async for data in requests:
+        try:
+            yield reflection_pb2.ServerReflectionRequest.FromString(data)
+        except DecodeError:
+            raise InvalidField("", "the request is not a ServerReflectionRequest; send one") from None

@@ -2,6 +2,8 @@
 
 Lag and age are in the store, the same for every worker. Calls are each worker's own: it keeps them in a file, where the
 one that is asked finds those of the others. They have a label for the worker, for each counts from its own start.
+
+Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
 import json
@@ -96,7 +98,7 @@ class Metrics:
 
 def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     tables = [({"table": table.table}, table) for table in status.tables]
-    held = [({**of, "partition": each.partition}, each) for of, table in tables for each in table.partitions]
+    stored = [({**of, "partition": each.partition}, each) for of, table in tables for each in table.partitions]
     beat: list[Sample] = [({}, status.beat_time.ToMilliseconds() / 1000)]
     yield from _family("beat_time_seconds", "gauge", "When the replicator last said that it lives.", beat)
     yield from _family("kafka_reachable", "gauge", "1 while the brokers answer.", [({}, status.kafka_reachable)])
@@ -112,14 +114,14 @@ def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     yield from _family("generation_state", "gauge", "1 with the state of each generation.", generations)
     skipped = ((of, table.poison_records) for of, table in tables)
     yield from _family("skipped_records", "gauge", "Records that could not be applied.", skipped)
-    lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in held)
+    lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in stored)
     yield from _family("partition_lag_records", "gauge", "Records that are not applied yet.", lags)
-    ages = ((of, each.as_of_time.ToMilliseconds() / 1000) for of, each in held if each.HasField("as_of_time"))
+    ages = ((of, each.as_of_time.ToMilliseconds() / 1000) for of, each in stored if each.HasField("as_of_time"))
     about = "Nothing that was committed before is missing in the store."
     yield from _family("partition_as_of_time_seconds", "gauge", about, ages)
-    phases = (({**of, "phase": name}, each.phase == phase) for of, each in held for phase, name in PHASES.items())
+    phases = (({**of, "phase": name}, each.phase == phase) for of, each in stored for phase, name in PHASES.items())
     yield from _family("partition_phase", "gauge", "1 for the phase that the replica is in.", phases)
-    partitions = (({**of, "state": _state(PartitionState.Name(each.state))}, 1) for of, each in held if each.state)
+    partitions = (({**of, "state": _state(PartitionState.Name(each.state))}, 1) for of, each in stored if each.state)
     yield from _family("partition_state", "gauge", "1 with the state of the partition.", partitions)
 
 

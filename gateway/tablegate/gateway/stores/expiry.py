@@ -1,4 +1,7 @@
-"""A store as the queries of a table with retention see it: what is expired is not there, be it swept already or not."""
+"""A store as the queries of a table with retention see it: what is expired is not there, be it swept already or not.
+
+Decision: docs/decisions/0014-retention-in-the-gateway.md
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The sending half of an HTTP/2 connection: answers, resets and the end, and the streams that are still open.
+"""The part of an HTTP/2 connection that a small call never passes: answers in steps, resets, control frames, the end.
 
 Frames go into `output`, in their order; whoever does the I/O empties it. `send_data` takes what fits the windows,
 `send_window` of the connection and of the stream. In which order streams that wait have their turns is the caller's
@@ -6,22 +6,28 @@ business.
 
 When an answer ends before its request, the rest of the request is of no use: its stream is reset with NO_ERROR, as
 RFC 9113, 8.1 has it. What the client sent meanwhile is late, and not wrong, so the latest such streams are remembered.
+
+Control frames (SETTINGS, PING, GOAWAY, PRIORITY, RST_STREAM) carry nothing of a request. `_receive_…_frame` changes
+what they change, and returns the event, as those of `ServerConnection` do.
 """
 
 from typing import Generic
 
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.budget import Budget
-from tablegate.gateway.http.h2.events import StreamT
-from tablegate.gateway.http.h2.flow_control import ReceiveWindows
 from tablegate.gateway.http.h2.frames import (
+    ACK,
     DATA,
     END_STREAM,
+    FLOW_CONTROL_ERROR,
     FRAME_BYTES_MAX,
+    FRAME_SIZE_ERROR,
     NO_ERROR,
     PING,
+    PROTOCOL_ERROR,
     WINDOW_BYTES,
     WINDOW_MAX,
+    Http2ConnectionError,
     pack_frame_header,
 )
 from tablegate.gateway.http.h2.stream import (
@@ -35,17 +41,26 @@ from tablegate.gateway.http.h2.stream import (
     SEND_HEADERS,
     SEND_RST_STREAM,
     TRANSITIONS,
+    Event,
+    GoawayReceived,
+    InitialWindowChanged,
+    ReceiveWindows,
+    ShutdownAcknowledged,
+    StreamEnded,
     StreamEvent,
     StreamState,
+    StreamT,
+    next_state,
 )
 
 RESET_STREAMS_MAX = 1_000  # remembered as reset, as many as can be open: a client may have sent to each of them
 SHUTDOWN_PING = b"draining"
+SETTINGS_WEIGHT = 10  # as empty frames count: a change of the initial window visits each open stream
 SENDING_STATES = frozenset(state for state, event in TRANSITIONS if event is SEND_DATA)
 
 
-class SendingHalf(Generic[StreamT]):
-    """What a server sends. Each method that sends returns how many bytes it added to `output`.
+class ConnectionControl(Generic[StreamT]):
+    """What lies below `ServerConnection`. Each method that sends returns how many bytes it added to `output`.
 
     `streams`: by their number, those that are neither answered nor reset. `send_window`: bytes of DATA that the client
     accepts on all streams together.
@@ -59,6 +74,8 @@ class SendingHalf(Generic[StreamT]):
         self.windows = ReceiveWindows(body_bytes_max, self.output.append, self.reset_stream)
         self.last_stream_id = 0  # the newest stream that the client opened
         self.last_allowed = WINDOW_MAX  # by our GOAWAY
+        self._initial_send_window = WINDOW_BYTES  # of a stream
+        self._last_before = 0  # the newest stream when the budget's span began: to end older ones is no attack
         self._reset: dict[int, None] = {}  # the latest streams that we reset, oldest first
 
     def send_headers(self, stream: StreamT, block: bytes, *, end_stream: bool = False) -> int:
@@ -132,6 +149,73 @@ class SendingHalf(Generic[StreamT]):
         if stream_id > self.last_allowed:
             return RESET
         return IDLE if stream_id > self.last_stream_id else CLOSED
+
+    # Control frames.
+
+    def _receive_settings_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise Http2ConnectionError(FRAME_SIZE_ERROR, "acknowledgement of SETTINGS with a payload")
+            self.budget.count_empty_frame(1, "too many settings")
+            return None
+        self.budget.count_empty_frame(SETTINGS_WEIGHT, "too many settings")
+        values = dict(frames.decode_settings(payload))
+        self.output.append(frames.frame(frames.SETTINGS, ACK, 0))
+        size = values.get(frames.INITIAL_WINDOW_SIZE)
+        if size is None:
+            return None
+        # Windows of open streams change by as much, and may be negative then (RFC 9113, 6.9.2).
+        change = size - self._initial_send_window
+        self._initial_send_window = size
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > WINDOW_MAX:
+                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "a stream's window is too large")
+        return InitialWindowChanged()
+
+    def _receive_ping_frame(self, flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "PING on a stream")
+        frames.check_length(payload, 8, "PING")
+        self.budget.count_ping(idle=not self.streams)
+        if not flags & ACK:
+            self.output.append(frames.frame(PING, ACK, 0, payload))
+        elif payload == SHUTDOWN_PING:
+            return ShutdownAcknowledged()
+        return None
+
+    def _receive_rst_stream_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        frames.check_length(payload, 4, "RST_STREAM")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            next_state(self._state_of(stream_id), RECEIVE_RST_STREAM)
+            self.budget.count_empty_frame(1, "too many streams are reset")
+            return None
+        if stream_id > self._last_before:
+            self.budget.count_reset()
+        self._remove(stream, RECEIVE_RST_STREAM)
+        return StreamEnded(stream)
+
+    def _receive_goaway_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise Http2ConnectionError(FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+        self.budget.count_empty_frame(1, "too many frames")
+        return GoawayReceived()
+
+    def _receive_priority_frame(self, _flags: int, stream_id: int, payload: bytes) -> Event[StreamT] | None:
+        if stream_id == 0:
+            raise Http2ConnectionError(PROTOCOL_ERROR, "PRIORITY without a stream")
+        frames.check_length(payload, 5, "PRIORITY")
+        self.budget.count_empty_frame(1, "too many priorities")
+        frames.check_priority(payload, stream_id)
+        return None
+
+    def _receive_unexpected_frame(self, _flags: int, _stream_id: int, _payload: bytes) -> Event[StreamT] | None:
+        raise Http2ConnectionError(PROTOCOL_ERROR, "PUSH_PROMISE, or CONTINUATION without a header block")
 
     # The end of the connection.
 

@@ -1,4 +1,7 @@
-"""The notifier: passes on what has changed in the store, so that nobody polls. One event loop."""
+"""The notifier: passes on what has changed in the store, so that nobody polls. One event loop.
+
+Decision: docs/decisions/0054-notifications-name-what-changed.md
+"""
 
 import asyncio
 from collections import defaultdict

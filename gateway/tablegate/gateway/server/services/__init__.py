@@ -1,1 +1,0 @@
-"""The services of every gateway: health, reflection, metrics, status and metadata."""
