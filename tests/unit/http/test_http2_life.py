@@ -171,6 +171,22 @@ async def test_drain_waits_for_calls_but_takes_none(server: Served, client: RawC
 
 
 @over_a_connection
+async def test_drain_ends_with_the_last_body_that_stops(server: Served, client: RawClient) -> None:
+    client.send(head(1, request(b"/echo")))
+    await client.settled()
+    server.connection.drain()
+    client.send(frame(frames.PING, ACK, 0, (await client.until(frames.PING)).payload))
+    await client.settled()
+    server.tick(1.0)
+    assert not server.connection._over
+    server.tick(1.0 + LIMITS.body_s)
+    assert (await client.answer(1)).reset == frames.CANCEL
+    assert server.connection._over
+    await client.close()
+    await eventually(lambda: not server.connections)
+
+
+@over_a_connection
 async def test_slow_reader_of_a_last_answer_gets_all_of_it(server: Served, client: RawClient) -> None:
     client.send(initial_window(2**31 - 1), frames.window_update(0, 2**30))
     client.stop_reading()

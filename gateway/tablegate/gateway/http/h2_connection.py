@@ -169,6 +169,8 @@ class Http2Connection(Receiver):
             self._fail(error)
         else:
             self._flush_soon()
+            if self.ends_with_last_answer:
+                self.end_if_idle()  # the body that came no further may have been the last
         if self._drain_ticks:
             self._drain_ticks += 1
             if self._drain_ticks > _DRAIN_TICKS:
