@@ -125,6 +125,7 @@ class GrpcForwarder(Forwarder):
         except asyncio.CancelledError:
             _check_cancelled()
             raise
+        # A peer that had to wait for freshness was not slow, so its time says nothing of the next call.
         self.answered(peer, None if may_wait else time.monotonic() - begin_s)
         return Forwarded(message, tuple(_ours(trailer)))
 
@@ -214,6 +215,7 @@ def _status_of(error: grpc.aio.AioRpcError) -> Status:
                 status = Status.FromString(value)
             except DecodeError:
                 break
+            # Where details and status contradict each other the status counts, as it is what gRPC itself acts on.
             if status.code == code:
                 return status
     return Status(code=code, message=error.details() or "")

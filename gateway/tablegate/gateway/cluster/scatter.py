@@ -40,6 +40,7 @@ FIRST_MEAN_S = 0.025  # of a peer that was not asked yet: its connection has to 
 MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
+# An error without a reason of ours comes from the network or a proxy on the way, so another gateway may well answer.
 _ANOTHER_MAY_ANSWER = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN"})
 _ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 

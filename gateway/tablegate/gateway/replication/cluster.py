@@ -108,6 +108,7 @@ class Cluster(Assignment):
         self._topic.tick()
         self._create_topic()
         now_s = self._clock.monotonic_s()
+        # A hundred gateways announce twice a second: what they say is evaluated together, not one by one.
         if not self._topic.is_read or now_s < self._evaluate_at_s:
             return False
         self._evaluate_at_s = now_s + EVALUATE_EVERY_S
@@ -126,6 +127,8 @@ class Cluster(Assignment):
 
     def _find_candidates(self) -> tuple[str, ...]:
         known, present = self._topic.known, self._topic.present()
+        # One that drains takes nothing more. That it still answers is known by what it announces, not by being a
+        # candidate.
         names = {name for name in present if not known[name].record.draining} - {self._membership.gateway_id}
         return tuple(sorted(names if self.is_draining else names | {self._membership.gateway_id}))
 
@@ -153,6 +156,8 @@ class Cluster(Assignment):
             self._read_s = now_s
         if self._heard_s is None and self._topic.heard_beat:
             self._heard_s = now_s
+        # Whoever has just started, or come back, would otherwise place partitions without gateways that it has not
+        # heard yet, and drop what they rely on.
         is_heard = self._heard_s is not None and now_s >= self._heard_s + SETTLE_S
         self._is_settled = self._is_settled or is_heard or now_s >= self._read_s + UNHEARD_S
 
@@ -192,6 +197,8 @@ class Cluster(Assignment):
         # Where candidates have different settings, all go by the largest; one that drains is no candidate.
         replicas = 0 if 0 in counts else max(counts, default=0)
         placement = self._placements.get((table, partition_count, generation))
+        # To place ten thousand partitions takes a third of a second, so it is done when the candidates change and not
+        # with every beat (decision 44).
         if placement is not None and placement.candidates == tuple(candidates) and placement.replicas == replicas:
             return placement
         assigned = [
@@ -212,6 +219,8 @@ class Cluster(Assignment):
         if not self._is_settled:
             return False
         names = self._place(table, partition_count, generation).assigned[partition]
+        # One that is dead answers nothing, though it is still a candidate until it is given up: its partitions stay
+        # here meanwhile.
         if not names or self._membership.gateway_id in names or not names <= self._alive:
             return False
         tables = [self._topic.known[name].tables.get(table) for name in names]
@@ -264,6 +273,8 @@ class Cluster(Assignment):
         covered: set[Partition] = set()
         for live in tables:
             covered |= live.partitions if live.generation >= new else frozenset()
+            # Live in the new generation counts whether it is answered from yet or not: gateways switch one after the
+            # other.
             covered |= live.next_partitions if live.next_generation >= new else frozenset()
         if len(covered) < partition_count:
             return f"{partition_count - len(covered)} of its partitions are live on no gateway yet"
@@ -295,6 +306,8 @@ class Cluster(Assignment):
         del self._record.tables[:]
         self._record.tables.extend(tables())
         for each in self._record.tables:
+            # Who stops refusing is a candidate at once, here. The others hear of it with the next beat, so it gains
+            # nothing before (decision 43).
             refused = self._refused.get(each.table, 0)
             if refused not in (0, each.refused_generation):
                 self._settling[each.table, refused] = now_s + SETTLE_S

@@ -122,6 +122,7 @@ class Replicator:
                 with self._store.snapshot() as snapshot:
                     position = snapshot.position(StoreId(state.store_id), partition)
                 if position is not None and position.phase is Phase.LIVE:
+                    # Nobody knows how long this gateway was away: what it has may be hours old until it has caught up.
                     demoted = position.in_phase(Phase.CATCHING_UP)
                     self._store.apply(StoreId(state.store_id), partition, [], demoted)
         return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
@@ -142,6 +143,8 @@ class Replicator:
         Raise `NameInUse` where another gateway of the cluster has our name.
         """
         if self._fetched:
+            # A full disk has refused what was fetched. More would have to be kept in memory, so nothing is fetched
+            # until there is room.
             self._clock.sleep(min(poll_s, FULL_RETRY_S))
         else:
             self._fetch(poll_s)
@@ -167,6 +170,8 @@ class Replicator:
         is_unclean = any(table.is_unclean for table in self._tables.values())
         if self._garbage or is_unclean or self._sweep.is_under_way:
             return min(BUSY_POLL_S, poll_s)
+        # Answers of brokers come in another thread, and nothing wakes a fetch that waits for records: so it waits for a
+        # shorter time.
         is_pending = self._manifest_topic.is_pending or any(table.is_pending for table in self._tables.values())
         is_pending = is_pending or (self._cluster is not None and self._cluster.is_pending)
         return min(ANSWER_POLL_S, poll_s) if is_pending else poll_s
@@ -217,6 +222,7 @@ class Replicator:
             table.generations.garbage.clear()
         self._announce()
         self._log_reachable()
+        # A few rows with each step: to remove a whole generation at once would hold up live records for seconds.
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
         self._sweep.step(self._tables.values())
@@ -263,6 +269,7 @@ class Replicator:
             serving = table.serving
             if serving is None:
                 continue
+            # A tombstone guards its key against older records that come late. It may go when none can come any more.
             age_ms = max(serving.facts.delete_retention_ms, TOMBSTONE_AGE_MIN_MS)
             for replica in serving.replicas:
                 self._store.drop_tombstones(
@@ -414,6 +421,7 @@ def _generation_statuses(table: TableReplicator) -> list[GenerationStatus]:
     }
     if table.manifest is not None and table.manifest.generation not in known:
         state = GENERATION_STATES[GenerationState.DISCOVERED]
+        # Its topic is not described yet, or others answer first: it is known and not followed.
         known[table.manifest.generation] = GenerationStatus(state=state, waits_for=table.problem)
     if table.refused_generation:
         state = GENERATION_STATES[GenerationState.REFUSED]

@@ -79,6 +79,7 @@ def run_replicator(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         signal.signal(signal.SIGUSR1, lambda *_: drain.set())
+    # The catalogue lives as long as the process. Records are many and die by themselves, so collections are rare.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
     catalogue = bind(config.files)
@@ -114,6 +115,7 @@ def _open(config: ReplicatorConfig, stop: threading.Event) -> "LmdbStore | Redis
             if not is_full:
                 is_full = True
                 _logger.error("%s; waiting for room", error)
+            # Not an error that ends the process: the supervisor would start it again and again, on the same full disk.
             time.sleep(FULL_RETRY_S)
     return None
 
@@ -171,6 +173,7 @@ def replicator_main(config: ChildConfig) -> None:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error))
         sys.exit(1)
+    # For good: the other gateway was started after this one, so it is the one that is meant to run.
     except NameInUse as error:
         _logger.error("the gateway ends", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error), for_good=True)

@@ -85,6 +85,7 @@ class ReplicatorEnd:
 
     def answer(self, end_offsets: EndOffsets) -> None:
         """Answer what workers ask, in a thread of its own, for as long as the process lives."""
+        # Kafka may take seconds to answer, and the thread that follows the changelogs must not wait for it.
         threading.Thread(target=self._answer_all, args=(end_offsets,), name="pipes", daemon=True).start()
 
     def _answer_all(self, end_offsets: EndOffsets) -> None:
@@ -96,6 +97,7 @@ class ReplicatorEnd:
                     continue
                 try:
                     answer = {"id": request["id"], "ends": end_offsets(request["topic"])}
+                # Told to the worker, so that its read waits no longer and says why.
                 except LogUnavailable as error:
                     answer = {"id": request["id"], "problem": str(error)}
                 _send_answer(worker, json.dumps(answer).encode())

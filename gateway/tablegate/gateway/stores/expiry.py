@@ -93,12 +93,15 @@ class UnexpiredSnapshot(Snapshot):
             if descending:
                 end = self._below(found[-1][0])
             else:
+                # Rows that have expired and are not swept yet may fill a whole read: the next one begins behind them.
                 start = self._above(found[-1][0])
 
     def _above(self, key: bytes) -> bytes:
         """Return the lowest key after `key` that may have a row: not one of a run's stretch that is expired."""
         after = key + b"\x00"
         try:
+            # One step over all expired windows of the run, however many there are, and not a read for each page of
+            # them.
             return max(after, self._expiry.kept_from(self._expiry.window.run(key), self._now_us))
         except InvalidKey:
             return after

@@ -58,6 +58,8 @@ def _master(plans: Sequence[Plan], options: Options) -> str | None:
 def _slots(plans: Sequence[Plan]) -> int:
     """Return how many slots Real-time Mode needs, with those for micro-batches beside it; 0 where no table is in it."""
     slots = sum(plan.realtime_slots for plan in plans)
+    # Tasks in Real-time Mode keep their slots for a whole batch: without some to spare no micro-batch beside them would
+    # ever run.
     return slots + MICROBATCH_SLOTS if slots else 0
 
 

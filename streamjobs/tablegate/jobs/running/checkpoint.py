@@ -115,6 +115,8 @@ class Checkpoint:
                     else f'a table {"with" if before else "without"} the source topic "{topic}"'
                 )
                 raise JobError(f"{of} {what}; build the table anew with tablegate job rebuild")
+        # State that goes on with an empty changelog would write only what changes from now on: all other rows would be
+        # missing.
         if owner.changelog_topic_id != identity.changelog_topic_id:
             raise JobError(
                 f"{of} the changelog topic as it was before it was deleted and created again; "

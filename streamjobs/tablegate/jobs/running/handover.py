@@ -119,6 +119,8 @@ class GenerationHandover:
             return
         published = self._plan.older.generation
         changelogs = self._admin.changelogs(self._plan.table.name)
+        # A crash while a generation was being built leaves its changelog. It is newer than what is published, so
+        # `drop_old` would never find it.
         self._drop([name for number, name in changelogs.items() if published < number < self._plan.generation])
 
     def drop_old(self) -> None:
@@ -236,6 +238,7 @@ def end_generation(bootstrap: str, changelog: Topic, generation: int, ends: Sour
 
 
 def _has_read(next_offsets: SourceOffsets, wanted: SourceOffsets, plan: Plan) -> bool:
+    # A source that the declaration reads no more never comes to an end: it would keep the old generation for ever.
     own: Mapping[str, Mapping[int, int]] = {side.topic.name: {} for side in plan.streamed.values()}
     return all(
         next_offsets.get(topic, {}).get(partition, 0) >= end

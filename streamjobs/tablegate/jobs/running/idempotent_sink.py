@@ -67,6 +67,8 @@ class IdempotentSink:
         ends = self._offsets(_END)
         for partition, first in self._offsets(_FIRST).items():
             since = offsets.get(partition, first)
+            # An end below what was saved means another topic under the same name; a start above it, that retention has
+            # removed records.
             if not first <= since <= ends[partition]:
                 raise JobError(
                     f'output topic "{self._topic}" partition {partition} has offsets {first} to {ends[partition]}, and '
@@ -100,6 +102,7 @@ class IdempotentSink:
 def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
     """Return the rows that are not written yet. Of equal rows, as many are left out as were written."""
     ours, theirs = _with_copy(rows), _with_copy(written)
+    # Keys and values may be null, and in SQL null is not equal to null.
     same = [ours[name].eqNullSafe(theirs[name]) for name in ("key", "value", _COPY)]
     return ours.join(theirs, same, "left_anti").drop(_COPY)
 
@@ -136,6 +139,8 @@ class BatchStarts:
     def save(self, batch_id: int, offsets: Offsets) -> None:
         """Save a batch's end offsets by an atomic rename, and remove those of other batches; raise `JobError`."""
         try:
+            # Listed first, so that the new file is not among them; deleted last, so that a crash leaves one too many
+            # and never none.
             old = [status.getPath() for status in self._listed()]
             partial = self._path(f"_{batch_id}")
             stream = self._files.create(partial, True)

@@ -125,6 +125,7 @@ class _Progress:
         newest = self._query.lastProgress()
         if newest is None or _name(newest) == self._seen:
             return []
+        # The number alone is no name: without data Spark reports the same batch again, once a second.
         seen, self._seen = self._seen, None
         unseen: list[dict[str, Any]] = []
         for report in reversed(self._query.recentProgress()):
@@ -147,6 +148,8 @@ class _Progress:
         late = PythonWorkerLate.found_in(reason)
         if late is not None:
             raise late
+        # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
+        # that.
         if reason.startswith(_KAFKA_ERRORS):
             raise JobError(
                 f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "

@@ -100,6 +100,8 @@ def _next_generation(table: Table, options: Options, start: Start | None) -> int
             f'table "{table.name}" was never built at {options.bootstrap}; start it: tablegate job run '
             f"{job_argument(table)}"
         )
+    # A rebuild that was broken off goes on with its checkpoint. A seek begins elsewhere, so what was begun is of no use
+    # to it.
     begun = max(KafkaAdmin(options.bootstrap).changelogs(table.name), default=0)
     if start is not None:
         begun += 1

@@ -74,6 +74,8 @@ class RunningTable:
         self._drop_at_s: float | None = None
         name = plan.table.name
         group = (rebuild_group if is_rebuild else job_group)(name)
+        # Joined before anything else is done, as others decide by the members of the group what they may do: see
+        # `_check_others`.
         self._membership = JobGroup.join(options.bootstrap, name, group, generation=plan.generation)
         try:
             self._check_others()
@@ -123,6 +125,7 @@ class RunningTable:
                 f"seek again, or build from the first record: tablegate job seek {job_argument(plan.table)} "
                 "--time 1970-01-01T00:00:00Z"
             )
+        # Each table has its own number of shuffle partitions, and Spark keeps that setting for a session.
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
         frames = build(
             session,
@@ -169,6 +172,7 @@ class RunningTable:
     def poll(self) -> None:
         """Check membership, queries and handover once; raise `JobError` when the table cannot be kept."""
         newest = self._membership.poll()
+        # Its own generation has ended, and nothing runs here until that of the other job may be kept.
         if self._handover is None or self._queries is None:
             self._adopt(max(newest, self._plan.generation))
         elif newest > self._plan.generation and not self._is_rebuild:
@@ -213,6 +217,7 @@ class RunningTable:
 
     def _restart_after_late_worker(self, late: PythonWorkerLate) -> None:
         """Restart from the checkpoint; raise `JobError` after `LATE_WORKERS_MAX` restarts without a batch."""
+        # A batch since the last restart means that the machine is slow now and then, and not too small.
         self._late_workers = self._late_workers + 1 if self._monitor.batch_id < 0 else 1
         if self._late_workers > LATE_WORKERS_MAX:
             raise JobError(
@@ -250,6 +255,7 @@ class RunningTable:
         if not is_rebuilding(self._admin, self._plan.table.name, generation):
             # `--partitions` was meant for the changelog that this job made, not for one that another job has made.
             self._options = replace(self._options, partition_count=None)
+            # The declaration is loaded anew: the other job may have been started with one that has changed since.
             self._begin(self._make_plan(self._declared(), None))
 
     def _end_queries(self) -> None:

@@ -145,6 +145,7 @@ def spark_session(
         spark = _started(builder)
     try:
         if is_submitted():
+            # Our own log settings came with the session that we start; spark-submit has brought its own.
             spark.sparkContext.setLogLevel("WARN")
         if not has_connectors(spark):
             raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")

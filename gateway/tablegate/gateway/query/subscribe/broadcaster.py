@@ -116,6 +116,8 @@ class Subscriber:
             self.newest = message
             return
         self._bytes += len(message.data)
+        # Who publishes never waits. A client that reads too slowly falls back to its own cursor, and goes on from there
+        # by the history.
         if self._bytes > SUBSCRIBER_BYTES_MAX and self._messages:
             self.is_slow = True
             self.evict()
@@ -155,6 +157,7 @@ class SubscriberGroup:
         if not has_news or not self.subscribers:
             return
         self.is_current = is_whole
+        # Encoded once for all subscribers of the group. It holds the resume token, so each may go on from any message.
         change_positions = {partition: broadcaster.change_positions[partition] for partition in selection.partitions}
         message = Message(
             self.encode(shown, change_positions, broadcaster.positions, is_whole), change_positions, time.monotonic()
@@ -224,6 +227,7 @@ class ChangeBroadcaster:
         messages = 0
         unsent: Changes = []
         budget = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        # Only what has changed is read, and each partition once for all who are subscribed to it.
         for partition in sorted(self._changed):
             position = snapshot.position(self.store_id, partition)
             if position is None or position.phase is not Phase.LIVE:

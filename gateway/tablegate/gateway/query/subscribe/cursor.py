@@ -78,6 +78,7 @@ class ReadBudget:
         else:
             count = 0
             for size in fitting:
+                # A row longer than all that may be sent at once would otherwise never be sent.
                 if size > self.bytes and count:
                     break
                 self.bytes = max(0, self.bytes - size)
@@ -218,6 +219,7 @@ def read_changes(
         raise HistoryLost
     if start.offset > position.next_offset:
         return [], start  # made on a gateway that was further: there is nothing to read yet
+    # Changes between the two were dropped from the history: to go on would leave a gap that nobody sees.
     if start.offset < position.history_start:
         raise HistoryLost
     found = snapshot.history(store_id, partition, start=start.offset, limit=budget.rows + 1, skip=start.skip)
@@ -281,7 +283,9 @@ def _next_rows(
     """Return the next rows of the partition that is being filled, and move the cursor behind them."""
     partition = selection.partitions[cursor.filling]
     if partition not in cursor.change_positions:
+        # The changes up to this snapshot are in its rows. What the filling reads from now on begins behind them.
         cursor.change_positions[partition] = _newest_position(snapshot, store_id, partition, positions[partition])
+    # One more than there is room for: it tells whether the partition ends here, without another read.
     found = _rows_after(snapshot, store_id, partition, selection, cursor.after_key, budget.rows + 1)
     count = budget.reserve([len(row) for _, row in found])
     if count < len(found):

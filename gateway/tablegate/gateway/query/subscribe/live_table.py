@@ -47,6 +47,8 @@ class LiveTable:
         """Return the broadcaster of a generation that is served; subscribers of the one before are evicted."""
         if self._broadcaster is None or self._served is None or not is_same(self._served, served):
             if self._broadcaster is not None:
+                # They find out by their own cursors whether the generation that is served now is one they can go on
+                # with.
                 self._broadcaster.evict_all()
             self._broadcaster = ChangeBroadcaster(served.store_id)
         self._served = served
@@ -66,6 +68,8 @@ class LiveTable:
                 return
         if self._is_due:
             return
+        # One subscriber hears at once. Where publishing to many takes long, changes are gathered for a multiple of that
+        # (decision 30).
         wait_s = self._published_s + min(FLUSH_S, FLUSH_TIMES * self._took_s) - time.monotonic()
         if wait_s > 0:
             self._publish_in(wait_s)
@@ -99,6 +103,8 @@ class LiveTable:
     def _publish(self) -> None:
         self._is_due = False
         broadcaster = self._broadcaster
+        # In a burst there is more to send than a subscriber may leave unsent: with no turn of their own all would be
+        # evicted as slow.
         if broadcaster is not None and time.monotonic() < self._waits_until_s and not broadcaster.is_drained:
             self._publish_in(BURST_PAUSE_S)
             return

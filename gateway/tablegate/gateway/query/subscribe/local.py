@@ -331,6 +331,7 @@ class LocalStream:
                 if self._may_leave:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
                 self._use(served, self._asked.select(served.partition_count))
+                # The copy is of another incarnation. No change leads from there to here, so a new snapshot begins.
                 raise HistoryLost
             self._served = served
             self._positions = positions = self._live_positions(snapshot)

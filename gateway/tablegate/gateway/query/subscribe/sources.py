@@ -67,6 +67,7 @@ class PartitionSources:
             for partition in wanted
             if (found := self._candidates(partition, avoided, sources[partition], generation, is_here=partition in own))
         }
+        # A partition whose sender is another gateway is not ours to send, though it may be here.
         mine = [partition for partition, found in candidates.items() if found == [self._own]]
         groups = assign_requests(candidates, mine, self._own, candidates.__getitem__)
         return [(None if peer is self._own else peer, partitions) for peer, partitions in groups]

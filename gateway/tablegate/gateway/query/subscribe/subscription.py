@@ -158,6 +158,8 @@ class Subscription:
         self._use(self._access.view().served)
         if self._asked.resume_token:
             return self._resume()
+        # Who wants changes only is to miss none from one moment on: the first message waits until every source has
+        # begun.
         self._starts_live = self._asked.starts_live
         return self._starts_live
 
@@ -177,6 +179,7 @@ class Subscription:
             )
         except TableRebuilt:
             return False
+        # The offsets of another topic mean nothing here, even where the generation has the same number.
         if token.changelog_topic_id != self._served.manifest.changelog_topic_id:
             return False
         self._cursor.apply(token)
@@ -237,8 +240,11 @@ class Subscription:
         self._streams.append(stream)
         changes, progress = self._plan.encoder.split(stream.pop())
         if progress.phase == SUBSCRIBE_PHASE_RESET:
+            # A source that begins anew takes the whole stream along: a client has no way to drop the rows of some
+            # partitions.
             return self._reset() if self._cursor.has_any(stream.partitions) else None
         self._record(stream, progress)
+        # Progress of a source alone is no news for the client: it would get as many messages as there are gateways.
         if changes or (self._is_current and not self._was_current):
             return self._changes_message(changes)
         return None
@@ -357,6 +363,8 @@ class Subscription:
         # From now on for all partitions or not at all: a stream of changes that lacks a partition would look complete.
         if self._starts_live and missing is not None:
             raise PartitionUnavailable(self._access.table.name, missing, "no live gateway has it")
+        # Rows come from one source at a time, in the order of partitions, so that the cursor of all is still one key in
+        # one partition.
         fills = self._filling(groups)
         for number, (peer, partitions) in enumerate(groups):
             ready = partitions
@@ -390,6 +398,8 @@ class Subscription:
         else:
             request: Any = plan.query.request_class()
             request.CopyFrom(self._request)
+            # The other gateway answers it as it would a client that returns: the token says which partitions are done,
+            # and up to where.
             getattr(request, plan.options_name).resume_token = token
             forward_token = ForwardToken(access.table.name, generation, tuple(partitions))
             left_s = self._call.time_left_s()

@@ -148,11 +148,13 @@ class RedisConnection:
     def run(self, *commands: Command) -> list[Any]:
         """Return the answers of commands that are sent at once; raise `StoreUnavailable` or `StoreFull`."""
         with self._lock:
+            # While Redis hangs, each call would wait for its timeout again, and hold up the event loop of a worker.
             if self._failure and time.monotonic() - self._failed_s < REST_S:
                 raise StoreUnavailable(self._failure)
             try:
                 try:
                     answers = self._exchange(commands)
+                # A timeout is not tried again: the command may still be running, and the caller has waited long enough.
                 except RedisTimeoutError:
                     raise
                 except (RedisConnectionError, NoScriptError):
@@ -162,6 +164,8 @@ class RedisConnection:
                 failure = as_store_error(error, self.address.text)
                 if isinstance(error, RedisConnectionError | RedisTimeoutError):
                     self._failure, self._failed_s = str(failure), time.monotonic()
+                # Answers may be left unread on the connection. A write that Redis refused for want of memory has been
+                # answered.
                 if not isinstance(error, OutOfMemoryError):
                     self._connection.disconnect()
                 raise failure from None
@@ -187,6 +191,8 @@ class RedisConnection:
         connection.on_connect()
         self._check_policy(connection)
         self._check_age(connection)
+        # Scripts are called by their digest. A Redis that was restarted has forgotten them, and a new connection is the
+        # sign of that.
         connection.send_packed_command(_packed([("SCRIPT", "LOAD", each.text) for each in SCRIPTS]))
         for _ in SCRIPTS:
             connection.read_response()

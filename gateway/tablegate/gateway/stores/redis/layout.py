@@ -134,11 +134,13 @@ class StoredPosition(NamedTuple):
     def is_before(self, known: "StoredPosition") -> bool:
         """Return whether it is what was stored before `known`, or is of another copy of the partition."""
         phases = self.position.phase, known.position.phase
+        # One of the two is of a copy that was removed and restored since: whichever offset is higher says nothing.
         if self.position.incarnation_id != known.position.incarnation_id or phases.count(Phase.RESTORING) == 1:
             return True
         at, known_at = (self.position.next_offset, self.last), (known.position.next_offset, known.last)
         if at != known_at:
             return at < known_at
+        # The same offset in an earlier phase is what was stored before the gateway went live.
         return known.position.phase is Phase.LIVE and self.position.phase is not Phase.LIVE
 
 
