@@ -18,7 +18,7 @@ from tablegate.gateway.http.exchange import ResponseHeaders, Trailer
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.control import SENDING_STATES
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
-from tablegate.gateway.http.h2.stream import OPEN, Stream
+from tablegate.gateway.http.h2.stream import HALF_CLOSED_REMOTE, OPEN, Stream
 
 WRITE_BYTES = 64 * 1024  # go to the transport in one piece: fewer system calls, and the rest of the loop waits little
 
@@ -89,7 +89,8 @@ class Http2Exchange(Stream):
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body; return when the next may be made. One at a time."""
-        if self.state not in SENDING_STATES or not data or self.method == b"HEAD":
+        state = self.state  # mostly the first of these, which is found without a hash
+        if (state is not HALF_CLOSED_REMOTE and state not in SENDING_STATES) or not data or self.method == b"HEAD":
             return
         connection = self.owner
         queue = connection.send_queue
