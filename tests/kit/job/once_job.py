@@ -9,7 +9,7 @@ from typing import Any
 from tablegate.jobs.dataflow.processors import apply_processor
 from tablegate.jobs.processor import Processor
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.idempotent_sink import IdempotentSink
+from tablegate.jobs.running.queries import IdempotentSink
 from tablegate.jobs.running.session import spark_session, table_session
 
 

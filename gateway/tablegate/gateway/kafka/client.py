@@ -11,6 +11,7 @@ is replaced by a new one. The consumer is idle on a quiet topic, which is no sig
 another client was answered a moment ago (`_check_consumer`).
 
 Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
+Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
 """
 
 import logging
@@ -395,3 +396,43 @@ def quiet_logger() -> logging.Logger:
     logger = logging.getLogger("tablegate.gateway.replication.librdkafka")
     logger.setLevel(logging.CRITICAL)
     return logger
+
+
+class KafkaEnds:
+    """The end offsets of topics, for reads that must be as fresh as the changelog is now.
+
+    A client of its own, created at the first question. One thread. `options` are librdkafka's.
+    """
+
+    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+        self._options = {**options, "bootstrap.servers": bootstrap, "client.id": "tablegate-ends"}
+        self._admin: AdminClient | None = None
+        self._renewal = Renewal()
+
+    def end_offsets(self, topic: str) -> Mapping[int, int]:
+        """Return the end offset of each partition, by its number; raise `LogUnavailable`."""
+        if self._admin is None:
+            self._admin = AdminClient({**self._options, "reconnect.backoff.max.ms": 2_000})
+        try:
+            described = self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
+            if described.error is not None:
+                raise KafkaException(described.error)
+            latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            answers = self._admin.list_offsets(
+                {KafkaPartition(topic, number): latest for number in described.partitions},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            ends = {asked.partition: answer.result(REQUEST_TIMEOUT_S).offset for asked, answer in answers.items()}
+        except KafkaException as error:
+            self._record_no_answer()
+            raise LogUnavailable(f"Kafka does not answer: {error.args[0].str()}") from None
+        except TimeoutError:
+            self._record_no_answer()
+            raise LogUnavailable("Kafka does not answer") from None
+        self._renewal.succeeded()
+        return ends
+
+    def _record_no_answer(self) -> None:
+        if self._renewal.failed():
+            self._admin = None

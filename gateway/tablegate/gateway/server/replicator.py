@@ -22,8 +22,7 @@ from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.kafka.client import KafkaLog
-from tablegate.gateway.kafka.ends import KafkaEnds
+from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
 from tablegate.gateway.server.child import FAILED, STORE_OPENED, ChildConfig, send_event
