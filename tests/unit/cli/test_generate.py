@@ -19,7 +19,7 @@ from tablegate.gateway.contract.catalogue import (
     ScanQuery,
     SubscribeQuery,
 )
-from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
 HEAD = """syntax = "proto3";
 package shop.v1;
@@ -103,6 +103,44 @@ def test_what_was_written_before_stays_where_it_fails(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="no message is a table"):
         generated(tmp_path, HEAD + "message Rating {}\n")
     assert (tmp_path / "rows_queries.proto").read_text() == before
+
+
+def test_what_does_not_compile_is_not_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(DescriptorError, match='"read_options" is already defined'):
+        generated(tmp_path, HEAD + RATING.replace("movie_id", "read_options"))
+    assert not (tmp_path / "rows_queries.proto").exists()
+
+
+def test_rows_inside_of_another_message(tmp_path: Path) -> None:
+    assert len(generated(tmp_path, HEAD + f"message Shop {{\n{RATING}}}\n").queries) == len(KINDS)
+
+
+def test_two_rows_of_one_name_are_told(tmp_path: Path) -> None:
+    other = RATING.replace('"ratings"', '"scores"')
+    with pytest.raises(ContractError, match='"RatingKey" is there already, and the queries of table "scores" need'):
+        generated(tmp_path, HEAD + f"message Shop {{\n{RATING}}}\nmessage Club {{\n{other}}}\n")
+    assert not (tmp_path / "rows_queries.proto").exists()
+
+
+@pytest.mark.parametrize("package", ["acme.tablegate.v1", "acme.google.v1"])
+def test_a_package_with_a_name_of_ours_in_it(package: str, tmp_path: Path) -> None:
+    text = (HEAD + RATING).replace("shop.v1", package)
+    text = text.replace("(tablegate.v1", "(.tablegate.v1").replace(" google.protobuf.T", " .google.protobuf.T")
+    assert len(generated(tmp_path, text).queries) == len(KINDS)
+
+
+def test_a_file_name_that_is_not_ascii(tmp_path: Path) -> None:
+    rows = tmp_path / "bücher.proto"
+    rows.write_text(HEAD + RATING)
+    assert CliRunner().invoke(app, ["generate", str(rows)]).exit_code == 0
+    checked = CliRunner().invoke(app, ["check", str(tmp_path / "bücher_queries.proto")])
+    assert checked.exit_code == 0, checked.stderr
+
+
+def test_a_directory_is_no_file_of_rows() -> None:
+    done = CliRunner().invoke(app, ["generate", "."])
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert 'contract "." is not a file' in done.stderr
 
 
 def test_several_tables_of_one_file(tmp_path: Path) -> None:

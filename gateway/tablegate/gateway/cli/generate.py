@@ -7,6 +7,7 @@ rows'. It is an ordinary contract: clients are generated from it, and who wants 
 Decision: docs/decisions/0050-queries-from-the-row.md
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from tablegate.gateway.contract.binder.problems import ContractError, Problems
 from tablegate.gateway.contract.binder.tables import bind_tables, find_rows
 from tablegate.gateway.contract.catalogue import Op, Table
 from tablegate.gateway.contract.columns import is_money, operator_fits, type_name
-from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
 SUFFIX = "_queries.proto"
 
 _READ_OPTIONS = ("Freshness.", "tablegate.v1.ReadOptions read_options")
 _READ_INFO = ("What was read.", "tablegate.v1.ReadInfo read_info")
+_OURS = re.compile(r"(?<![\w.])((?:tablegate\.v1|google\.(?:api|protobuf|type))\.)")
 _FLOATS = (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE)
 
 Lines = Iterator[str]
@@ -37,8 +39,8 @@ def generate(rows: Path, out: Path) -> int:
     Raise `DescriptorError` where the file does not compile, `ContractError` where its rows are none, and `OSError`.
     """
     files = load_descriptors(rows)
-    pool, _ = build_pool(files)
-    file = pool.FindFileByName(files.file[-1].name)
+    pool, own = build_pool(files)
+    file = own[-1] if own else pool.FindFileByName(files.file[-1].name)
     problems = Problems()
     messages = find_rows(messages_of(file))
     tables = list(bind_tables(messages, problems).values())
@@ -48,17 +50,22 @@ def generate(rows: Path, out: Path) -> int:
         )
     names = set(file.message_types_by_name) | set(file.services_by_name)
     for table in tables:
-        for used in sorted(names & set(_names(table))):
+        needed = set(_names(table))
+        for used in sorted(names & needed):
             text = f'"{used}" is there already, and the queries of table "{table.name}" need the name'
             problems.of_message(table.row, text, "rename it, or write the queries by hand")
+        names |= needed
     if problems.found:
         raise ContractError(problems.found)
     text = "\n".join(_file(file.name, file.package, tables))
+    if {"google", "tablegate"} & set(file.package.split(".")):
+        # Names are looked up from the inside out, and would be found in that package first.
+        text = _OURS.sub(r".\1", text)
     before = out.read_text("utf-8") if out.is_file() else None
     out.write_text(text, "utf-8")
     try:
         bind(load_descriptors(out))
-    except ContractError:
+    except (ContractError, DescriptorError):
         if before is None:
             out.unlink()
         else:
@@ -69,6 +76,12 @@ def generate(rows: Path, out: Path) -> int:
 
 def _plural(table: Table) -> str:
     return "".join(word.capitalize() for word in table.name.split("_"))
+
+
+def _row_type(table: Table) -> str:
+    """Return the name of the row message in its package: it may be inside of another message."""
+    package = table.row.file.package
+    return table.row.full_name.removeprefix(f"{package}." if package else "")
 
 
 def _names(table: Table) -> Iterator[str]:
@@ -147,11 +160,11 @@ def _prefix(table: Table) -> list[FieldDescriptor]:
 
 
 def _messages(table: Table) -> Lines:
-    row, rows = table.row.name, _plural(table)
+    row, rows, row_type = table.row.name, _plural(table), _row_type(table)
     key = [table.row.fields_by_name[column.name] for column in table.key]
     own_key: Fields = [_column(field) for field in key]
     yield from _message(f"{row}Key", f"Key of a {row}.", own_key)
-    yield from _pair(f"Get{row}", [*own_key, _READ_OPTIONS], [("The row.", f"{row} row"), _READ_INFO])
+    yield from _pair(f"Get{row}", [*own_key, _READ_OPTIONS], [("The row.", f"{row_type} row"), _READ_INFO])
     keys = ("Keys.", f"repeated {row}Key keys")
     results = ("One for each key, in the order of the request.", f"repeated {row}Result results")
     yield from _pair(f"BatchGet{rows}", [keys, _READ_OPTIONS], [results, _READ_INFO])
@@ -159,7 +172,7 @@ def _messages(table: Table) -> Lines:
         f"{row}Result",
         "One result.",
         "result",
-        ("The row.", f"{row} found"),
+        ("The row.", f"{row_type} found"),
         ("No row has this key.", f"{row}Key missing"),
     )
     page: Fields = [
@@ -168,7 +181,7 @@ def _messages(table: Table) -> Lines:
         ("next_page_token of the page before; all else the same.", "string page_token"),
         _READ_OPTIONS,
     ]
-    found = ("Rows, in key order.", f"repeated {row} rows")
+    found = ("Rows, in key order.", f"repeated {row_type} rows")
     token = ("Empty at the end, and only there.", "string next_page_token")
     yield from _pair(f"List{rows}", [*_run(table, key), *page], [found, token, _READ_INFO])
     scan = ("Where to go on after a broken stream.", "tablegate.v1.ScanOptions scan_options")
@@ -177,7 +190,7 @@ def _messages(table: Table) -> Lines:
     yield from _pair(
         f"Scan{rows}",
         [*filters, scan, _READ_OPTIONS],
-        [("Rows, several to a message.", f"repeated {row} rows"), progress],
+        [("Rows, several to a message.", f"repeated {row_type} rows"), progress],
     )
     options = ("Where to begin or to go on.", "tablegate.v1.SubscribeOptions subscribe_options")
     changes = ("Changes, oldest first for each key.", f"repeated {row}Change changes")
@@ -188,7 +201,7 @@ def _messages(table: Table) -> Lines:
         f"{row}Change",
         "A change of one row.",
         "change",
-        ("The row is now this.", f"{row} upsert"),
+        ("The row is now this.", f"{row_type} upsert"),
         ("The row is gone.", f"{row}Key delete"),
     )
 

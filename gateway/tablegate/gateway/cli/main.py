@@ -149,7 +149,7 @@ def generate(
     from tablegate.gateway.contract.binder.binder import ContractError
     from tablegate.gateway.contract.descriptors import DescriptorError
 
-    out = rows.with_name(rows.stem + queries.SUFFIX)
+    out = rows.parent / (rows.stem + queries.SUFFIX)
     try:
         count = queries.generate(rows, out)
     except DescriptorError as error:

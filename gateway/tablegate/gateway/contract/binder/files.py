@@ -65,14 +65,15 @@ def build_pool(files: FileDescriptorSet) -> tuple[DescriptorPool, list[FileDescr
     if problems.found:
         raise ContractError(problems.found)
     pool = DescriptorPool()
+    added: dict[str, FileDescriptor] = {}  # the pool finds no file by a name that is not ASCII
     for file in _imports_first(by_name):
         try:
-            pool.Add(file)
+            added[file.name] = pool.AddSerializedFile(file.SerializeToString())
         except TypeError as error:
             text = f"protobuf refuses it: {str(error).splitlines()[-1]}"
             raise ContractError([Problem(file.name, "", "", text, "compile the contract again")]) from None
     own = [name for name in by_name if name not in _GIVEN_FILES and not name.startswith(_GIVEN_DIRECTORIES)]
-    return pool, [pool.FindFileByName(name) for name in own]
+    return pool, [added[name] for name in own]
 
 
 def _imports_first(by_name: dict[str, FileDescriptorProto]) -> list[FileDescriptorProto]:
