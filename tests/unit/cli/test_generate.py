@@ -74,6 +74,7 @@ def test_the_rows_of_each_example_are_enough(path: Path, tmp_path: Path) -> None
     assert {type(query) for query in catalogue.queries.values()} == KINDS
 
 
+@pytest.mark.tools
 @pytest.mark.parametrize(("first", "second"), list(zip(KEY_TYPES, KEY_TYPES[3:] + KEY_TYPES[:3], strict=True)))
 @pytest.mark.parametrize("partition_by", ["", 'partition_by: "a"'])
 def test_keys_of_every_type(first: str, second: str, partition_by: str, tmp_path: Path) -> None:
