@@ -43,7 +43,7 @@ check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no 
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests
-	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
 
 test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
 	@$(BIN)/pytest -q -m long tests
