@@ -55,6 +55,21 @@ def test_event_moves_where_its_table_says_and_is_refused_elsewhere(table: Any, s
         assert moves == [Move(subject, state, event, after)]
 
 
+@pytest.mark.parametrize("room", range(2, 5))  # two positions are demoted at the start; then both open
+def test_states_go_on_after_a_disk_that_is_full_at_a_start(gateway: Gateway, job: Job, room: int) -> None:
+    job.publish().put(range(9))
+    gateway.steps()
+    assert gateway.is_served()
+    free = [1] * room
+    gateway.store._free_bytes = lambda: free.pop() if free else 0
+    gateway.restart()
+    gateway.seconds(3)
+    gateway.store._free_bytes = lambda: 1
+    gateway.seconds(3)  # the observer sees each move
+    assert gateway.is_served()
+    assert set(gateway.rows()) == set(range(9))
+
+
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table[0].__name__)
 def test_every_state_can_be_reached_and_every_event_can_happen(table: Any) -> None:
     kinds, events, transitions, initial = table

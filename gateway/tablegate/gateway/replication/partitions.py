@@ -50,7 +50,7 @@ from tablegate.gateway.replication.stored import (
     stored_positions,
     whole_as_of_ms,
 )
-from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreWriter
+from tablegate.gateway.stores.base import Change, Copy, Phase, Position, StoreUnavailable, StoreWriter
 from tablegate.v1.changelog_pb2 import Manifest
 
 CLEAN_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
@@ -236,10 +236,14 @@ class GenerationReplica:
         # without one.
         self._unclean = set() if is_new else set(partitions_of(manifest)).difference(stored)
         incarnation_id = self._draw_incarnation()
-        for partition, position in stored.items():
-            self._open(partition, position, incarnation_id)
-        if is_new:
-            self._open_first(self.assigned() or ())
+        try:
+            for partition, position in stored.items():
+                self._open(partition, position, incarnation_id)
+            if is_new:
+                self._open_first(self.assigned() or ())
+        except StoreUnavailable:  # nobody gets this object: the generation is opened again, from what is stored
+            self._stop_partitions()
+            raise
         self.progress = RestoreProgress(self.replicas, now_s=clock.monotonic_s())
 
     def _draw_incarnation(self) -> int:
@@ -420,12 +424,15 @@ class GenerationReplica:
 
     def stop(self) -> None:
         """Fetch no more: the generation is retired."""
+        self._stop_partitions()
+        self.machine.move(GenerationEvent.RETIRE)
+
+    def _stop_partitions(self) -> None:
         self._unfollow()
         self.pending = frozenset()
         # Partitions that were only assigned have a machine, too, and no replica.
         while self._machines:
             self._machines.popitem()[1].move(PartitionEvent.STOP)
-        self.machine.move(GenerationEvent.RETIRE)
 
     def _unfollow(self) -> None:
         for replica in self.replicas:
