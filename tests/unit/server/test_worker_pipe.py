@@ -269,3 +269,31 @@ def test_ends_are_asked_for_and_answered_beside_notifications(pipe: WorkerPipe) 
         worker.end.close()
 
     asyncio.run(talk())
+
+
+def test_an_answer_that_is_cut_off_takes_no_notification_along(pipe: WorkerPipe) -> None:
+    async def talk() -> None:
+        worker, end = Worker(pipe), replicator(pipe)
+        end.publish(changes(3))
+        with socket.socket(fileno=copy_of(pipe.replicator_fd)) as raw:
+            raw.send(b'{"id": 1, "ends": {"0": 12')
+            raw.send(b"[]")
+        end.publish(changes(5))
+        assert await worker.hears() == changes(3, 5)
+        worker.end.close()
+
+    asyncio.run(talk())
+
+
+def test_more_end_offsets_than_a_message_holds_are_refused_at_once(pipe: WorkerPipe) -> None:
+    async def talk() -> None:
+        worker, end = Worker(pipe), replicator(pipe)
+        ENDS.clear()  # the thread that answers goes on
+        end.answer(lambda topic: dict.fromkeys(range(20000 if topic == "wide" else 2), 10**9))
+        for _ in range(2):
+            with pytest.raises(EndsUnknown, match="20000 partitions are too many"):
+                await worker.end.ends("wide")
+        assert await worker.end.ends("narrow") == {0: 10**9, 1: 10**9}
+        worker.end.close()
+
+    asyncio.run(talk())

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -100,7 +101,11 @@ class ReplicatorEnd:
                 # Told to the worker, so that its read waits no longer and says why.
                 except LogUnavailable as error:
                     answer = {"id": request["id"], "problem": str(error)}
-                _send_answer(worker, json.dumps(answer).encode())
+                data = json.dumps(answer).encode()
+                if len(data) > MESSAGE_BYTES_MAX:
+                    problem = f"its {len(answer['ends'])} partitions are too many for an answer"
+                    data = json.dumps({"id": request["id"], "problem": problem}).encode()
+                _send_answer(worker, data)
 
 
 def _send(worker: socket.socket, changes: bytes) -> bool:
@@ -167,7 +172,9 @@ class WorkerEnd(TopicEnds):
             if data.startswith(_CHANGES):
                 changes.update(StoreChanges.decode(data[len(_CHANGES) :]))
             else:
-                self._receive_answer(json.loads(data))
+                # Whoever waits for an answer that is damaged waits on; what else has come is passed on.
+                with suppress(ValueError, KeyError, TypeError):
+                    self._receive_answer(json.loads(data))
         if changes:
             self._notifier.notify(changes)
 
