@@ -55,12 +55,12 @@ def test_event_moves_where_its_table_says_and_is_refused_elsewhere(table: Any, s
         assert moves == [Move(subject, state, event, after)]
 
 
-@pytest.mark.parametrize("room", range(2, 5))  # two positions are demoted at the start; then both open
-def test_states_go_on_after_a_disk_that_is_full_at_a_start(gateway: Gateway, job: Job, room: int) -> None:
+@pytest.mark.parametrize("writes", range(2, 5))  # two positions are demoted at the start; then both open
+def test_states_go_on_after_a_disk_that_is_full_at_a_start(gateway: Gateway, job: Job, writes: int) -> None:
     job.publish().put(range(9))
     gateway.steps()
     assert gateway.is_served()
-    free = [1] * room
+    free = [1] * writes
     gateway.store._free_bytes = lambda: free.pop() if free else 0
     gateway.restart()
     gateway.seconds(3)
