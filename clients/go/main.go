@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	ratings "tablegate/clients/gen/examples/ratings/v1"
-	gateway "tablegate/clients/gen/gateway/v1"
+	tablegate "tablegate/clients/gen/tablegate/v1"
 )
 
 //go:generate buf generate
@@ -83,7 +83,7 @@ type subscriber struct {
 	client    ratings.RatingsServiceClient
 	tokenFile string
 	token     string
-	phase     gateway.SubscribePhase
+	phase     tablegate.SubscribePhase
 	left      int
 }
 
@@ -93,7 +93,7 @@ func (s *subscriber) follow(ctx context.Context) error {
 	defer cancel()
 	for s.left > 0 {
 		stream, err := s.client.SubscribeRatings(ctx, &ratings.SubscribeRatingsRequest{
-			SubscribeOptions: &gateway.SubscribeOptions{ResumeToken: s.token},
+			SubscribeOptions: &tablegate.SubscribeOptions{ResumeToken: s.token},
 		})
 		for err == nil && s.left > 0 {
 			var response *ratings.SubscribeRatingsResponse

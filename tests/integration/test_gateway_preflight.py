@@ -120,7 +120,7 @@ def test_token_key_files(tmp_path: Path) -> None:
 def test_wrong_contracts_are_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(ServeError, match="needs a contract"):
         load_contracts(())
-    with pytest.raises(ServeError, match="is no file"):
+    with pytest.raises(ServeError, match="is not a file"):
         load_contracts((tmp_path / "nothing.proto",))
     wrong = tmp_path / "wrong.proto"
     wrong.write_text(RATINGS.read_text().replace('key: "movie_id"', 'key: "nothing"'))

@@ -16,7 +16,7 @@ from tests.kit.table.filled import ROOT
 CLIENTS = ROOT / "clients"
 BUILD_TIMEOUT_S = 280
 LINE_TIMEOUT_S = 60
-GENERATED = "**/gateway/v1/*"
+GENERATED = "**/tablegate/v1/*"
 
 
 class Language(NamedTuple):

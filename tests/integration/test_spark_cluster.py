@@ -39,7 +39,7 @@ def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp
         replacements = {
             "spark://spark-master:7077": cluster.url,
             "/opt/tablegate/jars": str(cache_directory()),
-            "/opt/job/lib/python3.11/site-packages": str(ROOT),
+            "/opt/job/lib/python3.11/site-packages": str(ROOT / "streamjobs"),
             "kafka:9092": broker.bootstrap,
             "/var/lib/tablegate/checkpoints": str(tmp_path / "checkpoints"),
             "=ratings": f"={job}",

@@ -45,9 +45,9 @@ class LiveRatings(RatingsServer):
     async def _drain(self) -> None:
         """End streams as a gateway does that is told to end: each hears of it."""
         self._relay.refuse()
-        self._door.drain()
+        self._server.drain()
         self._bell.shutdown()
-        await self._door.stop(DRAIN_S)
+        await self._server.stop(DRAIN_S)
         await self._relay.end()
 
 

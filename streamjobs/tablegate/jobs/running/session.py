@@ -135,7 +135,8 @@ def spark_session(
         if local_slots(master) is not None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no port that another machine can reach
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or workers are the first python3 on the PATH
-            os.environ.setdefault("PYTHONSAFEPATH", "1")  # or the working directory shadows modules of workers
+            # Or the working directory shadows modules of workers. Not of this process, whose children are its own.
+            builder = builder.config("spark.executorEnv.PYTHONSAFEPATH", "1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
     if not is_submitted():
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))

@@ -3,6 +3,15 @@ package tablegate.ratings;
 import static java.nio.file.StandardCopyOption.REPLACE_EXISTING;
 import static java.util.concurrent.TimeUnit.SECONDS;
 
+import com.example.examples.ratings.v1.GetRatingRequest;
+import com.example.examples.ratings.v1.GetRatingResponse;
+import com.example.examples.ratings.v1.RatingChange;
+import com.example.examples.ratings.v1.RatingsServiceGrpc.RatingsServiceBlockingStub;
+import com.example.examples.ratings.v1.RatingsServiceGrpc;
+import com.example.examples.ratings.v1.SubscribeRatingsRequest;
+import com.example.examples.ratings.v1.SubscribeRatingsResponse;
+import com.example.tablegate.v1.SubscribeOptions;
+import com.example.tablegate.v1.SubscribePhase;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.protobuf.util.JsonFormat;
@@ -17,15 +26,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.TreeMap;
-import tablegate.examples.ratings.v1.GetRatingRequest;
-import tablegate.examples.ratings.v1.GetRatingResponse;
-import tablegate.examples.ratings.v1.RatingChange;
-import tablegate.examples.ratings.v1.RatingsServiceGrpc;
-import tablegate.examples.ratings.v1.RatingsServiceGrpc.RatingsServiceBlockingStub;
-import tablegate.examples.ratings.v1.SubscribeRatingsRequest;
-import tablegate.examples.ratings.v1.SubscribeRatingsResponse;
-import tablegate.gateway.v1.SubscribeOptions;
-import tablegate.gateway.v1.SubscribePhase;
 
 /** Asks a gateway for one movie and then follows all of them. Each line it writes is a JSON object. */
 public final class Ratings {
