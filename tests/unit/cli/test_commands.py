@@ -1,6 +1,8 @@
 """The commands against a door in this process: output, exit codes, sentences."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,3 +189,13 @@ def test_a_gateway_with_tls_is_asked_over_https(tmp_path: Path) -> None:
             assert result.stderr.startswith("error: ")
     assert "give both --cert and --key" in _run("--cert", "a.pem", *get, https).stderr
     assert "check the path" in _run("--ca", str(tmp_path / "none.pem"), *get, https).stderr
+
+
+def test_output_that_a_full_disk_refuses_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "tablegate.gateway.cli", "--help"]
+    with Path("/dev/full").open("wb") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "error: there is no room on the disk, and what was to be written is incomplete: make room, try again"
+    ]

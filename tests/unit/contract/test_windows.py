@@ -118,12 +118,11 @@ def test_a_window_without_retention_keeps_its_rows(tmp_path: Path) -> None:
     table = bind_actions(tmp_path, ACTIONS.replace(_RETENTION, "")).tables["action_counts"]
     assert table.window is not None
     assert table.expiry is table.retention_us is None
-    assert table.expires_at_us(b"") is None
 
 
 def test_a_table_without_windows(tmp_path: Path) -> None:
     table = bind_ratings(tmp_path, RATINGS).tables["ratings"]
-    assert table.window is table.expiry is table.expires_at_us(b"") is None
+    assert table.window is table.expiry is None
 
 
 def test_the_fingerprint_is_of_the_window_and_not_of_the_retention(tmp_path: Path) -> None:

@@ -99,8 +99,13 @@ def _file(rows: str, package: str, tables: list[Table]) -> Lines:
     yield 'syntax = "proto3";\n'
     if package:
         yield f"package {package};\n"
-    imports = {rows, "tablegate/v1/options.proto", "tablegate/v1/query.proto", "google/api/annotations.proto"}
-    imports.add("google/api/field_behavior.proto")
+    imports = {
+        rows,
+        "google/api/annotations.proto",
+        "google/api/field_behavior.proto",
+        "tablegate/v1/options.proto",
+        "tablegate/v1/query.proto",
+    }
     for table in tables:
         imports |= {field.message_type.file.name for field in table.row.fields if field.message_type is not None}
         imports |= {field.enum_type.file.name for field in table.row.fields if field.enum_type is not None}
@@ -126,9 +131,9 @@ def _service(table: Table) -> Lines:
         "batch_get: {}",
         f'post: "{collection}:batchGet" body: "*"',
     )
-    fixed = "" if len(_prefix(table)) >= table.partition_by_count else scatter
+    partitions = "" if _prefix(table) else scatter
     yield from _method(
-        "Rows in key order, a page at a time.", f"List{rows}", f"range: {{{fixed}}}", f'get: "{collection}"'
+        "Rows in key order, a page at a time.", f"List{rows}", f"range: {{{partitions}}}", f'get: "{collection}"'
     )
     yield from _method(
         "All rows that pass the filters.", f"Scan{rows}", "scan: {}", f'get: "{collection}:scan"', streams=True

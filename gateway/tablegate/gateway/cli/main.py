@@ -9,6 +9,8 @@ commands share have a shorter name, such as TABLEGATE_BOOTSTRAP.
 Decision: docs/decisions/0049-commands-import-when-asked.md
 """
 
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -265,3 +267,15 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the pipe has closed it
         sys.stderr.close()
         raise SystemExit(0) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f' of "{error.filename}"' if error.filename else ""
+        complain(f"there is no room on the disk{where}, and what was to be written is incomplete: make room, try again")
+        _discard_output()
+        raise SystemExit(1) from None
+
+
+def _discard_output() -> None:
+    """Let nothing more be written, as Python's end would try it once more and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -66,10 +66,6 @@ class Table:
         """How long after the end of its window a row is gone; None where rows stay."""
         return None if self.expiry is None else self.expiry.retention_us
 
-    def expires_at_us(self, key: bytes) -> int | None:
-        """Return from when on the row of `key` is gone, in µs since 1970; None: never. Raise `InvalidKey`."""
-        return None if self.expiry is None else self.expiry.at_us(key)
-
     def partition_of(self, key: bytes, partition_count: int) -> Partition:
         """Return the partition of a whole key's bytes."""
         if self.partitioner is Partitioner.MURMUR2:

@@ -26,18 +26,17 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
-from tablegate.gateway.query.errors import GenerationsMixed, PartitionUnavailable, TooManyKeys
+from tablegate.gateway.query.errors import GenerationsMixed, TooManyKeys
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_by_others,
-    answer_fresh,
+    answer,
     local_result,
     unless_store_away,
 )
 from tablegate.gateway.query.requests import keys_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.stores.base import Position, StoreUnavailable
+from tablegate.gateway.stores.base import Position
 
 
 def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler:
@@ -45,13 +44,7 @@ def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler
     plan = _BatchGetPlan(query, access)
 
     def handle(data: bytes, call: Call) -> Answer:
-        read = BatchGetRead(plan, data, call)
-        if read.requirement is not None:
-            return answer_fresh(read)
-        try:
-            return read.local()
-        except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_by_others(read, reason)
+        return answer(BatchGetRead(plan, data, call))
 
     return handle
 

@@ -64,6 +64,16 @@ class UnaryRead(Protocol):
         """Return the answer with the help of others; raise a `QueryError`, or `reason` where nobody can answer."""
 
 
+def answer(read: UnaryRead) -> Answer:
+    """Return the answer to a read: from this gateway's store at once, if it can be."""
+    if read.requirement is not None:
+        return answer_fresh(read)
+    try:
+        return read.local()
+    except (PartitionUnavailable, StoreUnavailable) as reason:
+        return answer_by_others(read, reason)
+
+
 def answer_fresh(read: UnaryRead) -> Answer:
     """Return the answer to a read with a requirement: at once where the store is fresh enough."""
     requirement = read.requirement
@@ -84,9 +94,7 @@ def answer_fresh(read: UnaryRead) -> Answer:
 
 def answer_by_others(read: UnaryRead, reason: NotServedHere) -> Answer:
     """Return how others answer what this gateway cannot; raise why where nobody is to be asked."""
-    # A reason without a partition is about the table: no manifest, or another generation. Every gateway says the same.
-    is_of_table = isinstance(reason, PartitionUnavailable) and reason.partition is None
-    if not _may_ask_others(read) or is_of_table:
+    if not _may_ask_others(read) or _is_of_table(reason):
         raise _as_query_error(reason)
     return _answer_later(read, reason)
 
@@ -100,7 +108,7 @@ async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
                 try:
                     return await _local(read)
                 except (PartitionUnavailable, StoreUnavailable) as error:
-                    if not may_ask_others or (isinstance(error, PartitionUnavailable) and error.partition is None):
+                    if not may_ask_others or _is_of_table(error):
                         raise
                     reason = error
             return await read.remote(reason)
@@ -137,6 +145,11 @@ async def _local(read: UnaryRead) -> bytes:
 
 def _may_ask_others(read: UnaryRead) -> bool:
     return read.scope is None and read.access.router.is_clustered
+
+
+def _is_of_table(reason: NotServedHere) -> bool:
+    """Return whether every gateway says the same: no partition, but the table has no manifest or another generation."""
+    return isinstance(reason, PartitionUnavailable) and reason.partition is None
 
 
 def _as_query_error(reason: NotServedHere) -> Exception:

@@ -23,11 +23,10 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
-from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, QueryError
+from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, QueryError
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
-    answer_by_others,
-    answer_fresh,
+    answer,
     forward_whole,
     local_result,
     unless_store_away,
@@ -35,7 +34,7 @@ from tablegate.gateway.query.forwarding import (
 from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
+from tablegate.gateway.stores.base import Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
 
@@ -52,13 +51,7 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
     plan = RangePlan(query, access)
 
     def handle(data: bytes, call: Call) -> Answer:
-        read = RangeRead(plan, data, call)
-        if read.requirement is not None:
-            return answer_fresh(read)
-        try:
-            return read.local()
-        except (PartitionUnavailable, StoreUnavailable) as reason:
-            return answer_by_others(read, reason)
+        return answer(RangeRead(plan, data, call))
 
     return handle
 

@@ -65,6 +65,14 @@ def check_origins(origins: tuple[str, ...]) -> None:
             )
 
 
+def check_bootstrap(bootstrap: str) -> None:
+    """Raise `ServeError` where it names no broker, or one as no client understands it."""
+    for broker in bootstrap.split(","):
+        endpoint = _ENDPOINT.fullmatch(broker.strip().rpartition("://")[2])
+        if endpoint is None or not 0 < int(endpoint[2]) <= _PORT_MAX:
+            raise ServeError(f'--bootstrap "{bootstrap}" names no Kafka brokers; give HOST:PORT, several with commas')
+
+
 def check_topics(config: ServeConfig) -> None:
     """Raise `ServeError` where one cannot be, or both are one."""
     for option, topic in (("--tables-topic", config.tables_topic), ("--gateways-topic", config.gateways_topic)):
