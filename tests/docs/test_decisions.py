@@ -14,7 +14,6 @@ DECISIONS = {path.name: path for path in sorted((DOCS / "decisions").glob("0*.md
 # What concerns how wheels or tests are made, and no module of the product.
 OF_NO_MODULE = {
     "0048-one-namespace-five-wheels.md",
-    "0057-limits-through-constructors.md",
     "0058-scenarios-are-text-files.md",
 }
 

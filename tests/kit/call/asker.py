@@ -8,6 +8,7 @@ from typing import Any
 
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import StoreReader
 from tablegate.gateway.stores.notifier import Notifier
@@ -35,12 +36,17 @@ class Asker:
     """Asks the methods of one service, with messages instead of bytes."""
 
     def __init__(
-        self, catalogue: Catalogue, store: StoreReader, service: str, now_ms: Callable[[], int] | None
+        self,
+        catalogue: Catalogue,
+        store: StoreReader,
+        service: str,
+        now_ms: Callable[[], int] | None,
+        limits: QueryLimits = DEFAULT_LIMITS,
     ) -> None:
         more: Mapping[str, Any] = {} if now_ms is None else {"now_ms": now_ms}
         self.bell = Notifier()
         self.ends = KnownEnds()
-        self.methods = query_methods(catalogue, store, SIGNER, self.bell, ends=self.ends, **more)
+        self.methods = query_methods(catalogue, store, SIGNER, self.bell, ends=self.ends, limits=limits, **more)
         self.catalogue = catalogue
         self.service = service
         self.call = LocalCall()
@@ -93,11 +99,14 @@ class Ratings:
 
 
 def make_ratings(
-    partition_count: int = 3, now_ms: Callable[[], int] | None = None, store: MemoryStore | None = None
+    partition_count: int = 3,
+    now_ms: Callable[[], int] | None = None,
+    store: MemoryStore | None = None,
+    limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Ratings:
     store = store or MemoryStore()
     table = ratings_table(store, partition_count)
-    asker = Asker(catalogue_of(), store, "/examples.ratings.v1.RatingsService", now_ms)
+    asker = Asker(catalogue_of(), store, "/examples.ratings.v1.RatingsService", now_ms, limits)
     return Ratings(table, asker.ask, asker)
 
 

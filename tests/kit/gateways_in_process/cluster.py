@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import Message
 from typing_extensions import override
 
-from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.tokens import TokenSigner
@@ -25,6 +25,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
@@ -82,6 +83,9 @@ class ClusterGateway:
         signer: TokenSigner,
         tls: TlsFiles | None,
         loop: asyncio.AbstractEventLoop,
+        *,
+        limits: QueryLimits,
+        switch_s: float,
     ) -> None:
         self.gateway_id = gateway_id
         self.port = 0
@@ -98,6 +102,8 @@ class ClusterGateway:
         self._signer = signer
         self._tls = tls
         self._loop = loop
+        self._limits = limits
+        self._switch_s = switch_s
         self._notifier = Notifier()
         self._server: HttpServer | None = None
 
@@ -162,10 +168,10 @@ class ClusterGateway:
         if self._tls is not None:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
         forwarder = GrpcForwarder(ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials)
-        self.router = Router(Directory(), forwarder)
+        self.router = Router(Directory(switch_s=self._switch_s), forwarder)
         parts = self.catalogue, self.store, self._signer, self._notifier
         methods = {
-            **query_methods(*parts, ends=self.ends, router=self.router),
+            **query_methods(*parts, ends=self.ends, router=self.router, limits=self._limits),
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
         }
@@ -202,6 +208,8 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         partition_count: int = 6,
         signers: Mapping[str, TokenSigner] | None = None,
         tls: TlsFiles | None = None,
+        limits: QueryLimits = DEFAULT_LIMITS,
+        switch_s: float = SWITCH_S,
     ) -> None:
         self._service = service
         self._tls = tls
@@ -212,7 +220,17 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
 
         def made(gateway_id: str) -> ClusterGateway:
             signer = (signers or {}).get(gateway_id, SIGNER)
-            return ClusterGateway(gateway_id, contract, table, partition_count, signer, tls, self._loop)
+            return ClusterGateway(
+                gateway_id,
+                contract,
+                table,
+                partition_count,
+                signer,
+                tls,
+                self._loop,
+                limits=limits,
+                switch_s=switch_s,
+            )
 
         self.gateways = {gateway_id: made(gateway_id) for gateway_id in held}
         self.whole = made(ALONE)

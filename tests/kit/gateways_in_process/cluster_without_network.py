@@ -20,6 +20,7 @@ from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable
@@ -35,6 +36,12 @@ Placement = Mapping[int, Collection[int]]
 """From a gateway's number to the partitions that it holds."""
 
 SAFE: Placement = {0: [0, 1, 2, 5], 1: [1, 3, 4, 0], 2: [2, 3, 4, 5]}  # each on two
+
+
+QUICK_LIMITS = QueryLimits(
+    progress_min_s=0.02, sources_check_s=0.02, sources_retry_s=0.02, avoid_s=0.02, silent_s=3_600.0
+)
+"""Subscriptions speak often, and look often for who has which partitions; none is taken for silent."""
 
 
 async def next_of(messages: Any) -> bytes | None:
@@ -102,7 +109,13 @@ class LocalGateway:
         self.answered = BreakingStore(self.store)
         self.router = Router(self.directory, Local(forward_tokens, self._cluster.gateways))
         self.methods = query_methods(
-            self._cluster.catalogue, self.answered, SIGNER, self.bell, router=self.router, now_ms=self._cluster.now_ms
+            self._cluster.catalogue,
+            self.answered,
+            SIGNER,
+            self.bell,
+            router=self.router,
+            now_ms=self._cluster.now_ms,
+            limits=self._cluster.limits,
         )
 
     def look(self, status: bytes) -> None:
@@ -228,11 +241,13 @@ class LocalCluster:
         partition_count: int = 6,
         history_changes_max: int = 1_000_000,
         now_ms: Callable[[], int] = now_ms,
+        limits: QueryLimits = QUICK_LIMITS,
     ) -> None:
         self.catalogue = catalogue_of(path)
         self.service = service
         self.history_changes_max = history_changes_max
         self.now_ms = now_ms
+        self.limits = limits
         self.whole = FilledTable(MemoryStore(), self.catalogue.tables[table], partition_count)
         self.whole.publish()
         self.gateways: dict[str, LocalGateway] = {}

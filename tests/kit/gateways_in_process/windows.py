@@ -2,17 +2,20 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
-from tests.kit.gateways_in_process.cluster_without_network import LocalCluster, Placement
+from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, LocalCluster, Placement
 from tests.kit.table.parcels import PARCELS
 
 VISITS = PARCELS.with_name("visits.proto")
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
+SHORT_MESSAGES = replace(QUICK_LIMITS, message_rows_max=3)
 NOW_MS = 1_790_000_000_000
 WINDOW_US = 5_000_000
 ONE_EACH: Placement = {0: [0], 1: [1], 2: []}
@@ -28,7 +31,9 @@ async def until(stream: Any, one: Copy, wanted: dict[Any, int]) -> None:
 class Windows:
     """Visits of pages on gateways that remove what is expired at their own times. Each window starts 5 s after one."""
 
-    def __init__(self, held: Placement = ONE_EACH, *, partition_count: int = 2) -> None:
+    def __init__(
+        self, held: Placement = ONE_EACH, *, partition_count: int = 2, limits: QueryLimits = SHORT_MESSAGES
+    ) -> None:
         self.cluster = LocalCluster(
             held,
             path=VISITS,
@@ -36,6 +41,7 @@ class Windows:
             service="/visits.v1.VisitsService",
             partition_count=partition_count,
             now_ms=lambda: NOW_MS,
+            limits=limits,
         )
         self.counts: dict[Any, int] = {}
         self.version = 0

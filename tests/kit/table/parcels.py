@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import Copy
 from tests.kit.store.memory import MemoryStore
@@ -22,11 +23,11 @@ Row = tuple[str, int]
 class Parcels:
     """The parcels in a memory store; what they should be, and what was done."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: QueryLimits = DEFAULT_LIMITS) -> None:
         catalogue = catalogue_of(PARCELS)
         self.filled = FilledTable(MemoryStore(), catalogue.tables["parcels"], 3)
         self.filled.publish()
-        self.asker = Asker(catalogue, self.filled.store, "/parcels.v1.ParcelsService", None)
+        self.asker = Asker(catalogue, self.filled.store, "/parcels.v1.ParcelsService", None, limits)
         self.choice = random.Random(seed)
         self.rows: dict[Row, tuple[int, int]] = {}  # weight and moves
         self.moves = 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
@@ -207,9 +208,8 @@ def test_every_read_shows_what_is_not_expired(
     assert len(results) == len(rows)
 
 
-def test_what_is_no_key_hides_no_rows(actions: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_key_hides_no_rows(actions: Windows) -> None:
     """A row of a foreign writer, of which nobody knows how old it is."""
-    monkeypatch.setattr("tablegate.gateway.query.store_scan.FIRST_READ_ROWS", 1)
     expiry = actions.table.expiry
     assert expiry is not None
     actions.filled.put([count_of(actions, "ab", NOW_US)])
@@ -221,5 +221,7 @@ def test_what_is_no_key_hides_no_rows(actions: Windows, monkeypatch: pytest.Monk
     for order in (0, ORDER_DESCENDING):
         answer = actions.asker.ask("ListActionCounts", browser="ab", page_size=1, order=order)
         assert starts(answer.action_counts) == [NOW_US]
-    scanned = [row for message in actions.asker.stream("ScanActionCounts") for row in message.action_counts]
+    by_row = QueryLimits(scan_first_read_rows=1)
+    asker = Asker(actions.catalogue, actions.store, actions.asker.service, lambda: actions.now_ms, by_row)
+    scanned = [row for message in asker.stream("ScanActionCounts") for row in message.action_counts]
     assert [row.browser for row in scanned if row.browser] == ["ab"]

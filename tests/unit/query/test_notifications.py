@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import NotCaughtUp, StoreAway
-from tablegate.gateway.query.subscribe import live_table
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
 from tests.kit.call.asker import Asker, Ratings
@@ -40,10 +40,10 @@ class CountingStore(BreakingStore):
 class World:
     """The ratings, written as the replicator does: each write is named, and published with the next."""
 
-    def __init__(self, partition_count: int = PARTITIONS) -> None:
+    def __init__(self, partition_count: int = PARTITIONS, limits: QueryLimits = DEFAULT_LIMITS) -> None:
         self.memory = MemoryStore(history_changes_max=1_000)
         self.read = CountingStore(self.memory)
-        self.asker = Asker(catalogue_of(), self.read, SERVICE, None)
+        self.asker = Asker(catalogue_of(), self.read, SERVICE, None, limits)
         self.store = NotifyingStore(self.memory, self._notify)
         self.table = FilledTable(self.store, catalogue_of().tables["ratings"], partition_count)
         self.table.publish()
@@ -71,7 +71,7 @@ def test_a_commit_reads_the_positions_that_it_changed(world: World) -> None:
         async with subscribed(world.ratings, subscribe_options=options(**SELDOM)) as stream:
             await stream.until(one, {})
             for number in range(20):
-                await asyncio.sleep(live_table.FLUSH_S)
+                await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s)
                 world.read.positions = 0
                 world.writer.put(number)
                 await stream.until(one, world.writer.counts)
@@ -82,11 +82,10 @@ def test_a_commit_reads_the_positions_that_it_changed(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(12, in_check=4))
-def test_subscribers_have_all_whatever_changes_and_moves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscribers_have_all_whatever_changes_and_moves(seed: int) -> None:
     """Partitions that leave and come back, generations, a store that goes away: each is heard of by its name."""
-    monkeypatch.setattr(live_table, "FLUSH_S", 0.001)
-    monkeypatch.setattr(live_table, "RETRY_S", 0.01)
-    world, choice = World(5), random.Random(seed)
+    world = World(5, QueryLimits(publish_flush_s=0.001, publish_retry_s=0.01))
+    choice = random.Random(seed)
 
     async def follow(one: Copy, often: dict[str, Any]) -> None:
         while True:
@@ -138,17 +137,15 @@ def test_subscribers_have_all_whatever_changes_and_moves(seed: int, monkeypatch:
     asyncio.run(talk())
 
 
-def test_a_table_that_nothing_changes_goes_on_after_its_store_was_away(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_nothing_changes_goes_on_after_its_store_was_away() -> None:
     """No notification says that it can be read again."""
-    monkeypatch.setattr(live_table, "RETRY_S", 0.02)
+    world = World(limits=QueryLimits(publish_retry_s=0.02))
 
     async def talk() -> None:
         one = Copy()
         async with subscribed(world.ratings, subscribe_options=options(**SELDOM)) as stream:
             await stream.until(one, {})
-            await asyncio.sleep(live_table.FLUSH_S)
+            await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s)
             world.read.breaks()
             world.writer.put(1)
             await asyncio.sleep(SETTLE_S)

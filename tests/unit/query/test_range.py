@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
 from tests.kit.store.memory import MemoryStore
@@ -90,13 +91,15 @@ def test_a_page_of_long_rows_ends_early(shop: Shop) -> None:
     assert len(answer.orders) == 3
     from tablegate.gateway.query import range as ranges
 
-    assert [len(ranges._page_of([(b"k", b"x" * 700_000)] * count, 5)) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
+    bytes_max = DEFAULT_LIMITS.page_bytes_max
+    pages = [ranges._page_of([(b"k", b"x" * 700_000)] * count, 5, bytes_max) for count in (0, 1, 2, 3)]
+    assert [len(page) for page in pages] == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("order", [0, ORDER_DESCENDING])
-def test_pages_that_end_early_meet_each_key_once(ratings: Ratings, monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+def test_pages_that_end_early_meet_each_key_once(order: int) -> None:
+    ratings = make_ratings(limits=QueryLimits(page_bytes_max=3 * len(rating(1).SerializeToString())))
     ratings.table.put(rating(number) for number in range(20))
-    monkeypatch.setattr("tablegate.gateway.query.range.PAGE_BYTES_MAX", 3 * len(rating(1).SerializeToString()))
     pages = _walk(ratings, page_size=5, order=order)
     assert [number for page in pages for number in page] == sorted(range(20), reverse=bool(order))
     assert max(len(page) for page in pages) == 3

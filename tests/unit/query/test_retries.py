@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tablegate.gateway.cluster import directory
-from tablegate.gateway.cluster.directory import Directory
+from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.peers import GrpcForwarder
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
@@ -36,8 +35,9 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def cluster() -> Iterator[GrpcCluster]:
-    with GrpcCluster(EACH_ON_ONE) as cluster:
+def cluster(request: pytest.FixtureRequest) -> Iterator[GrpcCluster]:
+    """Each partition is on one gateway; a test may say for how long gateways are taken to switch."""
+    with GrpcCluster(EACH_ON_ONE, switch_s=getattr(request, "param", SWITCH_S)) as cluster:
         cluster.put(rating(number, count=number) for number in range(ROWS))
         yield cluster
 
@@ -105,8 +105,8 @@ def test_a_call_that_nobody_answers_is_told_so_while_nobody_switches(cluster: Gr
     assert 1 < calls <= 2 + patience.HEARD_S / patience.RETRY_S
 
 
-def test_gateways_that_stay_apart_are_not_waited_for(cluster: GrpcCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "SWITCH_S", 0.0)
+@pytest.mark.parametrize("cluster", [0.0], indirect=True)
+def test_gateways_that_stay_apart_are_not_waited_for(cluster: GrpcCluster) -> None:
     switch(cluster["c"], 2)
     cluster.announce()
     cluster["c"].hold([])

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tablegate.gateway.query import range as ranges
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
 from tests.kit.table.filled import rating
@@ -25,9 +25,10 @@ Bounds = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[GrpcCluster]:
-    """Return gateways whose stores have everything, be it live or not."""
-    with GrpcCluster(dict.fromkeys("abc", range(6))) as cluster:
+def cluster(request: pytest.FixtureRequest) -> Iterator[GrpcCluster]:
+    """Return gateways whose stores have everything, be it live or not; a test may say with which limits."""
+    limits = getattr(request, "param", DEFAULT_LIMITS)
+    with GrpcCluster(dict.fromkeys("abc", range(6)), limits=limits) as cluster:
         cluster.put(rating(number, count=number) for number in NUMBERS if number % 3)
         yield cluster
 
@@ -62,26 +63,20 @@ def bounds(draw: st.DrawFn) -> Bounds:
     return given
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(SPREADS), st.text("abc", min_size=1, max_size=5), st.integers(3, 300), bounds(), st.booleans())
+@pytest.mark.parametrize(
+    "cluster", [DEFAULT_LIMITS, QueryLimits(page_bytes_max=150)], ids=["rows", "some five rows a page"], indirect=True
+)
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(SPREADS), st.text("abc", min_size=1, max_size=5), st.integers(3, 300), bounds())
 def test_a_walk_is_that_of_one_store(
-    cluster: GrpcCluster,
-    monkeypatch: pytest.MonkeyPatch,
-    held: Placement,
-    gateway_ids: str,
-    page_size: int,
-    bounds: Bounds,
-    are_long: bool,
+    cluster: GrpcCluster, held: Placement, gateway_ids: str, page_size: int, bounds: Bounds
 ) -> None:
     cluster.place(held)
     low, high = bounds.get("movie_id_from", -60), bounds.get("movie_id_before", 300)
     expected = [number for number in NUMBERS if number % 3 and low <= number < high]
     if bounds["order"] == ORDER_DESCENDING:
         expected.reverse()
-    with monkeypatch.context() as patched:
-        if are_long:
-            patched.setattr(ranges, "PAGE_BYTES_MAX", 150)  # some five rows
-        assert walk(cluster, gateway_ids, page_size, bounds) == expected
+    assert walk(cluster, gateway_ids, page_size, bounds) == expected
 
 
 def test_a_page_is_one_call_to_each_other_gateway(cluster: GrpcCluster) -> None:

@@ -3,18 +3,18 @@
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import ForeignForward, PartitionUnavailable, PeerError, TableRebuilt
 from tablegate.gateway.stores.base import Phase
 from tablegate.internal.v1.tokens_pb2 import Token
 from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster, Placement
+from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster, Placement
 from tests.kit.gateways_in_process.streams import append_all, ids, scanned
 from tests.kit.table.filled import SIGNER, LocalCall, rating
 
@@ -126,11 +126,9 @@ def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -
     asyncio.run(talk())
 
 
-def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "RETRIES_S", 0.0)
-
+def test_a_partition_that_nobody_has_is_told_with_the_rows_before_it() -> None:
     async def talk() -> None:
-        cluster = filled({0: [0, 1], 1: [2, 3, 5]})
+        cluster = filled({0: [0, 1], 1: [2, 3, 5]}, limits=replace(QUICK_LIMITS, retries_s=0.0))
         messages: list[Any] = []
         with pytest.raises(PartitionUnavailable, match="partition 4"):
             await append_all(cluster.stream(0, "ScanRatings"), messages)

@@ -3,25 +3,21 @@
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options
-from tests.kit.gateways_in_process.cluster_without_network import LocalCluster
+from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, LocalCluster
 from tests.kit.table.filled import rating
 from tests.kit.table.parcels import DEPOTS, NUMBERS, PARCELS, copy
 
 QUICK: dict[str, Any] = {"progress_interval": {"nanos": 20_000_000}}
 HELD = {0: [0], 1: [1, 2], 2: [2]}
-
-
-@pytest.fixture(autouse=True)
-def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 3)
+SHORT_MESSAGES = replace(QUICK_LIMITS, message_rows_max=3)
 
 
 async def until(stream: Any, one: Copy, wanted: dict[Any, int], order: str) -> None:
@@ -50,7 +46,12 @@ def test_a_part_of_the_table_through_each_gateway(part: int, seed: int) -> None:
 
     async def talk() -> None:
         cluster = LocalCluster(
-            HELD, path=PARCELS, table="parcels", service="/parcels.v1.ParcelsService", partition_count=3
+            HELD,
+            path=PARCELS,
+            table="parcels",
+            service="/parcels.v1.ParcelsService",
+            partition_count=3,
+            limits=SHORT_MESSAGES,
         )
         rows: dict[tuple[str, int], tuple[int, int]] = {}
         moves = 0
@@ -92,7 +93,7 @@ def test_certain_keys_beside_the_whole_table_of_the_same_gateway() -> None:
     """What others subscribe to in its partitions is not given."""
 
     async def talk() -> None:
-        cluster = LocalCluster({0: [0, 1, 2, 3, 4, 5], 1: [1, 3], 2: [2, 3]})
+        cluster = LocalCluster({0: [0, 1, 2, 3, 4, 5], 1: [1, 3], 2: [2, 3]}, limits=SHORT_MESSAGES)
         cluster[0].drop(Partition(3))
         cluster.announce()
         cluster.put(rating(number, count=1) for number in range(60))

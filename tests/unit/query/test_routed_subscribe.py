@@ -3,30 +3,27 @@
 import asyncio
 import random
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import ShuttingDown
-from tablegate.gateway.query.subscribe import broadcaster as feed
-from tablegate.gateway.query.subscribe import live_table
-from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe import sources as givers
-from tablegate.gateway.query.subscribe import subscription as routed_subscribe
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_START_LIVE
 from tests.kit.call.subscribing import Copy, token_of
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, Placement
-from tests.kit.gateways_in_process.streams import apply_all, filled, subscribed
+from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster, Placement
+from tests.kit.gateways_in_process.streams import Writer, apply_all, subscribed
+from tests.kit.gateways_in_process.streams import filled as filled_with
 
 SPREAD: Placement = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
+SHORT_MESSAGES = replace(QUICK_LIMITS, message_rows_max=40)
 
 
-@pytest.fixture(autouse=True)
-def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let streams speak often, in short messages."""
-    monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 40)
-    monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 40)
+def filled(placement: Placement, limits: QueryLimits = SHORT_MESSAGES, **more: Any) -> tuple[LocalCluster, Writer]:
+    return filled_with(placement, limits=limits, **more)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -243,11 +240,9 @@ def test_a_partition_that_nobody_has_is_caught_up_with_once_somebody_has() -> No
     asyncio.run(talk())
 
 
-def test_gateway_that_announces_what_it_lacks_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(givers, "AVOID_S", 3_600.0)
-
+def test_gateway_that_announces_what_it_lacks_is_avoided() -> None:
     async def talk() -> None:
-        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4]}, rows=100)
+        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4]}, replace(SHORT_MESSAGES, avoid_s=3_600.0), rows=100)
         cluster[1].phases[Partition(5)] = Phase.LIVE
         cluster.announce()
         one = Copy()
@@ -263,11 +258,10 @@ def test_gateway_that_announces_what_it_lacks_is_avoided(monkeypatch: pytest.Mon
     asyncio.run(talk())
 
 
-def test_a_gateway_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routed_subscribe, "SILENT_S", 0.2)
-
+def test_a_gateway_that_is_silent_is_left() -> None:
     async def talk() -> None:
-        cluster, writer = filled({0: [0, 1, 2], 1: [3, 4, 5], 2: []}, rows=100)
+        placement: Placement = {0: [0, 1, 2], 1: [3, 4, 5], 2: []}
+        cluster, writer = filled(placement, replace(SHORT_MESSAGES, silent_s=0.2), rows=100)
         one = Copy()
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
@@ -355,13 +349,11 @@ def test_a_drain_of_the_gateway_that_is_asked_says_where_it_was() -> None:
     asyncio.run(talk())
 
 
-def test_who_does_not_read_makes_the_gateways_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_makes_the_gateways_wait() -> None:
     """No more than a message of each is taken; who reads again misses nothing but what was overtaken."""
-    monkeypatch.setattr(feed, "SUBSCRIBER_BYTES_MAX", 4_096)
-    monkeypatch.setattr(live_table, "BURST_WAIT_S", 0.0)
 
     async def talk() -> None:
-        cluster, writer = filled(SPREAD)
+        cluster, writer = filled(SPREAD, replace(SHORT_MESSAGES, subscriber_bytes_max=4_096, burst_wait_s=0.0))
         one = Copy()
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)

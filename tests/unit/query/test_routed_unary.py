@@ -13,6 +13,7 @@ from tablegate.gateway.cluster.forward_token import TOKEN_AGE_MAX_MS, ForwardTok
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query import forwarding as patience
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.stores.base import Phase
 from tests.kit.call.asker import SHOP
@@ -29,9 +30,9 @@ def cluster() -> Iterator[GrpcCluster]:
 
 
 @pytest.fixture
-def lone() -> Iterator[GrpcCluster]:
-    """Each partition is on one gateway."""
-    with GrpcCluster(EACH_ON_ONE) as cluster:
+def lone(request: pytest.FixtureRequest) -> Iterator[GrpcCluster]:
+    """Each partition is on one gateway; a test may say with which limits."""
+    with GrpcCluster(EACH_ON_ONE, limits=getattr(request, "param", DEFAULT_LIMITS)) as cluster:
         cluster.put(rating(number, count=number) for number in range(ROWS))
         yield cluster
 
@@ -323,9 +324,9 @@ def test_the_deadline_goes_with_the_call(lone: GrpcCluster) -> None:
     assert all(call.left_s > 2 for call in lone["c"].calls)  # a call without a deadline gets 2 s
 
 
-def test_generations_do_not_mix(lone: GrpcCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lone", [QueryLimits(retries_s=0.0)], ids=["no retries"], indirect=True)
+def test_generations_do_not_mix(lone: GrpcCluster) -> None:
     """One gateway is ahead: single rows come from either, but nothing is put together from both."""
-    monkeypatch.setattr(patience, "RETRIES_S", 0.0)
     table = lone["c"].table
     table.generation = 2
     lone["c"].do(lambda: table.publish(phase=Phase.RESTORING))

@@ -3,27 +3,22 @@
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query import store_scan
-from tablegate.gateway.query.subscribe import local as subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, token_of
 from tests.kit.gateways_in_process.windows import (
     ON_TWO,
+    SHORT_MESSAGES,
     Windows,
     until,
     window_copy,
 )
 from tests.kit.seeds import seeds
-
-
-@pytest.fixture(autouse=True)
-def quick(quick_routes: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribe, "MESSAGE_ROWS_MAX", 3)
 
 
 async def settle(stream: Any, one: Copy) -> None:
@@ -128,12 +123,9 @@ def test_a_partition_that_moved_to_another_store_begins_anew(number: int) -> Non
 
 
 @pytest.mark.parametrize("after", range(1, 6))
-def test_a_scan_that_says_no_progress_goes_on_behind_its_last_row(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_scan, "MESSAGE_ROWS_MAX", 7)
-    monkeypatch.setattr(store_scan, "FIRST_READ_ROWS", 7)
-
+def test_a_scan_that_says_no_progress_goes_on_behind_its_last_row(after: int) -> None:
     async def talk() -> None:
-        windows = Windows()
+        windows = Windows(limits=replace(SHORT_MESSAGES, message_rows_max=7, scan_first_read_rows=7))
         cluster = windows.cluster
         for partition in (Partition(0), Partition(1)):
             cluster[1].follow(partition)

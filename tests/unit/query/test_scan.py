@@ -18,6 +18,7 @@ from tablegate.gateway.query.errors import (
     ShuttingDown,
     TableRebuilt,
 )
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.stores.base import Change, Phase
 from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.call.subscribing import token_of
@@ -38,7 +39,7 @@ def test_a_scan_gives_every_row_in_bounded_messages(ratings: Ratings) -> None:
     ratings.table.put(rating(number) for number in range(5_000))
     messages = ratings.asker.stream("ScanRatings")
     assert sorted(_ids(messages)) == list(range(5_000))
-    assert max(len(message.ratings) for message in messages) <= store_scan.MESSAGE_ROWS_MAX
+    assert max(len(message.ratings) for message in messages) <= DEFAULT_LIMITS.message_rows_max
     assert all(message.progress.resume_token for message in messages)
     assert messages[-1].progress.read_info.consistency_token
     assert messages[-1].progress.read_info.as_of_time.seconds
@@ -74,17 +75,16 @@ def test_long_rows_make_small_messages(shop: Shop) -> None:
     shop.orders.put(shop.orders.table.row_class(customer="a" * 240, code=f"{n}") for n in range(7))
     assert len(shop.asker.stream("ScanOrders")[0].orders) == 7
     rows = [(b"%d" % n, b"x" * 30_000) for n in range(10)]
-    assert store_scan._fitting(rows) == 2
-    assert store_scan._fitting([(b"k", b"x" * 100_000)]) == 1
-    assert store_scan._fitting([(b"k", b"x" * 100_000)] * 2) == 1
+    bytes_max = DEFAULT_LIMITS.message_bytes_max
+    assert store_scan._fitting(rows, bytes_max) == 2
+    assert store_scan._fitting([(b"k", b"x" * 100_000)], bytes_max) == 1
+    assert store_scan._fitting([(b"k", b"x" * 100_000)] * 2, bytes_max) == 1
 
 
 @pytest.mark.parametrize("fields", [{}, {"min_rating_count": 0}])
-def test_each_part_of_a_split_batch_can_be_resumed(
-    ratings: Ratings, monkeypatch: pytest.MonkeyPatch, fields: dict[str, int]
-) -> None:
-    monkeypatch.setattr(store_scan, "MESSAGE_BYTES_MAX", 300)
-    monkeypatch.setattr(store_scan, "FLUSH_S", 60.0)  # rows that passed a filter are held for as long as may be
+def test_each_part_of_a_split_batch_can_be_resumed(fields: dict[str, int]) -> None:
+    # Rows that passed a filter are held for as long as may be.
+    ratings = make_ratings(limits=QueryLimits(message_bytes_max=300, scan_flush_s=60.0))
     ratings.table.put(rating(number) for number in range(200))
     messages = ratings.asker.stream("ScanRatings", **fields)
     assert len(messages) > 12

@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Collection
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tablegate.gateway.query import scan
 from tablegate.gateway.query.errors import StoreAway
-from tablegate.gateway.query.subscribe import subscription as routed_subscribe
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE
 from tests.kit.call.subscribing import Copy
-from tests.kit.gateways_in_process.cluster_without_network import SAFE, LocalCluster
+from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster
 from tests.kit.gateways_in_process.streams import Writer, filled, ids, scanned, subscribed
 from tests.kit.gateways_in_process.streams import append_all as take_all
 from tests.kit.gateways_in_process.streams import apply_all as until_the_end
@@ -48,11 +47,9 @@ def test_a_scan_goes_on_elsewhere_and_comes_back(after: int, at: Collection[At])
 
 
 @breaks
-def test_a_scan_that_nobody_can_go_on_with_ends(monkeypatch: pytest.MonkeyPatch, at: Collection[At]) -> None:
-    monkeypatch.setattr(scan, "RETRIES_S", 0.0)
-
+def test_a_scan_that_nobody_can_go_on_with_ends(at: Collection[At]) -> None:
     async def talk() -> None:
-        cluster = LocalCluster({0: [0, 1, 2], 1: [3, 4, 5]})
+        cluster = LocalCluster({0: [0, 1, 2], 1: [3, 4, 5]}, limits=replace(QUICK_LIMITS, retries_s=0.0))
         cluster.put(rating(number) for number in range(2_000))
         messages = cluster.stream(0, "ScanRatings")
         found = [await anext(messages)]
@@ -70,14 +67,9 @@ def test_a_scan_that_nobody_can_go_on_with_ends(monkeypatch: pytest.MonkeyPatch,
     asyncio.run(talk())
 
 
-@pytest.fixture
-def quick(quick_routes: None) -> None:
-    """Let streams speak often."""
-
-
 @breaks
 @pytest.mark.parametrize("spread", [SAFE, {0: range(6), 1: range(6)}], ids=["some", "all"])
-def test_a_subscription_goes_on_elsewhere_and_comes_back(spread: Any, at: Collection[At], quick: None) -> None:
+def test_a_subscription_goes_on_elsewhere_and_comes_back(spread: Any, at: Collection[At]) -> None:
     async def talk() -> None:
         cluster, writer = filled(spread)
         one = Copy()
@@ -100,7 +92,7 @@ def test_a_subscription_goes_on_elsewhere_and_comes_back(spread: Any, at: Collec
 
 
 @breaks
-def test_a_subscription_begins_while_the_store_is_away(at: Collection[At], quick: None) -> None:
+def test_a_subscription_begins_while_the_store_is_away(at: Collection[At]) -> None:
     async def talk() -> None:
         cluster, writer = filled(SAFE)
         one, live = Copy(), Copy()
@@ -124,13 +116,9 @@ def test_a_subscription_begins_while_the_store_is_away(at: Collection[At], quick
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.2])
-def test_a_subscription_that_nobody_can_give_ends(
-    monkeypatch: pytest.MonkeyPatch, patience_s: float, quick: None
-) -> None:
-    monkeypatch.setattr(routed_subscribe, "RETRIES_S", patience_s)
-
+def test_a_subscription_that_nobody_can_give_ends(patience_s: float) -> None:
     async def talk() -> None:
-        cluster, writer = filled({0: range(6), 1: range(6)})
+        cluster, writer = filled({0: range(6), 1: range(6)}, limits=replace(QUICK_LIMITS, retries_s=patience_s))
         one = Copy()
         async with subscribed(cluster, 0) as stream:
             await stream.until(one, writer.counts)
@@ -155,7 +143,7 @@ def test_a_subscription_that_nobody_can_give_ends(
     asyncio.run(talk())
 
 
-def test_a_store_that_fails_in_the_middle_of_a_step_costs_no_change(quick: None) -> None:
+def test_a_store_that_fails_in_the_middle_of_a_step_costs_no_change() -> None:
     """Changes of one partition are read already when those of another cannot be."""
 
     async def talk() -> None:
@@ -190,7 +178,7 @@ def writes(writer: Writer, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_stores_that_go_and_come_under_many_subscribers(seed: int, quick: None) -> None:
+def test_stores_that_go_and_come_under_many_subscribers(seed: int) -> None:
     """One store at a time: whoever is asked, a copy is whole in the end, and was begun once."""
 
     async def talk() -> None:
@@ -226,7 +214,7 @@ def test_stores_that_go_and_come_under_many_subscribers(seed: int, quick: None) 
 
 
 @breaks
-def test_windows_of_a_store_that_is_away_begin_anew_elsewhere(at: Collection[At], quick: None) -> None:
+def test_windows_of_a_store_that_is_away_begin_anew_elsewhere(at: Collection[At]) -> None:
     async def talk() -> None:
         windows = Windows(ON_TWO)
         windows.put(*range(4))

@@ -12,7 +12,7 @@ from tablegate.gateway.query.errors import (
     ShuttingDown,
     TooManyKeys,
 )
-from tablegate.gateway.query.subscribe import live_table
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.stores.base import Phase
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
@@ -125,9 +125,8 @@ def test_a_broken_snapshot_goes_on_where_it_was(ratings: Ratings, writer: Writer
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_breaks_and_changes_leave_the_copy_equal(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_table, "FLUSH_S", 0.0)
-    ratings = make_ratings(partition_count=1 + seed % 4)
+def test_any_breaks_and_changes_leave_the_copy_equal(seed: int) -> None:
+    ratings = make_ratings(partition_count=1 + seed % 4, limits=QueryLimits(publish_flush_s=0.0))
     writer = Writer(ratings, seed)
     writer.put(*range(40))
 

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, ShuttingDown, StoreAway, StreamExpired
-from tablegate.gateway.query.subscribe import local as subscribe
-from tablegate.gateway.query.subscribe.live_table import FLUSH_S
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import PastChange, Phase, StoreUnavailable
 from tablegate.internal.v1.store_pb2 import TableState
@@ -31,19 +31,17 @@ def writer(ratings: Ratings) -> Writer:
     return Writer(ratings)
 
 
-def test_a_stream_that_is_old_ends_with_its_progress_and_is_gone_on_with(
-    ratings: Ratings, writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_old_ends_with_its_progress_and_is_gone_on_with(ratings: Ratings, writer: Writer) -> None:
     writer.put(*range(1_200))
+    asker, short = ratings.asker, QueryLimits(stream_min_s=0.2, stream_max_s=0.2)
+    hurried = replace(ratings, asker=Asker(asker.catalogue, ratings.table.store, asker.service, None, short))
 
     async def talk() -> None:
         one = Copy()
         ends = 0
         while one.phase != SUBSCRIBE_PHASE_CURRENT or one.counts != writer.counts:
-            lasts_s = 0.2 if one.given else 1_000.0  # the first is cut in the middle of the rows
-            monkeypatch.setattr(subscribe, "STREAM_MIN_S", lasts_s)
-            monkeypatch.setattr(subscribe, "STREAM_MAX_S", lasts_s)
-            async with subscribed(ratings, subscribe_options=options(one.token, **OFTEN)) as stream:
+            asked = hurried if one.given else ratings  # the first is cut in the middle of the rows
+            async with subscribed(asked, subscribe_options=options(one.token, **OFTEN)) as stream:
                 if not one.given:
                     one.take(await stream.next())
                     one.take(await stream.next())
@@ -325,14 +323,14 @@ def test_what_was_taken_before_being_let_go_is_not_given_again() -> None:
             for number in range(10, 14):  # one message each
                 parcels.put("birch", number, 1)
                 parcels.asker.bell.notify()
-                await asyncio.sleep(FLUSH_S * 2)
+                await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s * 2)
             while one.given < 2:
                 one.take(await stream.next())
             for _ in range(60):
                 for number in range(500):
                     parcels.put("ash", number % 20, 1)
                 parcels.asker.bell.notify()
-                await asyncio.sleep(FLUSH_S * 1.5)
+                await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s * 1.5)
             await stream.until(one, parcels.part(lambda *_: True))
             assert one.resets == 1
             assert one.given < parcels.moves

@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe import broadcaster as feed
-from tablegate.gateway.query.subscribe.live_table import FLUSH_S
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.asker import Ratings, make_ratings
@@ -116,10 +116,8 @@ def test_progress_after_offers_has_what_was_offered() -> None:
     asyncio.run(talk())
 
 
-def test_a_burst_makes_nobody_slow_who_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MESSAGE_ROWS_MAX", 5)
-    monkeypatch.setattr(feed, "SUBSCRIBER_BYTES_MAX", 4_000)  # a few messages
-    ratings = make_ratings()
+def test_a_burst_makes_nobody_slow_who_takes_what_it_is_given() -> None:
+    ratings = make_ratings(limits=QueryLimits(message_rows_max=5, subscriber_bytes_max=4_000))  # a few messages
     writer = Writer(ratings)
 
     async def talk() -> None:
@@ -149,7 +147,7 @@ def test_a_subscriber_that_is_let_go_goes_on_behind_what_was_offered(monkeypatch
             with monkeypatch.context() as broken:
                 broken.setattr(feed, "read_changes", _no_store)
                 writer.put(4)
-                await asyncio.sleep(2 * FLUSH_S)
+                await asyncio.sleep(2 * DEFAULT_LIMITS.publish_flush_s)
             ratings.asker.bell.notify()
             await until(call, copy, ratings, writer)
             assert (copy.given, call.taken) == (14, 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tablegate.gateway.query.subscribe import live_table
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import OFTEN, Copy, opened, options, token_of
 from tests.kit.store.memory import MemoryStore
@@ -23,7 +23,9 @@ SECOND_US = 1_000_000
 class Windows:
     """Action counts in a memory store, at a moment that a test moves."""
 
-    def __init__(self, *, incarnation_id: int = 1, partition_count: int = 2) -> None:
+    def __init__(
+        self, *, incarnation_id: int = 1, partition_count: int = 2, limits: QueryLimits = DEFAULT_LIMITS
+    ) -> None:
         self.now_ms = NOW_MS
         catalogue = catalogue_of(ACTIONS)
         self.store = MemoryStore()
@@ -31,7 +33,8 @@ class Windows:
             self.store, catalogue.tables["action_counts"], partition_count, incarnation_id=incarnation_id
         )
         self.filled.publish()
-        self.asker = Asker(catalogue, self.store, "/examples.actions.v1.ActionCountsService", lambda: self.now_ms)
+        service = "/examples.actions.v1.ActionCountsService"
+        self.asker = Asker(catalogue, self.store, service, lambda: self.now_ms, limits)
         self.counts: dict[int, int] = {}  # of firefox, by the window's start in seconds from now
         self.version = 0
 
@@ -165,10 +168,9 @@ def test_what_is_expired_and_not_removed_is_not_in_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_removals_changes_and_breaks_leave_the_copy_equal(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_table, "FLUSH_S", 0.0)
+def test_any_removals_changes_and_breaks_leave_the_copy_equal(seed: int) -> None:
     choice = random.Random(seed)
-    windows = Windows(partition_count=1 + seed % 2)
+    windows = Windows(partition_count=1 + seed % 2, limits=QueryLimits(publish_flush_s=0.0))
     windows.put(*range(20))
 
     def anything() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tablegate.gateway.query.errors import SlowSubscription
-from tablegate.gateway.query.subscribe import live_table
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tests.kit.call.subscribing import OFTEN, Stream, opened, options
 from tests.kit.table.parcels import Parcels, copy
 
@@ -30,10 +30,9 @@ PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int) -> None:
     """A row that stops matching is a delete; one that did not match before, or does not again, is silence."""
-    monkeypatch.setattr(live_table, "FLUSH_S", 0.0)
-    parcels = Parcels(seed)
+    parcels = Parcels(seed, QueryLimits(publish_flush_s=0.0))
     for _ in range(40):
         parcels.anything()
 
@@ -107,4 +106,4 @@ async def _flood(parcels: Parcels) -> None:
         for number in range(500):
             parcels.put("ash", number % 20, 1)
         parcels.asker.bell.notify()
-        await asyncio.sleep(live_table.FLUSH_S * 1.5)
+        await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s * 1.5)

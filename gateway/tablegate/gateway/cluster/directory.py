@@ -37,9 +37,10 @@ class Directory:
     `version` is another one after each change of what it answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, switch_s: float = SWITCH_S) -> None:
         self.own_id = ""
         self.version = 0
+        self._switch_s = switch_s
         self._status = b""
         self._gateways: tuple[_AnnouncedGateway, ...] = ()
         self._records: tuple[GatewayRecord, ...] = ()
@@ -93,7 +94,7 @@ class Directory:
 
         Gateways that stay apart, as some refuse the new one, switch no more.
         """
-        return time.monotonic() < self._switched_s.get(table, -math.inf) + SWITCH_S
+        return time.monotonic() < self._switched_s.get(table, -math.inf) + self._switch_s
 
     def replicas(self, table: str, partition: Partition, generation: int = 0) -> Sequence[Peer]:
         """Return the gateways that answer from a partition of `generation` (0: of any), best first, ours included."""

@@ -35,7 +35,6 @@ from tablegate.gateway.stores.base import StoreUnavailable
 
 RETRY_S = 0.1
 HEARD_S = 0.3  # in which this gateway hears that others have switched
-RETRIES_S = 2.0
 TIME_PART = 0.5  # of what the call has left: its client may want to try it elsewhere
 
 Result = TypeVar("Result")
@@ -124,7 +123,8 @@ async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
                 begin_s = now_s
                 # Never more than half of the time that is left, so that a client may still try another gateway
                 # (decision 42).
-                end_s = now_s + (RETRIES_S if left_s is None else min(RETRIES_S, left_s * TIME_PART))
+                retries_s = read.access.limits.retries_s
+                end_s = now_s + (retries_s if left_s is None else min(retries_s, left_s * TIME_PART))
             is_switching = read.access.router.directory.is_switching(read.access.table.name)
             # The first retry is for whoever has the time. Later ones are for a switch, which is heard of in a moment.
             heard_s = end_s if is_switching or now_s == begin_s else min(end_s, begin_s + HEARD_S)

@@ -38,8 +38,6 @@ from tablegate.gateway.stores.base import Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
 
-PAGE_BYTES_MAX = 1024 * 1024  # a client takes answers of 4 MiB by default; a page of long rows ends early
-
 Row = tuple[bytes, bytes]
 """Key and row bytes."""
 
@@ -91,6 +89,7 @@ class RangePlan:
         column = key[prefix_count] if prefix_count < len(key) else None
         self._read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
         self._one_partition = prefix_count >= access.table.partition_by_count
+        self._page_bytes_max = access.limits.page_bytes_max
         self._request_hash: Callable[[Message], int] = request_hasher(query)
         self.read_requirement = requirement_reader(query, access)
         self._row_field = FieldEncoder(query.rows.number)
@@ -142,7 +141,7 @@ class RangePlan:
         self, request: Message, page: Page, served: ServedGeneration, rows: list[Row], *, has_more: bool, info: bytes
     ) -> bytes:
         """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them."""
-        page_rows = _page_of(rows, page.size)
+        page_rows = _page_of(rows, page.size, self._page_bytes_max)
         parts = [self._row_field.encode_all([row for _, row in page_rows])]
         if has_more or len(page_rows) < len(rows):
             parts.append(self._token_field.encode(self._token(request, served, page_rows[-1][0])))
@@ -324,12 +323,12 @@ def _merge_partitions(
     return rows[:limit]
 
 
-def _page_of(rows: list[Row], size: int) -> list[Row]:
+def _page_of(rows: list[Row], size: int, bytes_max: int) -> list[Row]:
     """Return at most `size` rows, fewer where they are long, but one where there is one."""
     page_rows = rows[:size]
     page_bytes = 0
     for index, (_, row) in enumerate(page_rows):
         page_bytes += len(row)
-        if page_bytes > PAGE_BYTES_MAX and index:
+        if page_bytes > bytes_max and index:
             return page_rows[:index]
     return page_rows

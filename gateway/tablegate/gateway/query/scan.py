@@ -36,7 +36,6 @@ from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
 from tablegate.v1.query_pb2 import ReadInfo, ScanProgress
 
-RETRIES_S = 2.0  # for a partition that nobody has: a stream that is broken off costs its client more than a call
 RETRY_S = 0.1
 CHECK_S = 1.0  # how often a scan that a gateway is silent on is checked: whether it is to go on, and with it
 
@@ -126,7 +125,7 @@ class Scan:
 
     async def _wait(self, partition: Partition) -> None:
         """Wait for somebody to have a partition; raise why nobody has where the wait is over, or nothing was sent."""
-        if time.monotonic() > self._given_s + RETRIES_S:
+        if time.monotonic() > self._given_s + self._access.limits.retries_s:
             text = "no live gateway has it"
             raise self._away or self._failure or PartitionUnavailable(self._access.table.name, partition, text)
         self._failed.clear()

@@ -26,6 +26,7 @@ from tablegate.gateway.query.call import (
 )
 from tablegate.gateway.query.errors import NotServed
 from tablegate.gateway.query.get import get_handler
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.range import range_handler
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.scan import scan_handler
@@ -47,11 +48,12 @@ def table_accesses(
     ends: TopicEnds | None,
     router: Router | None,
     now_ms: NowMs,
+    limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Mapping[str, TableAccess]:
     """Return how the tables of a catalogue are accessed, by name; the arguments are those of `query_methods`."""
     router = Router.alone() if router is None else router
     return {
-        name: TableAccess(table, store, signer, notifier, now_ms, ends, router)
+        name: TableAccess(table, store, signer, notifier, now_ms, ends, router, limits)
         for name, table in catalogue.tables.items()
     }
 
@@ -65,13 +67,16 @@ def query_methods(
     ends: TopicEnds | None = None,
     router: Router | None = None,
     now_ms: NowMs = wall_clock_ms,
+    limits: QueryLimits = DEFAULT_LIMITS,
 ) -> Methods:
     """Return the methods of the contracts' services, by path.
 
     `notifier` says when the store has changed; `ends` asks Kafka what `latest` means; `router` asks other gateways,
-    None where this one stands alone.
+    None where this one stands alone; `limits` bounds answers, messages and waits.
     """
-    accesses = table_accesses(catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms)
+    accesses = table_accesses(
+        catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms, limits=limits
+    )
     live = {name: LiveTable(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
         path: _method(query, accesses[query.table.name], live[query.table.name])

@@ -27,6 +27,7 @@ from tablegate.gateway.query.errors import (
     StoreAway,
     TableRebuilt,
 )
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.router import Router, Scope
 from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.expiry import UnexpiredReader
@@ -95,6 +96,7 @@ class TableAccess:
         now_ms: NowMs,
         ends: TopicEnds | None = None,
         router: Router | None = None,
+        limits: QueryLimits = DEFAULT_LIMITS,
     ) -> None:
         self.table = table
         self.store = store if table.expiry is None else UnexpiredReader(store, table.expiry, now_ms)
@@ -102,6 +104,7 @@ class TableAccess:
         self.notifier = notifier
         self.ends = ends
         self.now_ms = now_ms
+        self.limits = limits
         self.router = Router.alone() if router is None else router
         # The common partitioner is called without the table between: one function less on every read of a key.
         is_murmur2 = table.partitioner is Partitioner.MURMUR2

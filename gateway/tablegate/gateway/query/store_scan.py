@@ -28,11 +28,7 @@ from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from tablegate.v1.query_pb2 import ScanProgress
 
-MESSAGE_ROWS_MAX = 500  # more win nothing: the cost of a message is spread already
-MESSAGE_BYTES_MAX = 64 * 1024  # what a client that stops reading makes us hold
 READ_BYTES = 256 * 1024  # aimed at in one snapshot, so that long rows do not fill the memory
-FIRST_READ_ROWS = 50  # before the length of rows is known
-FLUSH_S = 0.01  # rows that passed a filter wait no longer for others
 PROGRESS_S = 1.0  # a message at least this often, though no row passes
 
 
@@ -150,7 +146,8 @@ class StoreScan:
         self._partitions = [*partitions, Partition(partitions[-1] + 1 if partitions else token.partition)]
         self._done = 0
         self._cursor = token.after_key if self._partition == token.partition else b""
-        self._limit = FIRST_READ_ROWS
+        self._limits = plan.access.limits
+        self._limit = self._limits.scan_first_read_rows
         self._row_class = plan.access.table.row_class
 
     async def messages(self, call: Call) -> AsyncIterator[bytes]:
@@ -187,8 +184,8 @@ class StoreScan:
         """Return whether what is read makes a message."""
         if not pending:
             return waited_s >= PROGRESS_S
-        full = len(pending) >= MESSAGE_ROWS_MAX or not self._tests
-        return full or waited_s >= FLUSH_S or partition != self._partition
+        full = len(pending) >= self._limits.message_rows_max or not self._tests
+        return full or waited_s >= self._limits.scan_flush_s or partition != self._partition
 
     def _read(self) -> list[Row]:
         """Return the next rows of the partition, which may be none, and move on."""
@@ -209,7 +206,7 @@ class StoreScan:
         if rows:
             # The next read is as many rows as READ_BYTES has room for, by the mean length of these.
             row_bytes = _row_bytes(rows) // len(rows) + 1
-            self._limit = max(1, min(MESSAGE_ROWS_MAX, READ_BYTES // row_bytes))
+            self._limit = max(1, min(self._limits.message_rows_max, READ_BYTES // row_bytes))
         return rows
 
     def _passed(self, rows: list[Row]) -> list[Row]:
@@ -232,8 +229,9 @@ class StoreScan:
 
     def _spliced(self, rows: list[Row], partition: Partition) -> Iterator[bytes]:
         """Yield messages with all of `rows`, which are of `partition`; the last tells how far the scan has read."""
-        while _row_bytes(rows) > MESSAGE_BYTES_MAX and len(rows) > 1:
-            count = _fitting(rows)
+        bytes_max = self._limits.message_bytes_max
+        while _row_bytes(rows) > bytes_max and len(rows) > 1:
+            count = _fitting(rows, bytes_max)
             yield self._message(rows[:count], partition, rows[count - 1][0])
             rows = rows[count:]
         yield self._message(rows, self._partition, self._cursor)
@@ -247,12 +245,12 @@ def _row_bytes(rows: list[Row]) -> int:
     return sum([len(row) for _, row in rows])
 
 
-def _fitting(rows: list[Row]) -> int:
+def _fitting(rows: list[Row], bytes_max: int) -> int:
     """Return how many of the first rows fit one message; at least 1."""
     message_bytes = 0
     for count, (_, row) in enumerate(rows):
         message_bytes += len(row)
-        if message_bytes > MESSAGE_BYTES_MAX and count:
+        if message_bytes > bytes_max and count:
             return count
     return len(rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.query.subscribe import broadcaster as broadcaster_module
+from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
 from tablegate.gateway.query.subscribe.cursor import Cursor, Given, HistoryLost, ReadBudget, Selection, step
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
@@ -94,7 +94,7 @@ def world() -> World:
 
 @pytest.fixture
 def broadcaster() -> ChangeBroadcaster:
-    return ChangeBroadcaster(STORE)
+    return ChangeBroadcaster(STORE, DEFAULT_LIMITS)
 
 
 def test_who_asks_for_the_same_gets_the_very_same_bytes(world: World, broadcaster: ChangeBroadcaster) -> None:
@@ -127,7 +127,7 @@ def test_groups_of_one_key_see_that_key_alone(world: World, broadcaster: ChangeB
 
 
 def test_a_subscriber_that_pops_too_little_is_evicted_alone(world: World, broadcaster: ChangeBroadcaster) -> None:
-    encoder = Encoder(size=broadcaster_module.SUBSCRIBER_BYTES_MAX // 4)
+    encoder = Encoder(size=DEFAULT_LIMITS.subscriber_bytes_max // 4)
     slow, quick = (joined(broadcaster, world, EVERYTHING, encoder) for _ in range(2))
     for number in range(5):
         assert not slow.is_evicted
@@ -141,7 +141,7 @@ def test_a_subscriber_that_pops_too_little_is_evicted_alone(world: World, broadc
 
 
 def test_one_message_is_given_however_long(world: World, broadcaster: ChangeBroadcaster) -> None:
-    encoder = Encoder(size=broadcaster_module.SUBSCRIBER_BYTES_MAX * 2)
+    encoder = Encoder(size=DEFAULT_LIMITS.subscriber_bytes_max * 2)
     subscriber = joined(broadcaster, world, EVERYTHING, encoder)
     for _ in range(3):
         world.write(P0, [(b"a"[0], RED)])
@@ -276,11 +276,8 @@ def test_what_has_not_changed_is_not_read(
     assert not broadcaster.has_changes
 
 
-def test_the_rest_of_a_burst_stays_to_be_read(
-    world: World, broadcaster: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broadcaster_module, "MESSAGE_ROWS_MAX", 2)
-    monkeypatch.setattr(broadcaster_module, "PUBLISH_MESSAGES_MAX", 1)
+def test_the_rest_of_a_burst_stays_to_be_read(world: World) -> None:
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1))
     encoder = Encoder()
     subscriber = joined(broadcaster, world, EVERYTHING, encoder)
     for partition in (P0, P1):
@@ -318,11 +315,8 @@ def test_a_read_that_fails_evicts_all(
     assert not broadcaster.has_subscribers
 
 
-def test_a_burst_is_given_in_turns_and_its_end_is_told_to_all(
-    world: World, broadcaster: ChangeBroadcaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broadcaster_module, "MESSAGE_ROWS_MAX", 4)
-    monkeypatch.setattr(broadcaster_module, "PUBLISH_MESSAGES_MAX", 2)
+def test_a_burst_is_given_in_turns_and_its_end_is_told_to_all(world: World) -> None:
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=4, publish_messages_max=2))
     encoder, key_encoder = Encoder(), Encoder()
     subscriber, key_subscriber = (
         joined(broadcaster, world, EVERYTHING, encoder),
@@ -414,14 +408,11 @@ class Follower:
 
 @pytest.mark.parametrize("names", [False, True], ids=["everything", "named partitions"])
 @pytest.mark.parametrize("seed", seeds(25, in_check=8))
-def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(
-    seed: int, names: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, names: bool) -> None:
     """Notifications say that everything may have changed, or which partitions have."""
-    for name, limit in (("MESSAGE_ROWS_MAX", 3), ("SUBSCRIBER_BYTES_MAX", 40), ("PUBLISH_MESSAGES_MAX", 2)):
-        monkeypatch.setattr(broadcaster_module, name, limit)
+    limits = QueryLimits(message_rows_max=3, subscriber_bytes_max=40, publish_messages_max=2)
     choice = random.Random(seed)
-    world, broadcaster = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE)
+    world, broadcaster = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE, limits)
     encoders = [Encoder(size=8) for _ in SELECTIONS]
     subscribers = [
         Follower(selection, encoder) for selection, encoder in zip(SELECTIONS * 2, encoders * 2, strict=True)

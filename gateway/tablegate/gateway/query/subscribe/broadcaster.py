@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import NamedTuple
 
 from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.subscribe.cursor import (
     ChangePosition,
     Given,
@@ -29,11 +30,6 @@ from tablegate.gateway.query.subscribe.cursor import (
     read_changes,
 )
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot
-
-MESSAGE_ROWS_MAX = 500
-MESSAGE_BYTES_MAX = 64 * 1024
-SUBSCRIBER_BYTES_MAX = 256 * 1024  # queued for a subscriber
-PUBLISH_MESSAGES_MAX = 2  # before subscribers get their turn: half of what may be queued for one
 
 ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
@@ -63,13 +59,15 @@ class Subscriber:
     it.
     """
 
-    def __init__(self, group: "SubscriberGroup") -> None:
+    def __init__(self, group: "SubscriberGroup", bytes_max: int) -> None:
+        """Begin without messages; `bytes_max` may be queued, or one message, however long."""
         self.group = group
         self.is_evicted = False
         self.is_slow = False
         self.newest: Message | None = None
         self._messages: deque[Message] = deque()
         self._bytes = 0
+        self._bytes_max = bytes_max
         self._waiting: asyncio.Future[None] | None = None
         self._offer: Offer | None = None
 
@@ -118,7 +116,7 @@ class Subscriber:
         self._bytes += len(message.data)
         # Who publishes never waits. A client that reads too slowly falls back to its own cursor, and goes on from there
         # by the history.
-        if self._bytes > SUBSCRIBER_BYTES_MAX and self._messages:
+        if self._bytes > self._bytes_max and self._messages:
             self.is_slow = True
             self.evict()
         else:
@@ -172,11 +170,12 @@ class ChangeBroadcaster:
     `unserved` are the partitions of these that may not be served now: they stay where they are.
     """
 
-    def __init__(self, store_id: StoreId) -> None:
+    def __init__(self, store_id: StoreId, limits: QueryLimits) -> None:
         self.store_id = store_id
         self.unserved: set[Partition] = set()
         self.change_positions: dict[Partition, ChangePosition] = {}
         self.positions: dict[Partition, Position] = {}
+        self._limits = limits
         self._changed: set[Partition] = set()  # may have changes that are not read yet
         self._groups: dict[Hashable, SubscriberGroup] = {}
         self._by_key: dict[bytes, list[SubscriberGroup]] = {}  # groups of certain keys
@@ -224,9 +223,9 @@ class ChangeBroadcaster:
             raise
 
     def _publish(self, snapshot: Snapshot) -> bool:
-        messages = 0
+        limits, messages = self._limits, 0
         unsent: Changes = []
-        budget = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        budget = ReadBudget(limits.message_rows_max, limits.message_bytes_max)
         # Only what has changed is read, and each partition once for all who are subscribed to it.
         for partition in sorted(self._changed):
             position = snapshot.position(self.store_id, partition)
@@ -245,9 +244,9 @@ class ChangeBroadcaster:
                 if budget.rows:
                     break
                 self._send(unsent, is_whole=False)
-                unsent, budget = [], ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+                unsent, budget = [], ReadBudget(limits.message_rows_max, limits.message_bytes_max)
                 messages += 1
-                if messages == PUBLISH_MESSAGES_MAX:
+                if messages == limits.publish_messages_max:
                     return False  # this partition stays among the changed: its change position says where it goes on
             self._changed.discard(partition)
         self._send(unsent, is_whole=True)
@@ -318,7 +317,7 @@ class ChangeBroadcaster:
         if group is None:
             group = SubscriberGroup(name, selection, encode)
             self._add(group)
-        subscriber = Subscriber(group)
+        subscriber = Subscriber(group, self._limits.subscriber_bytes_max)
         group.subscribers.add(subscriber)
         return subscriber
 

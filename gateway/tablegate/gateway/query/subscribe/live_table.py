@@ -1,8 +1,8 @@
 """A table's broadcaster in this process: it publishes when the notifier names partitions of the table.
 
 Notifications come as often as the replicator commits. The first change is published at once; those that follow within
-`FLUSH_S` are published together, so that a busy table costs many subscribers one message and not hundreds. A burst goes
-out in parts, between which subscribers get their turn.
+`publish_flush_s` are published together, so that a busy table costs many subscribers one message and not hundreds. A
+burst goes out in parts, between which subscribers get their turn.
 """
 
 import asyncio
@@ -16,11 +16,8 @@ from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster
 from tablegate.gateway.stores.base import Snapshot, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 
-FLUSH_S = 0.01  # changes that come within it, or less, are published together; the first of them at once
 FLUSH_TIMES = 5  # as long as publishing took the last time: few subscribers hear at once, many are no load for ever
 BURST_PAUSE_S = 0.005  # between two parts of a burst, for subscribers to pop the first
-BURST_WAIT_S = 0.05  # where some have not: who pops less than that is slow, and does not hold up the others
-RETRY_S = 0.5  # where the table cannot be read: no notification may come when it can be again
 
 
 def is_same(served: ServedGeneration, other: ServedGeneration) -> bool:
@@ -35,6 +32,7 @@ class LiveTable:
         self.notifier = access.notifier
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
+        self._limits = access.limits
         self._broadcaster: ChangeBroadcaster | None = None
         self._served: ServedGeneration | None = None  # of the broadcaster
         self._is_due = False
@@ -50,7 +48,7 @@ class LiveTable:
                 # They find out by their own cursors whether the generation that is served now is one they can go on
                 # with.
                 self._broadcaster.evict_all()
-            self._broadcaster = ChangeBroadcaster(served.store_id)
+            self._broadcaster = ChangeBroadcaster(served.store_id, self._limits)
         self._served = served
         return self._broadcaster
 
@@ -70,7 +68,8 @@ class LiveTable:
             return
         # One subscriber hears at once. Where publishing to many takes long, changes are gathered for a multiple of that
         # (decision 30).
-        wait_s = self._published_s + min(FLUSH_S, FLUSH_TIMES * self._took_s) - time.monotonic()
+        gathers_s = min(self._limits.publish_flush_s, FLUSH_TIMES * self._took_s)
+        wait_s = self._published_s + gathers_s - time.monotonic()
         if wait_s > 0:
             self._publish_in(wait_s)
         else:
@@ -96,7 +95,7 @@ class LiveTable:
             return True
         self._waits_until_s = 0.0
         if not is_there:
-            self._waits_until_s = time.monotonic() + BURST_WAIT_S
+            self._waits_until_s = time.monotonic() + self._limits.burst_wait_s
             self._publish_in(BURST_PAUSE_S)
         return is_there
 
@@ -118,7 +117,7 @@ class LiveTable:
                 broadcaster.set_unserved(list(broadcaster.change_positions))
                 broadcaster.add_changed()
                 if broadcaster.has_subscribers:
-                    self._publish_in(RETRY_S)
+                    self._publish_in(self._limits.publish_retry_s)
             return
         self._published_s = time.monotonic()
         self._took_s = self._published_s - begin_s

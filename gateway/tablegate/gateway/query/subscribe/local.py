@@ -31,15 +31,11 @@ from tablegate.gateway.query.errors import (
     TableRebuilt,
     resume_token_refused,
 )
+from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.query.subscribe.broadcaster import (
-    MESSAGE_BYTES_MAX,
-    MESSAGE_ROWS_MAX,
-    ChangeBroadcaster,
-    Subscriber,
-)
+from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Subscriber
 from tablegate.gateway.query.subscribe.cursor import (
     Cursor,
     HistoryLost,
@@ -64,9 +60,7 @@ from tablegate.v1.query_pb2 import (
 )
 
 PROGRESS_S = 5.0  # unless the request says otherwise
-PROGRESS_MIN_S = 0.1
 PROGRESS_MAX_S = 60.0  # proxies close streams that are silent for longer
-STREAM_MIN_S, STREAM_MAX_S = 1_800.0, 3_600.0  # the longest time of a stream is drawn: subscribers move on one by one
 UNSERVED_CHECK_S = 1.0  # of a table that was served and is not now: nothing may notify of its return
 CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at once
 CONFLATED_BYTES_MAX = 256 * 1024
@@ -93,7 +87,7 @@ class SubscribePlan:
             raise InvalidField(f"{name}.start", text)
         return SubscribeRequest(
             starts_live=options.start == SUBSCRIBE_START_LIVE,
-            progress_s=_progress_s(f"{name}.progress_interval", options),
+            progress_s=_progress_s(f"{name}.progress_interval", options, self.access.limits),
             resume_token=options.resume_token,
             request_hash=self.request_hash(request),
             select=self.read_selection(request),
@@ -114,12 +108,13 @@ class SubscribeRequest:
 class Pace:
     """When a stream has to send something, and when it ends."""
 
-    def __init__(self, call: Call, progress_s: float, *, is_part: bool = False) -> None:
+    def __init__(self, call: Call, progress_s: float, limits: QueryLimits, *, is_part: bool = False) -> None:
         """Begin a stream; one that `is_part` of another ends with that."""
         self.sent_s = 0.0  # when the last message was made
         self._progress_s = progress_s
         self._call = call
-        self._ends_s = math.inf if is_part else time.monotonic() + random.uniform(STREAM_MIN_S, STREAM_MAX_S)
+        lasts_s = math.inf if is_part else random.uniform(limits.stream_min_s, limits.stream_max_s)
+        self._ends_s = time.monotonic() + lasts_s
 
     def seconds_to_progress(self) -> float:
         """Return the seconds until it is to send something again."""
@@ -321,7 +316,7 @@ class LocalStream:
         access, live = self._plan.access, self._plan.live
         # A copy: a store that fails in the middle takes along what it gave.
         cursor = replace(self._cursor, change_positions=dict(self._cursor.change_positions))
-        budget = ReadBudget(MESSAGE_ROWS_MAX, MESSAGE_BYTES_MAX)
+        budget = ReadBudget(access.limits.message_rows_max, access.limits.message_bytes_max)
         if self._is_slow:
             budget = ReadBudget(CONFLATED_ROWS_MAX, CONFLATED_BYTES_MAX)
         with access.store.snapshot() as snapshot:
@@ -396,10 +391,10 @@ class LocalStream:
         return self._encoder.encode_live((), self._cursor.change_positions, broadcaster.positions, is_whole)
 
 
-def _progress_s(field: str, options: Any) -> float:
+def _progress_s(field: str, options: Any, limits: QueryLimits) -> float:
     if not options.HasField("progress_interval"):
         return PROGRESS_S
     seconds = seconds_of(options.progress_interval)
     if seconds <= 0:
         raise InvalidField(field, "is not positive; send how often you want to hear, or leave it out")
-    return min(max(seconds, PROGRESS_MIN_S), PROGRESS_MAX_S)
+    return min(max(seconds, limits.progress_min_s), PROGRESS_MAX_S)

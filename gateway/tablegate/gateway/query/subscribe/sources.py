@@ -19,8 +19,6 @@ from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT, SubscribeProgress
 
-AVOID_S = 0.5  # a gateway that has just ended a stream is not asked for so long
-
 Group = tuple[Peer | None, list[Partition]]
 """Partitions, and the gateway that is to send them; None: this one."""
 
@@ -30,6 +28,7 @@ class PartitionSources:
 
     def __init__(self, access: TableAccess) -> None:
         self._table = access.table
+        self._avoid_s = access.limits.avoid_s
         self._router: Router = access.router
         self._own = Peer(access.router.directory.own_id, "", "")
         self._avoided: dict[str, float] = {}  # gateways, until when
@@ -46,7 +45,7 @@ class PartitionSources:
         """
         if self._table.expiry is not None and has_sent:
             return
-        self._avoided[self._id_of(peer)] = time.monotonic() + AVOID_S
+        self._avoided[self._id_of(peer)] = time.monotonic() + self._avoid_s
 
     def groups(
         self,

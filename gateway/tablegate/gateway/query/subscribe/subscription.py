@@ -50,11 +50,7 @@ from tablegate.v1.query_pb2 import (
     SubscribeProgress,
 )
 
-CHECK_S = 1.0  # how often it is checked whether gateways live, and where partitions are that have no source
-RETRY_S = 0.5  # the same, while there are such
 SILENT_TIMES = 3  # so many missed messages of progress, and a moment, mean a dead stream
-SILENT_S = 2.0
-RETRIES_S = 2.0  # for partitions without a source, while this gateway's store is away: others may have just left
 
 
 def subscribe_handler(query: SubscribeQuery, access: TableAccess, live: LiveTable) -> StreamHandler:
@@ -77,6 +73,7 @@ class Subscription:
         """Parse a request; raise `InvalidField`, `TooManyKeys` or `ForeignForward`."""
         self._plan = plan
         self._access = plan.access
+        self._limits = limits = plan.access.limits
         self._router = plan.access.router
         self._call = call
         self._request = parse(plan.query.request_class, data)
@@ -84,7 +81,7 @@ class Subscription:
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
         self._may_ask_others = self._scope is None and self._router.is_clustered
-        self._pace = Pace(call, self._asked.progress_s, is_part=self._scope is not None)
+        self._pace = Pace(call, self._asked.progress_s, limits, is_part=self._scope is not None)
         self._cursor = MergedCursor()
         self._starts_live = False  # nothing is sent until each source has said from where on it sends changes
         self._streams: list[PartitionStream] = []
@@ -305,7 +302,8 @@ class Subscription:
             self._away = away
         if unassigned := self._unassigned():
             self._assign(unassigned, local)
-        self._checks_s = now_s + (RETRY_S if self._unassigned() else CHECK_S)
+        limits = self._limits
+        self._checks_s = now_s + (limits.sources_retry_s if self._unassigned() else limits.sources_check_s)
         return False
 
     def _unassigned(self) -> list[Partition]:
@@ -315,7 +313,7 @@ class Subscription:
 
     def _drop_ended(self) -> None:
         """Drop sources that have ended, or whose gateways are dead; raise an error that any source would give."""
-        silent_max_s = SILENT_TIMES * self._asked.progress_s + SILENT_S
+        silent_max_s = SILENT_TIMES * self._asked.progress_s + self._limits.silent_s
         for stream in list(self._streams):
             # A connection can hang without an error. Sources send progress at the client's own interval, so silence is
             # a sign.
@@ -358,7 +356,8 @@ class Subscription:
         found = {partition for _, partitions in groups for partition in partitions}
         missing = next((partition for partition in unassigned if partition not in found), None)
         self._is_assigned = missing is None
-        if self._away is not None and not self._is_assigned and time.monotonic() > self._whole_s + RETRIES_S:
+        is_long = time.monotonic() > self._whole_s + self._limits.retries_s
+        if self._away is not None and not self._is_assigned and is_long:
             raise self._away
         # From now on for all partitions or not at all: a stream of changes that lacks a partition would look complete.
         if self._starts_live and missing is not None:
@@ -393,7 +392,7 @@ class Subscription:
             token = self._cursor.token(access, self._served, self._asked.request_hash, partitions)
         if peer is None:
             asked, call = replace(self._asked, resume_token=token), PartCall(self._call)
-            pace = Pace(call, asked.progress_s, is_part=True)
+            pace = Pace(call, asked.progress_s, self._limits, is_part=True)
             messages = LocalStream(plan, asked, call, pace, Scope(generation, partitions, "")).messages()
         else:
             request: Any = plan.query.request_class()
