@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.jobs.kafka import job_group as presence
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
@@ -37,14 +36,11 @@ def test_markers_are_written_again(broker: Broker, capsys: pytest.CaptureFixture
     assert [(line["event"], line["topic"]) for line in lines] == [("marker_lost", topic)]
 
 
-def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(presence, "FORGOTTEN_WITHIN_S", 0.5)
+def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(broker: Broker) -> None:
     table = new_topic(broker.bootstrap, prefix="table")
     cluster = KafkaAdmin(broker.bootstrap)
     cluster.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
-    job = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
+    job = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1, forgotten_within_s=0.5)
     assert [member.client_id for member in cluster.members(job_group(table))] == ["tablegate-generation-1"]
     job._consumer.close()  # it revokes what it had, as one does that hears nothing of its group for long
     job._consumer = Consumer(nobody(**{"group.id": "deaf"}))

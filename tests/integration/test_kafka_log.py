@@ -16,7 +16,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
-from tablegate.gateway.kafka import client as kafka
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
 from tablegate.gateway.server.replicator import ReplicatorConfig, run_replicator
@@ -35,6 +34,13 @@ WAIT_S = 30.0
 @pytest.fixture
 def log(broker: Broker) -> Iterator[KafkaLog]:
     log = KafkaLog(broker.bootstrap)
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def impatient_log(broker: Broker) -> Iterator[KafkaLog]:
+    log = KafkaLog(broker.bootstrap, request_timeout_s=0.5, quiet_s=0.0, renew_s=0.5)
     yield log
     log.close()
 
@@ -60,13 +66,9 @@ def test_a_look_tells_what_the_topic_is(broker: Broker, log: KafkaLog) -> None:
     assert log.trouble() == ""
 
 
-def test_clients_that_lost_all_brokers_give_way_to_others(
-    broker: Broker, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_that_lost_all_brokers_give_way_to_others(broker: Broker, impatient_log: KafkaLog) -> None:
     """As those do that heard from a broker, while it ended, that there are none: they never connect again."""
-    monkeypatch.setattr(kafka, "RENEW_S", 0.5)
-    monkeypatch.setattr(kafka, "QUIET_S", 0.0)
-    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_S", 0.5)
+    log = impatient_log
     topic = new_topic(broker.bootstrap)
     source = TopicPartition(topic, Partition(0))
     log.follow(source, Offset(0))

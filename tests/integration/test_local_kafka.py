@@ -101,36 +101,35 @@ class TestJars:
             lines.append(f"{hashlib.sha256(file.name.encode()).hexdigest()} spark org.example:{name}:{revision}")
         self.lock = tmp_path / "jars.lock"
         self.lock.write_text("# a comment\n" + "\n".join(lines) + "\n")
-        monkeypatch.setattr(jars, "LOCK_FILE", self.lock)
         monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path))
 
     def test_right_jars_are_given_and_nothing_else(self) -> None:
         (self.files[0].parent / "stranger-1.0.jar").write_bytes(b"of another checkout")
         seen: list[tuple[int, int]] = []
-        assert jars.jars("spark", lambda done, total: seen.append((done, total))) == self.files
+        assert jars.jars("spark", lambda done, total: seen.append((done, total)), lock_file=self.lock) == self.files
         assert seen == [(2, 2)]
-        assert jars.jars("spark") == self.files
+        assert jars.jars("spark", lock_file=self.lock) == self.files
 
     @pytest.mark.parametrize("verified_before", [False, True])
     def test_wrong_checksum_is_refused_and_the_jar_removed(self, verified_before: bool) -> None:
         if verified_before:
-            jars.jars("spark")
+            jars.jars("spark", lock_file=self.lock)
         self.files[1].write_bytes(b"two-6.6.jar")  # as long as the right one
         with pytest.raises(SetupError, match=r'^jar "two-2\.1\.jar" has SHA-256 [0-9a-f]{64}, but jars\.lock says'):
-            jars.jars("spark")
+            jars.jars("spark", lock_file=self.lock)
         assert self.files[0].exists()
         assert not self.files[1].exists()
 
     def test_damaged_lock(self) -> None:
         self.lock.write_text("abc spark\n")
         with pytest.raises(SetupError, match='line 1 is not "SHA-256 kind group:name:revision"'):
-            jars.jars("spark")
+            jars.jars("spark", lock_file=self.lock)
 
     def test_cache_that_is_no_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("TABLEGATE_CACHE", str(tmp_path / "file"))
         with pytest.raises(SetupError, match="set TABLEGATE_CACHE to a directory with room"):
-            jars.jars("spark")
+            jars.jars("spark", lock_file=self.lock)
 
     @pytest.mark.jvm
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +138,7 @@ class TestJars:
         with pytest.raises(
             SetupError, match=r"could not be fetched from Maven Central \(.*Connection refused\); check"
         ):
-            jars.jars("spark")
+            jars.jars("spark", lock_file=self.lock)
         assert self.files[0].exists()
         assert not list(self.files[0].parent.glob(".fetch-*"))
 

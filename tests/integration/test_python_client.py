@@ -15,7 +15,7 @@ import grpc
 import pytest
 from confluent_kafka import Producer
 
-from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel, subscriber
+from tablegate.client import LiveTable, SourceRecord, SubscribeError, aio, at_least_source, open_channel
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.query.errors import (
     Overloaded,
@@ -108,10 +108,7 @@ def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:
     ],
     ids=lambda fault: f"{type(fault.error).__name__}-{fault.after}",
 )
-def test_a_live_table_outlives_its_streams(
-    door: RatingsServer, copying: Copying, fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subscriber, "SILENCE_MIN_S", 0.5)
+def test_a_live_table_outlives_its_streams(door: RatingsServer, copying: Copying, fault: Fault) -> None:
     door.put(range(3_000))
     door.faults.extend([fault, fault])
     with copying(door.address, request(subscribe_options=OFTEN)) as copy:

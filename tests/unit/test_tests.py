@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from tests.kit.patches import patched_constants
+
 TESTS = Path(__file__).parents[1]
 NAME_CHARACTERS_MAX = 70
-
-# Constants of the product that tests still change behind its back, by room. A limit that a test needs comes through a
-# constructor: these numbers only go down.
-PATCHES_MAX = {"integration": 6, "unit/http": 8, "unit/replication": 3, "unit/server": 1}
 
 
 @cache
@@ -71,23 +71,32 @@ def test_names_of_tests_are_short() -> None:
     assert sum(1 for module in _modules().values() for _ in _tests(module)) > 1_000
 
 
-def _patched(module: ast.Module) -> Iterator[str]:
-    """Yield the constants, and other names in capitals, that a module patches."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
-            for argument in node.args[:2]:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    name = argument.value.rpartition(".")[2]
-                    if name.isupper() or name == "changes_max":
-                        yield name
-                elif isinstance(argument, ast.Name) and argument.id == "name":
-                    yield argument.id
-
-
 def test_limits_come_through_constructors() -> None:
-    found: dict[str, list[str]] = {}
-    for path, module in _modules().items():
-        room = "/".join(path.split("/")[: 2 if path.startswith("unit/") else 1])
-        found.setdefault(room, []).extend(f"{path}: {name}" for name in _patched(module))
-    for room, patches in found.items():
-        assert len(patches) <= PATCHES_MAX.get(room, 0), f"{len(patches)} patched constants: " + "; ".join(patches)
+    found = [
+        f"{path}:{line}: {name}" for path, module in _modules().items() for line, name in patched_constants(module)
+    ]
+    assert not found, "give it to a constructor (docs/decisions/0057): " + "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'monkeypatch.setattr(store, "ROWS_MAX", 3)',
+        'monkeypatch.setattr("tablegate.gateway.query.range.ROWS_MAX", 3)',
+        "monkeypatch.setattr(store, name, 3)",
+        'with pytest.MonkeyPatch.context() as patched:\n    patched.setattr(store, "_WAIT_S", 0.0)',
+        'with mock.patch.object(store, "WAIT_S", 0.0):\n    pass',
+        'with mock.patch("tablegate.gateway.query.range.WAIT_S", 0.0):\n    pass',
+        'setattr(store, "WAIT_S", 0.0)',
+        "store.WAIT_S = 0.0",
+        "store.WAIT_S, known = 0.0, True",
+        "store.WAIT_S *= 2",
+    ],
+)
+def test_a_patched_constant_is_found(code: str) -> None:
+    assert list(patched_constants(ast.parse(code)))
+
+
+def test_what_is_no_constant_may_be_set() -> None:
+    code = 'monkeypatch.setattr(MemorySnapshot, "history", failing)\nsetattr(request, name, 1)\nwait_s = store.WAIT_S'
+    assert not list(patched_constants(ast.parse(code)))

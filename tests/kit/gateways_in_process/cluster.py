@@ -22,6 +22,7 @@ from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.http.rpc.calls import CallLimits
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
@@ -85,6 +86,7 @@ class ClusterGateway:
         loop: asyncio.AbstractEventLoop,
         *,
         limits: QueryLimits,
+        call_limits: CallLimits | None,
         switch_s: float,
     ) -> None:
         self.gateway_id = gateway_id
@@ -103,6 +105,7 @@ class ClusterGateway:
         self._tls = tls
         self._loop = loop
         self._limits = limits
+        self._call_limits = call_limits
         self._switch_s = switch_s
         self._notifier = Notifier()
         self._server: HttpServer | None = None
@@ -175,7 +178,8 @@ class ClusterGateway:
             **metadata_methods(*parts, ends=self.ends, router=self.router),
             **Health(self.catalogue).methods(),
         }
-        return HttpServer(self._watched(methods), f"127.0.0.1:{self.port}", tls=self._tls)
+        address = f"127.0.0.1:{self.port}"
+        return HttpServer(self._watched(methods), address, tls=self._tls, call_limits=self._call_limits)
 
     def _watched(self, methods: Methods) -> Methods:
         def watched(path: str, method: UnaryMethod) -> UnaryMethod:
@@ -209,6 +213,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         signers: Mapping[str, TokenSigner] | None = None,
         tls: TlsFiles | None = None,
         limits: QueryLimits = DEFAULT_LIMITS,
+        call_limits: CallLimits | None = None,
         switch_s: float = SWITCH_S,
     ) -> None:
         self._service = service
@@ -229,6 +234,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
                 tls,
                 self._loop,
                 limits=limits,
+                call_limits=call_limits,
                 switch_s=switch_s,
             )
 

@@ -305,11 +305,11 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def over_a_connection(test: Callable[[Served, RawClient], Awaitable[None]]) -> Callable[[], None]:
+def over_a_connection(test: Callable[[Served, RawClient], Awaitable[None]], **limits: float) -> Callable[[], None]:
     """Make a test of one that takes a server and a client of it."""
 
     async def run() -> None:
-        async with served() as server:
+        async with served(**limits) as server:
             await test(server, await server.connect())
 
     def wrapped() -> None:

@@ -16,6 +16,7 @@ from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.replication.sweep import SweepLimits
 from tablegate.gateway.stores.base import PastChange, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import options_pb2
@@ -87,10 +88,10 @@ class Setup:
         self.broker.append(TopicPartition("tables", Partition(0)), NAME.encode(), manifest.SerializeToString())
         self.restart()
 
-    def restart(self, catalogue: Catalogue | None = None) -> None:
+    def restart(self, catalogue: Catalogue | None = None, sweep_limits: SweepLimits | None = None) -> None:
         catalogue = catalogue or catalogue_of(ACTIONS)
         log = MemoryLog(self.broker)
-        self.replicator = Replicator(catalogue, log=log, store=self.store, clock=self.clock)
+        self.replicator = Replicator(catalogue, log=log, store=self.store, clock=self.clock, sweep_limits=sweep_limits)
 
     def source(self, window: Window) -> TopicPartition:
         return TopicPartition(TOPIC, table().partition_of(key_of(window), PARTITIONS))

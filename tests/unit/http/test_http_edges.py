@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tablegate.gateway.http import h1_connection as http1
-from tablegate.gateway.http import h2_connection
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange
+from tablegate.gateway.http.h1_connection import Http1Limits
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.control import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
@@ -19,9 +18,8 @@ from tablegate.gateway.http.h2.huffman import HpackError
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
 from tablegate.gateway.http.json_codec import VALUES_MAX
 from tablegate.gateway.http.listener import Limits
-from tablegate.gateway.http.rpc import calls as call_limits
 from tablegate.gateway.http.rpc import grpc
-from tablegate.gateway.http.rpc.calls import checked_encoding, unzipped
+from tablegate.gateway.http.rpc.calls import CallLimits, checked_encoding, unzipped
 from tablegate.gateway.http.rpc.grpc import envelope, error_fields
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
@@ -103,11 +101,9 @@ async def test_connection_ends_after_its_last_postponed_request(server: Served, 
     assert client.answers[HELD.stop].status == 200
 
 
-def test_postponed_requests_have_turns_bounded_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postponed_requests_have_turns_bounded_by_time() -> None:
     """A turn whose time is over at once serves one of them."""
-    monkeypatch.setattr(h2_connection, "TURN_S", -1.0)
 
-    @over_a_connection
     async def run(server: Served, client: RawClient) -> None:
         connection = server.connection
         client.send(initial_window(0), *[call(stream, b"/99000") for stream in HELD])
@@ -121,13 +117,10 @@ def test_postponed_requests_have_turns_bounded_by_time(monkeypatch: pytest.Monke
         assert connection._serve_postponed()
         assert len(server.app.served) == served + 1
 
-    run()
+    over_a_connection(run, turn_s=-1.0)()
 
 
-def test_one_client_has_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2_connection, "TURN_S", -1.0)
-
-    @over_a_connection
+def test_one_client_has_no_more_than_its_time() -> None:
     async def run(server: Served, client: RawClient) -> None:
         other = await server.connect()
         await other.settled()
@@ -137,7 +130,7 @@ def test_one_client_has_no_more_than_its_time(monkeypatch: pytest.MonkeyPatch) -
         await client.answer(179)
         assert [exchange.target for exchange in server.app.served].index(b"/echo") < 90
 
-    run()
+    over_a_connection(run, turn_s=-1.0)()
 
 
 @over_a_connection
@@ -195,11 +188,9 @@ def _indexed(name: bytes, value: bytes) -> bytes:
 # HTTP/1.1.
 
 
-def test_pipelined_requests_have_turns_bounded_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "TURN_S", -1.0)
-
+def test_pipelined_requests_have_turns_bounded_by_time() -> None:
     async def run() -> None:
-        async with http1_server() as server:
+        async with http1_server(Http1Limits(turn_s=-1.0)) as server:
             client, other = await server.connect(), await server.connect()
             await client.send(b"GET /one HTTP/1.1\r\nhost: a\r\n\r\n" * 50)
             await other.send(b"GET /other HTTP/1.1\r\nhost: a\r\n\r\n")
@@ -325,9 +316,11 @@ def test_a_name_that_comes_twice_among_many() -> None:
 # gRPC, byte by byte: libraries forgive what others do not.
 
 
-def _over_grpc(test: Callable[[HttpServer, RawClient], Awaitable[None]], methods: Methods) -> None:
+def _over_grpc(
+    test: Callable[[HttpServer, RawClient], Awaitable[None]], methods: Methods, limits: CallLimits | None = None
+) -> None:
     async def run() -> None:
-        server = HttpServer(methods, "127.0.0.1:0")
+        server = HttpServer(methods, "127.0.0.1:0", call_limits=limits)
         await server.start()
         client = RawClient(*await asyncio.open_connection("127.0.0.1", server.port))
         client.send(OPENING)
@@ -371,8 +364,7 @@ def test_content_type_of_grpc_may_have_parameters() -> None:
     _over_grpc(test, {"/a.B/Get": UnaryMethod(lambda _data, _call: b"", 2.0, 5.0)})
 
 
-def test_streams_are_counted_and_none_begin_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_limits, "STREAMS_MAX", 2)
+def test_streams_are_counted_and_none_begin_in_a_drain() -> None:
     go_on = asyncio.Event()
 
     async def wait(_data: bytes, _call: Call) -> AsyncIterator[bytes]:
@@ -394,7 +386,7 @@ def test_streams_are_counted_and_none_begin_in_a_drain(monkeypatch: pytest.Monke
         client.send(_grpc(9, b"/a.B/Wait"))
         assert await status(client, 9) == b"14"  # UNAVAILABLE
 
-    _over_grpc(test, {"/a.B/Wait": StreamMethod(wait)})
+    _over_grpc(test, {"/a.B/Wait": StreamMethod(wait)}, CallLimits(streams_max=2))
 
 
 # More of the same.
@@ -465,9 +457,7 @@ def test_longest_body_is_not_oversize() -> None:
     run()
 
 
-def test_waiting_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_limits, "CALLS_MAX", 1)
-
+def test_waiting_calls_are_counted() -> None:
     async def wait(data: bytes, _call: Call) -> bytes:
         await asyncio.sleep(0)
         return data
@@ -479,7 +469,7 @@ def test_waiting_calls_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         client.send(_grpc(7, b"/a.B/Wait") + _grpc(9, b"/a.B/Wait"))
         assert (await client.answer(9)).head[b"grpc-status"] == b"8"  # RESOURCE_EXHAUSTED
 
-    _over_grpc(test, {"/a.B/Wait": UnaryMethod(wait, 2.0, 5.0)})
+    _over_grpc(test, {"/a.B/Wait": UnaryMethod(wait, 2.0, 5.0)}, CallLimits(calls_max=1))
 
 
 def test_calls_of_grpc_come_by_post_and_errors_keep_their_trailer() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
 from tablegate.gateway.http.h2_exchange import Http2Exchange
-from tablegate.gateway.http.rpc import calls as call_limits
-from tablegate.gateway.http.rpc.calls import Calls, ConcurrencyLimit
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls, ConcurrencyLimit
 from tablegate.gateway.http.rpc.grpc import envelope
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.server import CrossOrigin, HttpServer, WebProtocol
@@ -224,12 +224,17 @@ def web_of_all_origins(methods: Methods, calls: Calls) -> list[WebProtocol]:
     return [CrossOrigin(Cors(("*",)), [GrpcWebProtocol(methods, calls)])]
 
 
+ONE_EACH = CallLimits(streams_of_principal_max=1, calls_of_principal_max=1)
+
+
 @asynccontextmanager
-async def clients_of(authority: Authority, *, tls: bool = True) -> AsyncIterator[Clients]:
+async def clients_of(
+    authority: Authority, *, tls: bool = True, limits: CallLimits = ONE_EACH
+) -> AsyncIterator[Clients]:
     work = Work()
     async with AsyncExitStack() as stack:
         files = server_files(authority) if tls else None
-        server = HttpServer(work.methods, "127.0.0.1:0", web=web_of_all_origins, tls=files)
+        server = HttpServer(work.methods, "127.0.0.1:0", web=web_of_all_origins, tls=files, call_limits=limits)
         await server.start()
         stack.push_async_callback(server.stop, 0)
         yield Clients(server, work, authority, stack)
@@ -246,13 +251,6 @@ async def status(client: RawClient, stream: int) -> bytes:
     return (answer.trailer or answer.head)[b"grpc-status"]
 
 
-@pytest.fixture
-def one_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_limits, "STREAMS_OF_PRINCIPAL_MAX", 1)
-    monkeypatch.setattr(call_limits, "CALLS_OF_PRINCIPAL_MAX", 1)
-
-
-@pytest.mark.usefixtures("one_each")
 @pytest.mark.parametrize(("path", "kind"), [(b"/a.B/Stream", b"streams"), (b"/a.B/Wait", b"waiting calls")])
 def test_a_principal_has_its_own_limit_over_all_of_its_connections(
     authority: Authority, path: bytes, kind: bytes
@@ -279,7 +277,6 @@ def test_a_principal_has_its_own_limit_over_all_of_its_connections(
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("one_each")
 @pytest.mark.parametrize("path", [b"/a.B/Stream", b"/a.B/Wait"])
 @pytest.mark.parametrize("how", ["end", "error", "deadline", "cancel", "lost connection", "refusal"])
 def test_a_place_is_free_again(authority: Authority, path: bytes, how: str) -> None:
@@ -315,7 +312,6 @@ def test_a_place_is_free_again(authority: Authority, path: bytes, how: str) -> N
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("one_each")
 def test_streams_each_way_are_streams_of_their_principal(authority: Authority) -> None:
     async def run() -> None:
         async with clients_of(authority) as it:
@@ -328,7 +324,6 @@ def test_streams_each_way_are_streams_of_their_principal(authority: Authority) -
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("one_each")
 @pytest.mark.parametrize("origin", [b"", b"origin: https://example.org\r\n"])
 def test_the_limit_is_that_of_every_protocol(authority: Authority, origin: bytes) -> None:
     """gRPC-Web over HTTP/1.1, also out of a page of another origin."""
@@ -352,14 +347,11 @@ def test_the_limit_is_that_of_every_protocol(authority: Authority, origin: bytes
     asyncio.run(run())
 
 
-@pytest.mark.usefixtures("one_each")
-def test_clients_without_certificates_share_the_limit_of_all(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(call_limits, "STREAMS_MAX", 3)
+def test_clients_without_certificates_share_the_limit_of_all(authority: Authority) -> None:
+    limits = replace(ONE_EACH, streams_max=3)
 
     async def run() -> None:
-        async with clients_of(authority, tls=False) as it:
+        async with clients_of(authority, tls=False, limits=limits) as it:
             client = await it.connect(None, tls=False)
             client.send(*[asked(stream, b"/a.B/Stream") for stream in (1, 3, 5)])
             await it.working(3)
@@ -384,7 +376,6 @@ def test_nothing_is_kept_of_principals_that_have_nothing_at_work() -> None:
 # What gateways forward.
 
 
-@pytest.mark.usefixtures("one_each")
 @pytest.mark.parametrize("kind", [b"Stream", b"Wait"])
 def test_forwarded_calls_are_of_no_principal(authority: Authority, kind: bytes) -> None:
     """Where the handler checks that they are forwarded: elsewhere it is just said so."""
@@ -430,10 +421,11 @@ def test_a_handler_that_checks_refuses_a_foreign_mark_before_it_waits(name: str)
         begin()
 
 
-@pytest.mark.usefixtures("one_each")
 def test_gateways_may_forward_more_than_one_client_may_ask_for(authority: Authority) -> None:
     """All of them, and their clients, have the same certificate."""
-    with GrpcCluster({"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority)) as servers:
+    with GrpcCluster(
+        {"a": [0, 1, 2], "b": [3, 4, 5], "c": []}, tls=server_files(authority), call_limits=ONE_EACH
+    ) as servers:
         servers.put(rating(number) for number in range(60))
         streams = [servers.stream(gateway_id, "SubscribeRatings") for gateway_id in "abc"]
         for messages in streams:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tablegate.gateway.contract.types import Offset, Partition, make_version
 from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.sweep import SweepLimits
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tests.kit.replication.replicator import START_MS
 from tests.kit.replication.windows import (
@@ -89,8 +90,8 @@ def test_a_replay_brings_nothing_back(setup: Setup, restarted: bool) -> None:
     assert not any(setup.is_stored(window) for window in windows)
 
 
-def test_a_sweep_goes_in_steps_and_records_are_applied_between(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tablegate.gateway.replication.sweep.SWEEP_MAX", 10)
+def test_a_sweep_goes_in_steps_and_records_are_applied_between(setup: Setup) -> None:
+    setup.restart(sweep_limits=SweepLimits(step_max=10))
     setup.put((browser, aged(-30 - number)) for number in range(100) for browser in "abc")
     setup.steps()
     setup.seconds(12)
@@ -122,26 +123,25 @@ def test_a_sweep_removes_all_that_is_expired_and_nothing_else(
 ) -> None:
     setup = Setup()
     ages = {(browser, aged(-20 - age)) for browser, age in windows}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tablegate.gateway.replication.sweep.SWEEP_MAX", step)
-        setup.put(sorted(ages))
-        dead = [window for place, window in enumerate(sorted(ages)) if place in deleted]
-        setup.put(dead, delete=True)
-        setup.steps()
-        for moment in moments:
-            setup.clock.passed_s += moment
-            setup.steps(150, pass_s=0)
-            passed_s = setup.clock.passed_s
-            left = {window for window in ages - set(dead) if window[1] + SIZE_S + DAY_S > passed_s}
-            assert setup.windows() == left
+    setup.restart(sweep_limits=SweepLimits(step_max=step))
+    setup.put(sorted(ages))
+    dead = [window for place, window in enumerate(sorted(ages)) if place in deleted]
+    setup.put(dead, delete=True)
+    setup.steps()
+    for moment in moments:
+        setup.clock.passed_s += moment
+        setup.steps(150, pass_s=0)
+        passed_s = setup.clock.passed_s
+        left = {window for window in ages - set(dead) if window[1] + SIZE_S + DAY_S > passed_s}
+        assert setup.windows() == left
     expired = {window for window in ages - set(dead) if moments and window[1] + SIZE_S + DAY_S <= setup.clock.passed_s}
     told = [change.key for window in (("", 0), ("a", 0), ("b", 0), ("c", 0)) for change in setup.history(window)]
     assert {key_of(window) for window in expired} <= set(told)
 
 
-def test_the_history_holds_all_that_expired_at_its_offset(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_holds_all_that_expired_at_its_offset(setup: Setup) -> None:
     """Else nobody could read on from the offset that is next, until a record comes."""
-    monkeypatch.setattr("tablegate.gateway.replication.sweep.SWEPT_AT_OFFSET_MAX", 20)
+    setup.restart(sweep_limits=SweepLimits(at_offset_max=20))
     setup.put(("a", aged(-30 - number)) for number in range(50))
     setup.steps()
     setup.clock.passed_s += 500

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tablegate.gateway.server import worker
 from tablegate.gateway.server.worker import WatchedStore
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tests.kit.gateway_processes.gateway import soon
@@ -30,10 +29,12 @@ class Opened:
         self.opened.append(BreakingStore(self.store))
         return self.opened[-1]
 
+    def watched(self) -> WatchedStore:
+        return WatchedStore(self.open, open_every_s=0.01)
+
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    monkeypatch.setattr(worker, "OPEN_EVERY_S", 0.01)
+def opened() -> Iterator[Opened]:
     opened = Opened()
     yield opened
     opened.is_there = True
@@ -55,7 +56,7 @@ def can_be_read(watched: WatchedStore) -> bool:
 
 
 def test_a_store_that_is_there_is_open_at_once(opened: Opened) -> None:
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     with pytest.raises(StoreUnavailable, match="is not open yet"):
         status(watched)
     opened.store.set_status(b"s")
@@ -67,7 +68,7 @@ def test_a_store_that_is_there_is_open_at_once(opened: Opened) -> None:
 
 def test_a_store_that_comes_is_opened(opened: Opened) -> None:
     opened.is_there = False
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     for _ in range(3):
         watched.refresh()
         with pytest.raises(StoreUnavailable, match="there is none"):
@@ -78,7 +79,7 @@ def test_a_store_that_comes_is_opened(opened: Opened) -> None:
 
 
 def test_a_store_that_goes_away_is_not_asked_until_it_is_back(opened: Opened) -> None:
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     watched.refresh()
     [first] = opened.opened
     opened.is_there = False
@@ -96,7 +97,7 @@ def test_a_store_that_goes_away_is_not_asked_until_it_is_back(opened: Opened) ->
 
 
 def test_a_store_that_hangs_keeps_nobody_waiting(opened: Opened) -> None:
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     watched.refresh()
     opened.opened[0].breaks(["status"])
     opened.hangs.clear()
@@ -110,7 +111,7 @@ def test_a_store_that_hangs_keeps_nobody_waiting(opened: Opened) -> None:
 
 
 def test_a_store_that_is_made_anew_is_opened_at_once(opened: Opened) -> None:
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     watched.refresh()
     opened.opened[0].is_old = True
     opened.store = MemoryStore()
@@ -122,7 +123,7 @@ def test_a_store_that_is_made_anew_is_opened_at_once(opened: Opened) -> None:
 
 def test_each_opening_is_said_once(opened: Opened) -> None:
     """The worker says then that everything may have changed: no notification of this store may come."""
-    watched = WatchedStore(opened.open)
+    watched = opened.watched()
     assert [watched.refresh() for _ in range(3)] == [True, False, False]
     opened.opened[0].is_old = True
     assert [watched.refresh() for _ in range(3)] == [True, False, False]

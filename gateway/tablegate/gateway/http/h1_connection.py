@@ -33,7 +33,6 @@ from tablegate.gateway.http.transport import Receiver
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
 WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it
-TURN_S = 0.005  # of pipelined requests, before other connections have their turn; as over HTTP/2
 SERVED_MAX = 64  # of them in one turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,6 +49,7 @@ class Http1Limits:
     idle_s: float = 75.0  # between requests; more than the 60 s of common load balancers, so that they close first
     stall_s: float = 60.0  # without reading a byte of an answer
     linger_s: float = 2.0  # for the client to read a last answer, while what it still sends is thrown away
+    turn_s: float = 0.005  # of pipelined requests, before other connections have their turn; as over HTTP/2
 
 
 class _Wait(Enum):
@@ -254,7 +254,7 @@ class Http1Connection(Receiver):
         self._advancing = True
         ready = self._parser.ready
         served = 0
-        until = time.perf_counter() + TURN_S
+        until = time.perf_counter() + self._limits.turn_s
         while not self._over:
             if ready and self._work is None and self._writable is None:
                 if served == SERVED_MAX or (served and time.perf_counter() > until):

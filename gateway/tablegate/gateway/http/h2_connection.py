@@ -1,6 +1,6 @@
 """HTTP/2 connections on asyncio: turns, times, and the end. The protocol itself is `tablegate.gateway.http.h2`.
 
-Turns. A read may bring thousands of frames. One connection serves up to TURN_FRAMES of them, or for TURN_S. Then it
+Turns. A read may bring thousands of frames. One connection serves up to TURN_FRAMES of them, or for `turn_s`. Then it
 stops reading, keeps the rest, and goes on in the next turn of the event loop: so one client costs the others
 milliseconds. Answers that are given inside of a turn leave together at its end.
 
@@ -45,7 +45,6 @@ from tablegate.gateway.http.h2.stream import (
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
 from tablegate.gateway.http.transport import Receiver
 
-TURN_S = 0.005  # of one connection, before others have their turn
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
 UNSENT_BYTES_MAX = 1 << 20  # of answers that a client does not take, before nothing more of it is served
 LINGER_S = 1.0  # for a client to close its side
@@ -57,13 +56,14 @@ _HEADERS_TOO_LARGE = ResponseHeaders(431, (TEXT,))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Limits:
-    """How long a client may take."""
+    """How long a client may take, and one turn of its connection."""
 
     preface_s: float = 10.0  # from connecting to the first frame
     body_s: float = 30.0  # without a byte of an unfinished body, or without the rest of a frame or header block
     silence_s: float = 30.0  # without a byte, before it is asked whether it is there
     answer_s: float = 20.0  # to answer that
     stall_s: float = 60.0  # without taking a byte of answers that wait for it
+    turn_s: float = 0.005  # before other connections have their turn
 
 
 class Http2Connection(Receiver):
@@ -239,7 +239,7 @@ class Http2Connection(Receiver):
         serve = self._app.serve
         queue = self.send_queue
         clock = time.perf_counter
-        until = clock() + TURN_S
+        until = clock() + self._limits.turn_s
         more = True
         for count in range(TURN_FRAMES):
             event = next_event()
@@ -296,7 +296,7 @@ class Http2Connection(Receiver):
 
     def _serve_postponed(self) -> bool:
         """Serve what waited for the client to take answers, as much as one turn may; return whether there is more."""
-        until = time.perf_counter() + TURN_S
+        until = time.perf_counter() + self._limits.turn_s
         for _ in range(TURN_FRAMES):
             if not self._postponed or self.send_queue.unsent_bytes > UNSENT_BYTES_MAX:
                 return False

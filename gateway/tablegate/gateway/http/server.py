@@ -15,7 +15,7 @@ from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec
 from tablegate.gateway.http.listener import Listener
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
-from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc import GrpcProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
@@ -49,8 +49,9 @@ class HttpServer:
         web: Callable[[Methods, Calls], Sequence[WebProtocol]] = lambda _methods, _calls: (),
         tls: TlsFiles | None = None,
         shared_port: bool = False,
+        call_limits: CallLimits | None = None,
     ) -> None:
-        self._calls = Calls()
+        self._calls = Calls(call_limits)
         self._web = tuple(web(methods, self._calls))
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)

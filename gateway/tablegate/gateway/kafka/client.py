@@ -84,7 +84,17 @@ _record = tuple.__new__  # Record(...) costs twice as much, a million times a re
 class KafkaLog(Log):
     """A client of Kafka brokers. `options` are librdkafka's, for security; ours win."""
 
-    def __init__(self, bootstrap: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        quiet_s: float = QUIET_S,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        self._request_timeout_s = request_timeout_s
+        self._quiet_s = quiet_s
         self._client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
         self._bootstrap = bootstrap
         self._trouble = ""
@@ -93,9 +103,9 @@ class KafkaLog(Log):
             self._admin = self._new_admin()
         except KafkaException as error:
             raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
-        self._appender = KafkaAppender(self._client)
+        self._appender = KafkaAppender(self._client, renew_s)
         self._followed: dict[TopicPartition, Offset] = {}
-        self._descriptions, self._reads = Renewal(), Renewal()
+        self._descriptions, self._reads = Renewal(renew_s), Renewal(renew_s)
         self._received_s = 0.0  # when the consumer last brought something
         self._must_renew = False  # the consumer is to be replaced
         self._closed = False
@@ -141,21 +151,22 @@ class KafkaLog(Log):
 
     def _check_consumer(self, topic: str) -> None:
         """Ask a quiet consumer what another client was just answered: without an answer it has lost its brokers."""
-        if time.monotonic() < self._received_s + QUIET_S:
+        if time.monotonic() < self._received_s + self._quiet_s:
             self._reads.succeeded()
             return
         try:
-            self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+            self._consumer.list_topics(topic, timeout=self._request_timeout_s)
         except (KafkaException, RuntimeError):  # the latter of one that was closed meanwhile
             self._must_renew = self._must_renew or self._reads.failed()
         else:
             self._reads.succeeded()
 
     def _describe(self, topic: str) -> TopicFacts | None:
-        wait: Any = {"request_timeout": REQUEST_TIMEOUT_S}
+        timeout_s = self._request_timeout_s
+        wait: Any = {"request_timeout": timeout_s}
         asked = self._admin.describe_topics(TopicCollection([topic]), **wait)[topic]
         try:
-            description = asked.result(REQUEST_TIMEOUT_S)
+            description = asked.result(timeout_s)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -165,15 +176,15 @@ class KafkaLog(Log):
         bounds = []
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
             answers = self._admin.list_offsets({KafkaPartition(topic, number): spec for number in partitions}, **wait)
-            found = {asked.partition: answer.result(REQUEST_TIMEOUT_S).offset for asked, answer in answers.items()}
+            found = {asked.partition: answer.result(timeout_s).offset for asked, answer in answers.items()}
             bounds.append(tuple(Offset(found[number]) for number in partitions))
         return TopicFacts(str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic))
 
     def _delete_retention_ms(self, topic: str) -> int:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        answer = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+        answer = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)[resource]
         try:
-            return int(answer.result(REQUEST_TIMEOUT_S)["delete.retention.ms"].value)
+            return int(answer.result(self._request_timeout_s)["delete.retention.ms"].value)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return DELETE_RETENTION_MS
@@ -278,8 +289,9 @@ class KafkaLog(Log):
 
     def _create(self, topic: str, answer: "Future[None]") -> None:
         wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=dict(COMPACTED_TOPIC))
+        timeout_s = self._request_timeout_s
         try:
-            self._admin.create_topics([wanted], request_timeout=REQUEST_TIMEOUT_S)[topic].result(REQUEST_TIMEOUT_S)
+            self._admin.create_topics([wanted], request_timeout=timeout_s)[topic].result(timeout_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 answer.set_exception(LogUnavailable(error.args[0].str()))
@@ -316,11 +328,11 @@ def _version(headers: Any) -> bytes | None:
 class KafkaAppender:
     """A producer, made when it is needed first. `options` are librdkafka's. One thread."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], renew_s: float) -> None:
         self._options = options
         self._producer: Producer | None = None
         self._is_failing = False
-        self._renewal = Renewal()
+        self._renewal = Renewal(renew_s)
         self._must_renew = False  # the producer is to be replaced
 
     def append(self, topic: str, key: bytes, value: bytes | None) -> None:
@@ -370,9 +382,10 @@ class KafkaAppender:
 
 
 class Renewal:
-    """Decides when one client is replaced: after `RENEW_S` without a success. Any thread."""
+    """Decides when one client is replaced: after `renew_s` without a success. Any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew_s: float = RENEW_S) -> None:
+        self._renew_s = renew_s
         self._failing_s: float | None = None
 
     def succeeded(self) -> None:
@@ -385,7 +398,7 @@ class Renewal:
         failing_s = self._failing_s
         if failing_s is None:
             self._failing_s = now_s
-        elif now_s >= failing_s + RENEW_S:
+        elif now_s >= failing_s + self._renew_s:
             self._failing_s = None
             return True
         return False

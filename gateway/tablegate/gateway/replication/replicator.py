@@ -26,7 +26,7 @@ from tablegate.gateway.replication.manifests import ManifestTopic
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
 from tablegate.gateway.replication.states import GenerationState, Move, OnMove, PartitionState, TableState
 from tablegate.gateway.replication.stored import next_name, partitions_of
-from tablegate.gateway.replication.sweep import Sweep
+from tablegate.gateway.replication.sweep import Sweep, SweepLimits
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import Phase, StoreFull, StoreWriter
 from tablegate.v1 import cluster_pb2, status_pb2
@@ -73,6 +73,7 @@ class Replicator:
         start_id: int = 0,
         publish: Callable[[], None] = lambda: None,
         on_move: OnMove = lambda _: None,
+        sweep_limits: SweepLimits | None = None,
     ) -> None:
         self._log = log
         self._store = store
@@ -106,7 +107,7 @@ class Replicator:
         self._is_full = False
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
-        self._sweep = Sweep(store, clock)
+        self._sweep = Sweep(store, clock, sweep_limits)
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:

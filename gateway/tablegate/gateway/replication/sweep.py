@@ -7,6 +7,7 @@ Decision: docs/decisions/0014-retention-in-the-gateway.md
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tablegate.gateway.contract.keys import InvalidKey, after_prefix
 from tablegate.gateway.contract.types import Offset, StoreId
@@ -16,16 +17,23 @@ from tablegate.gateway.replication.partitions import GenerationReplica, Partitio
 from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import HISTORY_CHANGES_MAX, Snapshot, StoreWriter
 
-SWEEP_MAX = 500  # runs read and rows removed at once: milliseconds, as a live record may wait for it
 SWEEP_EVERY_S = 10.0  # from the end of a sweep to the beginning of the next
 SWEEP_PART = 0.02  # of the time is spent on sweeps at most, so that a table of many runs is swept less often
-SWEPT_AT_OFFSET_MAX = HISTORY_CHANGES_MAX // 2  # of a partition before its next record: its history must hold them all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLimits:
+    """How much is swept."""
+
+    step_max: int = 500  # runs read and rows removed at once: milliseconds, as a live record may wait for it
+    at_offset_max: int = HISTORY_CHANGES_MAX // 2  # of a partition before its next record: its history must keep all
 
 
 class Sweep:
     """Sweeps the tables with retention, one partition after the other. `step` over and over."""
 
-    def __init__(self, store: StoreWriter, clock: Clock) -> None:
+    def __init__(self, store: StoreWriter, clock: Clock, limits: SweepLimits | None = None) -> None:
+        self._limits = limits or SweepLimits()
         self._store = store
         self._clock = clock
         self._at_s = 0.0
@@ -40,11 +48,11 @@ class Sweep:
         return bool(self._waiting)
 
     def step(self, tables: Iterable[TableReplicator]) -> None:
-        """Begin a sweep when it is time, or go on with it by `SWEEP_MAX` runs and rows."""
+        """Begin a sweep when it is time, or go on with it by `step_max` runs and rows."""
         started_s = self._clock.monotonic_s()
         if not self._waiting and started_s >= self._at_s:
             self._begin(tables)
-        left = SWEEP_MAX
+        left = self._limits.step_max
         while self._waiting and left > 0:
             table, generation, replica = self._waiting[0]
             expiry = table.table.expiry
@@ -79,7 +87,7 @@ class Sweep:
         known, swept = self._swept[replica]
         if known != offset:
             swept = 0
-        limit = min(limit, SWEPT_AT_OFFSET_MAX - swept)
+        limit = min(limit, self._limits.at_offset_max - swept)
         if limit <= 0:
             self._cursor = None
             return 1
@@ -93,7 +101,8 @@ class Sweep:
 
     def _count_swept(self, store_id: StoreId, replica: PartitionReplica, offset: Offset) -> int:
         with self._store.snapshot() as snapshot:
-            return len(snapshot.history(store_id, replica.partition, start=offset, limit=SWEPT_AT_OFFSET_MAX))
+            limit = self._limits.at_offset_max
+            return len(snapshot.history(store_id, replica.partition, start=offset, limit=limit))
 
     def _find(
         self,

@@ -199,8 +199,9 @@ class _Worker:
 class WatchedStore(StoreReader):
     """A store reader that `refresh` opens, and opens again. One thread, but for the one that waits for the store."""
 
-    def __init__(self, open_reader: Callable[[], StoreReader]) -> None:
+    def __init__(self, open_reader: Callable[[], StoreReader], *, open_every_s: float = OPEN_EVERY_S) -> None:
         self._open_reader = open_reader
+        self._open_every_s = open_every_s
         self._reader: StoreReader | None = None
         self._reason = "the store is not open yet"
         self._opening: _Opening | None = None
@@ -238,7 +239,7 @@ class WatchedStore(StoreReader):
             is_opened = not reason
         if reason:
             self._close_reader()
-            self._opening = _Opening(self._open_reader)
+            self._opening = _Opening(self._open_reader, self._open_every_s)
             if reason != self._reason:
                 self._reason = reason
                 _logger.info("waiting for the store", extra={"reason": reason})
@@ -278,16 +279,17 @@ class WatchedStore(StoreReader):
 class _Opening(threading.Thread):
     """Opens a store once it can be, and ends: then it is `found`. Set `ends`, and it gives up."""
 
-    def __init__(self, open_reader: Callable[[], StoreReader]) -> None:
+    def __init__(self, open_reader: Callable[[], StoreReader], open_every_s: float) -> None:
         super().__init__(name="store", daemon=True)
         self.found: StoreReader | None = None
         self.ends = threading.Event()
         self._open_reader = open_reader
+        self._open_every_s = open_every_s
         self.start()
 
     @override
     def run(self) -> None:
-        while not self.ends.wait(OPEN_EVERY_S):
+        while not self.ends.wait(self._open_every_s):
             try:
                 self.found = self._open_reader()
             except StoreUnavailable:

@@ -76,15 +76,15 @@ ROOTS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-def jars(kind: Kind, progress: Progress | None = None) -> list[Path]:
+def jars(kind: Kind, progress: Progress | None = None, *, lock_file: Path = LOCK_FILE) -> list[Path]:
     """Return the jars of `kind`, fetching those that are missing; raise `SetupError` if that cannot be done.
 
     `progress` gets how many jars are there and how many there will be. Any number of processes may call at once:
     one fetches, the others wait for it.
     """
     report = progress or (lambda _done, _total: None)
-    lock_text = _lock_text()
-    locked = read_lock(lock_text)[kind]
+    lock_text = _lock_text(lock_file)
+    locked = read_lock(lock_text, lock_file)[kind]
     directory = cache_directory() / kind
     files = [directory / artifact.file for artifact in locked]
     verified = directory / f".verified-{hashlib.sha256(lock_text.encode()).hexdigest()[:16]}"
@@ -113,7 +113,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("TABLEGATE_CACHE") or Path.home() / ".cache" / "tablegate").absolute() / "jars"
 
 
-def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
+def read_lock(text: str, lock_file: Path = LOCK_FILE) -> dict[Kind, dict[Artifact, str]]:
     """Return the SHA-256 of each jar of each kind, of the text of a lock; raise `SetupError` for a damaged one."""
     locked: dict[Kind, dict[Artifact, str]] = {kind: {} for kind in get_args(Kind)}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -123,16 +123,16 @@ def read_lock(text: str) -> dict[Kind, dict[Artifact, str]]:
                 locked[kind][Artifact.parse(coordinates)] = checksum  # type: ignore[index]  # a KeyError says so
             except (ValueError, KeyError):
                 raise SetupError(
-                    f'"{LOCK_FILE}" line {number} is not "SHA-256 kind group:name:revision": restore the file'
+                    f'"{lock_file}" line {number} is not "SHA-256 kind group:name:revision": restore the file'
                 ) from None
     return locked
 
 
-def _lock_text() -> str:
+def _lock_text(lock_file: Path) -> str:
     try:
-        return LOCK_FILE.read_text()
+        return lock_file.read_text()
     except OSError as error:
-        raise SetupError(f'"{LOCK_FILE}" cannot be read ({error.strerror}): restore the file') from None
+        raise SetupError(f'"{lock_file}" cannot be read ({error.strerror}): restore the file') from None
 
 
 def _complete(directory: Path, locked: Mapping[Artifact, str], report: Progress) -> None:

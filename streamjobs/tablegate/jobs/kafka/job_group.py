@@ -67,7 +67,14 @@ def _client_id(generation: int) -> str:
 class JobGroup:
     """Membership in one of a table's groups. One thread uses it."""
 
-    def __init__(self, bootstrap: str, table: str, group: str, generation: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        table: str,
+        group: str,
+        generation: int,
+        forgotten_within_s: float = FORGOTTEN_WITHIN_S,
+    ) -> None:
         self._table = table
         self._group = group
         self._admin = KafkaAdmin(bootstrap)
@@ -75,6 +82,7 @@ class JobGroup:
         self._read_generation = 0
         self._newest_generation = 0
         self._bootstrap = bootstrap
+        self._forgotten_within_s = forgotten_within_s
         self._client_id = _client_id(generation)
         self._changing_s = time.monotonic()  # since when the group is changing
         self._consumer = self._new_consumer()
@@ -95,10 +103,18 @@ class JobGroup:
         )
 
     @classmethod
-    def join(cls, bootstrap: str, table: str, group: str, *, generation: int) -> Self:
+    def join(
+        cls,
+        bootstrap: str,
+        table: str,
+        group: str,
+        *,
+        generation: int,
+        forgotten_within_s: float = FORGOTTEN_WITHIN_S,
+    ) -> Self:
         """Become the only member; raise `JobError` where another job is a member, and has not just been killed."""
         await_gone(bootstrap, table, group)
-        membership = cls(bootstrap, table, group, generation)
+        membership = cls(bootstrap, table, group, generation, forgotten_within_s)
         try:
             membership._await_assignment()
         except BaseException:
@@ -153,7 +169,7 @@ class JobGroup:
                 self._newest_generation = self._read_generation
             if error is None and record.key() == self._table.encode():
                 self._read(record.value())
-        if self._has_assignment is None and time.monotonic() > self._changing_s + FORGOTTEN_WITHIN_S:
+        if self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:
             self._join_again()
         if self._has_assignment is False:
             members = self._admin.members(self._group)

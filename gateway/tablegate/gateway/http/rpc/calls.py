@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 
 from google.rpc import code_pb2
 from typing_extensions import override
@@ -37,11 +38,6 @@ from tablegate.gateway.query.errors import (
     ShuttingDown,
     code_of,
 )
-
-STREAMS_MAX = 2_000  # a process; each holds some 0.5 MB at worst
-STREAMS_OF_PRINCIPAL_MAX = 500  # of them: one client that opens too many leaves as many to three others
-CALLS_MAX = 5_000  # unary calls that wait at once, a process: those that ask for freshness
-CALLS_OF_PRINCIPAL_MAX = CALLS_MAX // 4  # as with streams
 
 GZIP = b"gzip"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -125,6 +121,16 @@ class ServedCall(ABC):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """What all clients, and each, may have at work in one process."""
+
+    streams_max: int = 2_000  # each holds some 0.5 MB at worst
+    streams_of_principal_max: int = 500  # of them: one client that opens too many leaves as many to three others
+    calls_max: int = 5_000  # unary calls that wait at once: those that ask for freshness
+    calls_of_principal_max: int = 1_250  # of them, as with streams
+
+
 class ConcurrencyLimit:
     """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal."""
 
@@ -165,12 +171,17 @@ class Calls:
     (google.rpc.Code).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: CallLimits | None = None) -> None:
+        limits = limits or CallLimits()
         self.draining = False
         self.answered: defaultdict[str, int] = defaultdict(int)
         self.failed: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._waiting = ConcurrencyLimit("waiting calls", most=CALLS_MAX, most_of_principal=CALLS_OF_PRINCIPAL_MAX)
-        self._streams = ConcurrencyLimit("streams", most=STREAMS_MAX, most_of_principal=STREAMS_OF_PRINCIPAL_MAX)
+        self._waiting = ConcurrencyLimit(
+            "waiting calls", most=limits.calls_max, most_of_principal=limits.calls_of_principal_max
+        )
+        self._streams = ConcurrencyLimit(
+            "streams", most=limits.streams_max, most_of_principal=limits.streams_of_principal_max
+        )
         self._tasks: set[asyncio.Future[None]] = set()
         self._duplex: set[asyncio.Future[None]] = set()
 
