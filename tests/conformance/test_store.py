@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tablegate.gateway.contract.lineage import RUNS_MAX, EpochRun
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.stores.base import (
     PastChange,
@@ -214,7 +215,8 @@ def test_a_position_is_kept_whole(store: StoreWriter) -> None:
     store.apply(ID, P0, [], kept)
     assert stored_position(store) == kept
     assert stored_position(store, P1) is None
-    kept = replace(kept, is_final=True, incarnation_id=2**64 - 1)
+    lineage = tuple(EpochRun(epoch, Offset(epoch * 10), Offset(epoch * 10 + 9)) for epoch in range(RUNS_MAX))
+    kept = replace(kept, is_final=True, incarnation_id=2**64 - 1, lineage=lineage)
     store.apply(ID, P1, [], kept)
     assert stored_position(store, P1) == kept
     store.apply(ID, P1, [change(7, b"a", 1, b"1")], replace(kept, next_offset=Offset(8)))

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
@@ -71,7 +72,7 @@ def test_clients_that_lost_all_brokers_give_way_to_others(broker: Broker, impati
     log = impatient_log
     topic = new_topic(broker.bootstrap)
     source = TopicPartition(topic, Partition(0))
-    log.follow(source, Offset(0))
+    log.follow(source, Place(Offset(0)))
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"1")])
     fetch_until(log, lambda fetched: any(each.records for each in fetched))
 
@@ -116,8 +117,8 @@ def test_records_come_with_version_and_end(broker: Broker, log: KafkaLog) -> Non
     ]
     produce(broker.bootstrap, topic, records)
     source = TopicPartition(topic, Partition(0))
-    log.follow(source, Offset(1))
-    log.follow(source, Offset(0))
+    log.follow(source, Place(Offset(1)))
+    log.follow(source, Place(Offset(0)))
     fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 3)
     found = [record for each in fetched for record in each.records]
     assert [(record.offset, record.key, record.value, record.version) for record in found] == [
@@ -140,10 +141,10 @@ def test_removed_records_are_lost(broker: Broker, log: KafkaLog) -> None:
         answer.result(WAIT_S)
     source = TopicPartition(topic, Partition(0))
     for start in (2, 99):
-        log.follow(source, Offset(start))
+        log.follow(source, Place(Offset(start)))
         fetched = fetch_until(log, bool)
         assert fetched == [Fetched(source, [], Offset(start), lost=True)]
-    log.follow(source, Offset(5))
+    log.follow(source, Place(Offset(5)))
     fetched = fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 10)
     assert sum(len(each.records) for each in fetched) == 5
 

@@ -8,6 +8,7 @@ from itertools import count
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
 
@@ -21,6 +22,7 @@ class _Topic:
     records: list[list[Record]]
     starts: list[Offset]
     ends: list[Offset]
+    epochs: list[list[tuple[int, Offset]]]  # by partition: each leader epoch, and where it began
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class MemoryBroker:
         topic_id = f"topic-{next(self._ids)}"
         zeros = [Offset(0)] * partitions
         records: list[list[Record]] = [[] for _ in range(partitions)]
-        self._topics[topic] = _Topic(topic_id, delete_retention_ms, records, list(zeros), list(zeros))
+        epochs = [[(0, Offset(0))] for _ in range(partitions)]
+        self._topics[topic] = _Topic(topic_id, delete_retention_ms, records, list(zeros), list(zeros), epochs)
         return topic_id
 
     def delete(self, topic: str) -> None:
@@ -73,28 +76,49 @@ class MemoryBroker:
         records = topic.records[source.partition]
         del records[bisect_left(records, (offset,)) :]
         topic.ends[source.partition] = offset
+        self.elect(source)
+
+    def elect(self, source: TopicPartition) -> None:
+        """Elect a leader: what comes next is of a leader epoch that there never was."""
+        topic = self._topics[source.topic]
+        epochs, end = topic.epochs[source.partition], topic.ends[source.partition]
+        newest = epochs[-1][0] + 1
+        epochs[:] = [(epoch, start) for epoch, start in epochs if start < end] + [(newest, end)]
+
+    def epoch_at(self, source: TopicPartition, offset: Offset) -> int:
+        """Return the leader epoch of the record that is at an offset, or was before it was compacted away."""
+        epochs = self._topics[source.topic].epochs[source.partition]
+        return next((epoch for epoch, start in reversed(epochs) if start <= offset), UNKNOWN_EPOCH)
 
     def facts(self, topic: str) -> TopicFacts | None:
         """Return what a look sees."""
         found = self._topics.get(topic)
         if found is None:
             return None
-        return TopicFacts(found.topic_id, tuple(found.starts), tuple(found.ends), found.delete_retention_ms)
+        epochs = tuple(epochs[-1][0] for epochs in found.epochs)
+        return TopicFacts(found.topic_id, tuple(found.starts), tuple(found.ends), found.delete_retention_ms, epochs)
 
-    def read(self, source: TopicPartition, start: Offset, records_max: int) -> Fetched | None:
-        """Return the next records; None where there is nothing new."""
+    def read(
+        self, source: TopicPartition, start: Offset, records_max: int, *, place: Place | None = None
+    ) -> Fetched | None:
+        """Return what is from `start` on, to whoever is at that place; None where the topic is gone."""
         topic = self._topics.get(source.topic)
         if topic is None:
             return None
-        end = topic.ends[source.partition]
-        if not topic.starts[source.partition] <= start <= end:
+        place, end = place or Place(start), topic.ends[source.partition]
+        is_other = place.leader_epoch not in (UNKNOWN_EPOCH, self.epoch_at(source, Offset(place.read_end - 1)))
+        if is_other or not topic.starts[source.partition] <= start <= end:
             return Fetched(source, [], start, lost=True)
         records = topic.records[source.partition]
         first = bisect_left(records, (start,))
         found = records[first : first + records_max]
         at_end = first + len(found) == len(records)
         next_offset = end if at_end else Offset(found[-1].offset + 1) if found else start
-        return Fetched(source, found, next_offset) if next_offset > start else None
+        runs = tuple(
+            EpochRun(self.epoch_at(source, record.offset), record.offset, Offset(record.offset + 1))
+            for record in (*found[:1], *found[1:][-1:])
+        )
+        return Fetched(source, found, next_offset, runs=runs)
 
 
 class MemoryLog(Log):
@@ -102,7 +126,8 @@ class MemoryLog(Log):
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
-        self._positions: dict[TopicPartition, Offset] = {}
+        self._positions: dict[TopicPartition, Place] = {}
+        self._begun: set[TopicPartition] = set()
 
     @override
     def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
@@ -114,24 +139,29 @@ class MemoryLog(Log):
         return answer
 
     @override
-    def follow(self, source: TopicPartition, next_offset: Offset) -> None:
-        self._positions[source] = next_offset
+    def follow(self, source: TopicPartition, place: Place) -> None:
+        self.unfollow(source)
+        self._positions[source] = place
 
     @override
     def unfollow(self, source: TopicPartition) -> None:
         self._positions.pop(source, None)
+        self._begun.discard(source)
 
     @override
     def fetch(self, *, records_max: int, timeout_s: float) -> list[Fetched]:
         if not self._broker.is_up:
             return []
         fetched = []
-        for source, start in list(self._positions.items()):
-            found = self._broker.read(source, start, records_max)
-            if found is None:
+        for source, place in list(self._positions.items()):
+            found = self._broker.read(source, place.next_offset, records_max, place=place)
+            is_news = found is not None and (found.lost or found.next_offset > place.next_offset)
+            if found is None or not (is_news or source not in self._begun):
                 continue
             fetched.append(found)
-            self._positions[source] = found.next_offset
+            self._begun.add(source)
+            lineage = continued(lineage_of(place), found.runs)
+            self._positions[source] = place_at(lineage, found.next_offset)
             if found.lost:
                 self.unfollow(source)
         return fetched

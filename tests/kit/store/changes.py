@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tablegate.gateway.contract.lineage import Lineage
 from tablegate.gateway.contract.types import Offset, make_version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position
 
@@ -23,5 +24,6 @@ def position(
     as_of_ms: int = 0,
     history_start: int = 0,
     source_offsets: Mapping[tuple[str, int], int] | None = None,
+    lineage: Lineage = (),
 ) -> Position:
-    return Position(Offset(next_offset), as_of_ms, phase, Offset(history_start), source_offsets or {})
+    return Position(Offset(next_offset), as_of_ms, phase, Offset(history_start), source_offsets or {}, lineage=lineage)

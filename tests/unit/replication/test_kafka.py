@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset
 from tablegate.gateway.kafka.client import KafkaLog
 from tablegate.gateway.kafka.log import Fetched
@@ -49,7 +50,7 @@ def fetch_once(log: KafkaLog, *, records_max: int = 100) -> Fetched:
 @pytest.mark.parametrize("start", range(RECORDS + 1))
 def test_a_source_is_followed_from_its_offset_to_its_end(log: KafkaLog, start: int, records_max: int) -> None:
     """At the end there are no records, and the end is told."""
-    log.follow(SOURCE, Offset(start))
+    log.follow(SOURCE, Place(Offset(start)))
     fetched = [fetch_once(log, records_max=records_max)]
     while fetched[-1].next_offset < RECORDS:
         fetched.append(fetch_once(log, records_max=records_max))
@@ -63,6 +64,6 @@ def test_a_source_is_followed_from_its_offset_to_its_end(log: KafkaLog, start: i
 
 
 def test_an_offset_that_is_not_there_is_lost_and_never_skipped(log: KafkaLog) -> None:
-    log.follow(SOURCE, Offset(RECORDS + 7))
+    log.follow(SOURCE, Place(Offset(RECORDS + 7)))
     assert fetch_once(log) == Fetched(SOURCE, [], Offset(RECORDS + 7), lost=True)
     assert log.fetch(records_max=100, timeout_s=0.3) == []

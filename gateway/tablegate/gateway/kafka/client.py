@@ -10,6 +10,11 @@ outside that looks like Kafka being away. So each of the three clients has a `Re
 is replaced by a new one. The consumer is idle on a quiet topic, which is no sign of trouble; it is suspected only when
 another client was answered a moment ago (`_check_consumer`).
 
+What was read is proved before more is: a partition that is followed from a place of a known leader epoch is fetched
+from the last record before it, once more. Where that is not there in its epoch, the log is another one (`_is_proved`).
+While a partition is fetched, librdkafka asks for the end of the epoch itself whenever there is a new leader.
+
+Decision: docs/decisions/0065-the-last-record-is-read-again.md
 Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
 """
@@ -17,7 +22,7 @@ Decision: docs/decisions/0028-latest-is-asked-by-the-replicator.md
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -42,6 +47,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Place, lineage_of, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
 
@@ -104,7 +110,8 @@ class KafkaLog(Log):
         except KafkaException as error:
             raise LogUnavailable(f"the Kafka client refuses its options: {error.args[0].str()}") from None
         self._appender = KafkaAppender(self._client, renew_s)
-        self._followed: dict[TopicPartition, Offset] = {}
+        self._followed: dict[TopicPartition, Place] = {}
+        self._unproved: set[TopicPartition] = set()  # of those: what was read before is not known to be there still
         self._descriptions, self._reads = Renewal(renew_s), Renewal(renew_s)
         self._received_s = 0.0  # when the consumer last brought something
         self._must_renew = False  # the consumer is to be replaced
@@ -174,11 +181,15 @@ class KafkaLog(Log):
         partitions = range(len(description.partitions))
         wait["isolation_level"] = IsolationLevel.READ_UNCOMMITTED
         bounds = []
+        epochs: list[int] = []
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
             answers = self._admin.list_offsets({KafkaPartition(topic, number): spec for number in partitions}, **wait)
-            found = {asked.partition: answer.result(timeout_s).offset for asked, answer in answers.items()}
-            bounds.append(tuple(Offset(found[number]) for number in partitions))
-        return TopicFacts(str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic))
+            found = {asked.partition: answer.result(timeout_s) for asked, answer in answers.items()}
+            bounds.append(tuple(Offset(found[number].offset) for number in partitions))
+            epochs = [_known_epoch(found[number].leader_epoch) for number in partitions]  # of the leader, with the end
+        return TopicFacts(
+            str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic), tuple(epochs)
+        )
 
     def _delete_retention_ms(self, topic: str) -> int:
         resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -191,15 +202,25 @@ class KafkaLog(Log):
             raise
 
     @override
-    def follow(self, topic_partition: TopicPartition, next_offset: Offset) -> None:
+    def follow(self, topic_partition: TopicPartition, place: Place) -> None:
         self.unfollow(topic_partition)
-        self._consumer.incremental_assign(
-            [KafkaPartition(topic_partition.topic, topic_partition.partition, next_offset)]
-        )
-        self._followed[topic_partition] = next_offset
+        self._assign({topic_partition: place})
+
+    def _assign(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Have partitions fetched from these places on; from the last record before, where its epoch is known."""
+        assigned = []
+        for (topic, partition), place in places.items():
+            if place.leader_epoch == UNKNOWN_EPOCH:
+                assigned.append(KafkaPartition(topic, partition, place.next_offset))
+            else:
+                assigned.append(KafkaPartition(topic, partition, place.read_end - 1, None, place.leader_epoch))
+                self._unproved.add(TopicPartition(topic, partition))
+        self._consumer.incremental_assign(assigned)
+        self._followed.update(places)
 
     @override
     def unfollow(self, topic_partition: TopicPartition) -> None:
+        self._unproved.discard(topic_partition)
         if self._followed.pop(topic_partition, None) is not None:
             self._consumer.incremental_unassign([KafkaPartition(topic_partition.topic, topic_partition.partition)])
 
@@ -213,6 +234,8 @@ class KafkaLog(Log):
             return []
         self._received_s = time.monotonic()
         found: dict[tuple[str, int], list[Record]] = {}
+        firsts: dict[tuple[str, int], Message] = {}
+        lasts: dict[tuple[str, int], Message] = {}
         ends: dict[TopicPartition, Offset] = {}
         lost: dict[TopicPartition, Offset] = {}
         for message in (first, *self._consumer.consume(records_max - 1, 0)):
@@ -223,23 +246,25 @@ class KafkaLog(Log):
             records = found.get(at)
             if records is None:
                 records = found[at] = []
+                firsts[at] = message
+            lasts[at] = message
             version, time_ms = _version(message.headers()), message.timestamp()[1]
             records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
-        return self._delivered(found, ends, lost)
+        runs = {at: _runs(firsts[at], lasts[at]) for at in found}
+        return self._delivered(found, runs, ends, lost)
 
     def _renew_consumer(self) -> None:
         """Go on with a new consumer, at the offsets that the old one had delivered."""
         _logger.warning("the Kafka consumer gets no answer while Kafka answers others; a new consumer replaces it")
         old, self._consumer = self._consumer, self._new_consumer()
         self._must_renew = False
-        self._consumer.incremental_assign(
-            [KafkaPartition(each.topic, each.partition, next_offset) for each, next_offset in self._followed.items()]
-        )
+        self._assign(self._followed)
         threading.Thread(target=old.close, name="kafka-close", daemon=True).start()  # it may wait for brokers
 
     def _delivered(
         self,
         found: dict[tuple[str, int], list[Record]],
+        runs_of: Mapping[tuple[str, int], tuple[EpochRun, ...]],
         ends: dict[TopicPartition, Offset],
         lost: dict[TopicPartition, Offset],
     ) -> list[Fetched]:
@@ -252,11 +277,22 @@ class KafkaLog(Log):
                 fetched.append(Fetched(topic_partition, [], lost[topic_partition], lost=True))
                 self.unfollow(topic_partition)
                 continue
-            records = found.get(topic_partition, [])
-            next_offset = Offset(records[-1].offset + 1) if records else self._followed[topic_partition]
-            next_offset = max(next_offset, ends.get(topic_partition, next_offset))
-            self._followed[topic_partition] = next_offset
-            fetched.append(Fetched(topic_partition, records, next_offset))
+            place = self._followed[topic_partition]
+            records, runs = found.get(topic_partition, []), runs_of.get(topic_partition, ())
+            if topic_partition in self._unproved:
+                if not _is_proved(place, runs):
+                    fetched.append(Fetched(topic_partition, [], place.next_offset, lost=True))
+                    self.unfollow(topic_partition)
+                    continue
+                self._unproved.discard(topic_partition)
+                # What was read again is known already. Of the first record behind it no epoch was asked for.
+                records = [record for record in records if record.offset >= place.read_end]
+                runs = runs[-1:] if records else ()
+            next_offset = max(place.next_offset, ends.get(topic_partition, place.next_offset))
+            if records:
+                next_offset = max(next_offset, Offset(records[-1].offset + 1))
+            self._followed[topic_partition] = place_at(runs or lineage_of(place), next_offset)
+            fetched.append(Fetched(topic_partition, records, next_offset, runs=runs))
         return fetched
 
     def _record_event(
@@ -270,8 +306,13 @@ class KafkaLog(Log):
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
             ends[topic_partition] = Offset(message.offset())  # type: ignore[arg-type]
-        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            lost[topic_partition] = self._followed.get(topic_partition, Offset(0))
+        elif error.code() in (
+            KafkaError._AUTO_OFFSET_RESET,
+            KafkaError.OFFSET_OUT_OF_RANGE,
+            KafkaError._LOG_TRUNCATION,
+        ):
+            place = self._followed.get(topic_partition)
+            lost[topic_partition] = Offset(0) if place is None else place.next_offset
         else:
             self._note(error)
 
@@ -323,6 +364,30 @@ def _version(headers: Any) -> bytes | None:
             version: bytes | None = value
             return version
     return None
+
+
+def _known_epoch(leader_epoch: int | None) -> int:
+    return UNKNOWN_EPOCH if leader_epoch is None else max(leader_epoch, UNKNOWN_EPOCH)
+
+
+def _runs(first: Message, last: Message) -> tuple[EpochRun, ...]:
+    """Return of which leader epochs the first and last record of a fetch are; nothing where none is told."""
+    found = [(_known_epoch(each.leader_epoch()), Offset(each.offset() or 0)) for each in (first, last)]
+    (first_epoch, start), (last_epoch, end) = found
+    if UNKNOWN_EPOCH in (first_epoch, last_epoch):
+        return ()
+    if first_epoch == last_epoch:
+        return (EpochRun(first_epoch, start, Offset(end + 1)),)
+    return (EpochRun(first_epoch, start, Offset(start + 1)), EpochRun(last_epoch, end, Offset(end + 1)))
+
+
+def _is_proved(place: Place, runs: Sequence[EpochRun]) -> bool:
+    """Return whether what follows from the last record before a place shows that this record is still there.
+
+    Its epoch is enough, as compaction may have removed the record itself: a log that has a later one of that epoch has
+    all that was written in it before. A later epoch proves nothing.
+    """
+    return bool(runs) and runs[0].leader_epoch == place.leader_epoch
 
 
 class KafkaAppender:

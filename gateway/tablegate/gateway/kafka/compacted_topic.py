@@ -1,5 +1,6 @@
 """A compacted topic of one partition, read from its start and then on: manifests, gateways."""
 
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, Record, TopicFacts, TopicPartition
 from tablegate.gateway.kafka.topic_watcher import TopicWatcher
@@ -55,7 +56,7 @@ class CompactedTopic:
         self.next_offset = facts.start_offsets[0]
         self._barrier = facts.end_offsets[0]
         self.is_read = self.next_offset >= self._barrier
-        self._log.follow(self.topic_partition, self.next_offset)
+        self._log.follow(self.topic_partition, Place(self.next_offset))
 
     def apply(self, fetched: Fetched) -> None:
         """Receive the records that were fetched."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.lineage import EpochRun, Place
 from tablegate.gateway.contract.types import Offset, Partition
 
 
@@ -38,23 +39,30 @@ class Record(NamedTuple):
 class Fetched(NamedTuple):
     """What a fetch got of one topic partition: records in order of offset; all before `next_offset` was delivered.
 
-    `lost`: there is no such offset any more (or not yet), and the topic partition is followed no longer.
+    `lost`: there is no such offset any more (or not yet), or other records are before it than were read; the topic
+    partition is followed no longer. `runs` are of which leader epochs the first and the last record are; none where
+    there are no records, or where brokers tell no epochs.
     """
 
     topic_partition: TopicPartition
     records: list[Record]
     next_offset: Offset
     lost: bool = False
+    runs: tuple[EpochRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic, as the brokers describe it. Offsets by partition: the first there is, the first not yet written."""
+    """A topic, as the brokers describe it. Offsets by partition: the first there is, the first not yet written.
+
+    `leader_epochs`, by partition: in which epoch its leader was then; `UNKNOWN_EPOCH` where none was told.
+    """
 
     topic_id: str
     start_offsets: tuple[Offset, ...]
     end_offsets: tuple[Offset, ...]
     delete_retention_ms: int
+    leader_epochs: tuple[int, ...]
 
     @property
     def partition_count(self) -> int:
@@ -68,8 +76,12 @@ class Log(Protocol):
     def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
         """Ask the brokers to describe a topic: None if there is none; `LogUnavailable` if no broker answers."""
 
-    def follow(self, topic_partition: TopicPartition, next_offset: Offset) -> None:
-        """Fetch a topic partition from an offset on, also where it is followed already."""
+    def follow(self, topic_partition: TopicPartition, place: Place) -> None:
+        """Fetch a topic partition from a place on, also where it is followed already.
+
+        Where that is not known to be a place of this log, the partition is lost. Else a `Fetched` comes in any case, be
+        it one without records.
+        """
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
         """Fetch a topic partition no more. Repeats do nothing."""

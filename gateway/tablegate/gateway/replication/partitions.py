@@ -8,7 +8,8 @@ How a partition comes, is answered from, and goes (`states.PARTITION_TRANSITIONS
 2. It opens at the stored position, else at the start of its changelog. Its barrier is the end offset that the brokers
    named then. Before the barrier a row that exists may not be here yet, so nobody is answered from it. One that was
    live not long ago is CATCHING_UP: its history goes on. All others are RESTORING, and their history begins at the end.
-3. At the barrier, or at the last marker of its generation, it is LIVE.
+3. At the barrier, or at the last marker of its generation, it is LIVE. Not before the brokers have shown that what was
+   read earlier is still in the changelog: where leaders have changed, the same offsets may be other records.
 4. Assigned to others, it is answered from until all of them have it live. Then it is announced no more, which is
    REVOKING, and removed once this gateway has read its own announcement: of two gateways that rely on each other, the
    one whose announcement comes second in the topic reads the other's first, and keeps the partition.
@@ -20,6 +21,7 @@ write; the state moves after that.
 Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
 Decision: docs/decisions/0027-live-replicas-catch-up.md
 Decision: docs/decisions/0039-revoke-after-hearing.md
+Decision: docs/decisions/0065-the-last-record-is-read-again.md
 """
 
 import secrets
@@ -29,6 +31,7 @@ from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, continued, cut, is_continued_by, place_at
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
@@ -60,7 +63,8 @@ CLEAN_PARTITIONS_MAX = 50  # of which nothing is left
 class PartitionReplica:
     """Follows one partition into the store. One thread.
 
-    `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED.
+    `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED. `is_proved`:
+    the position is known to be one of this changelog; else the first fetch shows it, and it is not LIVE before.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class PartitionReplica:
         skipped: SkippedRecords,
         now_ms: Callable[[], int],
         machine: PartitionMachine,
+        is_proved: bool = True,
     ) -> None:
         self.topic_partition = topic_partition
         self.barrier = barrier
@@ -90,7 +95,7 @@ class PartitionReplica:
         is_young = position.as_of_ms >= now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
         self.position = position.in_phase(Phase.CATCHING_UP if continues else Phase.RESTORING)
-        arrival = self._event_on_reaching(position)
+        arrival = self._event_on_reaching(position) if is_proved or position.is_final else None
         if arrival is not None:
             self.position = position.in_phase(Phase.LIVE)
         store.apply(self.store_id, topic_partition.partition, [], self.position)
@@ -123,11 +128,17 @@ class PartitionReplica:
         """Return whether the replica is answered from: LIVE, or what can follow on that."""
         return self.position.phase is Phase.LIVE
 
+    def is_lost_by(self, fetched: Fetched) -> bool:
+        """Return whether what was fetched shows that the changelog is another one than what was applied came from."""
+        comes_late = bool(fetched.records) and fetched.records[0].offset < self.position.next_offset
+        return fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs)
+
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
         batch = self._reader.read(fetched.records, self.position)
         position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
-        position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final)
+        lineage = continued(position.lineage, fetched.runs)
+        position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final, lineage=lineage)
         arrival = self._event_on_reaching(position)
         if arrival is not None:
             self._machine.next(arrival)  # raises before anything is stored
@@ -155,7 +166,8 @@ class PartitionReplica:
             at = changes[old].offset if old < len(changes) else position.next_offset
             # Two writes: what is too old for the history is stored as a restore does it, without history; only then
             # does the history begin. A crash between them leaves a restore to go on with.
-            restored = replace(position, next_offset=at, is_final=position.is_final and old == len(changes))
+            is_final = position.is_final and old == len(changes)
+            restored = replace(position, next_offset=at, is_final=is_final, lineage=cut(position.lineage, at))
             self._put(changes[:old], restored.in_phase(Phase.RESTORING))
             changes = changes[old:]
         self._put(changes, position)
@@ -263,10 +275,16 @@ class GenerationReplica:
             skipped=self._skipped,
             now_ms=self._clock.now_ms,
             machine=self._assign(partition),
+            # The leader that wrote what was read last leads still, so nothing was lost.
+            is_proved=not position.lineage or position.lineage[-1].leader_epoch == self._leader_epoch(partition),
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
-            self._log.follow(replica.topic_partition, replica.position.next_offset)
+            self._log.follow(replica.topic_partition, place_at(position.lineage, position.next_offset))
+
+    def _leader_epoch(self, partition: Partition) -> int:
+        epochs = self.facts.leader_epochs
+        return epochs[partition] if epochs else UNKNOWN_EPOCH
 
     def _open_first(self, gained: Iterable[Partition]) -> None:
         """Follow partitions of which nothing is here, but for those whose end is not known.

@@ -197,7 +197,7 @@ class Replicator:
             elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
                 self._cluster.apply(fetched)
             elif followed is not None and followed.replica.is_followed:
-                if fetched.lost:
+                if followed.replica.is_lost_by(fetched):
                     followed.table.lost(followed.replica)
                 else:
                     followed.replica.apply(fetched)

@@ -188,7 +188,9 @@ def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> To
     if not stored or not all(position.is_final for position in stored):
         return None
     ends = tuple(Offset(-1) if position is None else position.next_offset for position in positions)
-    return TopicFacts(manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0)
+    return TopicFacts(
+        manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0, leader_epochs=()
+    )
 
 
 def early_removal(table: Table, *, now_ms: int, caught_up_ms: int, stored_retention_us: int) -> str | None:

@@ -9,7 +9,8 @@ What a store keeps for a partition (of one incarnation of a table, its `StoreId`
   rows       key bytes → version, deleted or not, row bytes. A deleted row stays as a versioned tombstone, so that a
              stale record cannot bring it back; `drop_tombstones` removes old ones.
   history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
-  position   next offset, as-of time, phase, incarnation, and the bookmark of the newest progress marker
+  position   next offset, as-of time, phase, incarnation, the lineage of what was read, and the bookmark of the newest
+             progress marker
 
 Decision: docs/decisions/0022-history-keeps-the-row-before.md
 """
@@ -23,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.lineage import Lineage
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import cluster_pb2
@@ -70,6 +72,7 @@ class Position:
     source_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)  # next offsets, of the newest marker
     is_final: bool = False  # that marker was its generation's last: nothing after it belongs to the partition
     incarnation_id: int = 0
+    lineage: Lineage = ()  # which leader epochs wrote what was read
 
     def moved_to(self, next_offset: Offset, as_of_ms: int) -> "Position":
         """Return this position further on; time does not go back."""

@@ -5,7 +5,7 @@
                                           ones: there was none), key, row before, row
   tombstones   prefix, offset 8         → time ms 8, key       of the deleted rows, oldest first
   positions    prefix                   → next offset, as of, phase, final, history start and length, incarnation,
-                                          source offsets
+                                          lineage, source offsets
   tables       name                     → TableState
   meta         name                     → format, boot id, clean mark, next store id, status
 
@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
+from tablegate.gateway.contract.lineage import EpochRun
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
 
-FORMAT_VERSION = b"4"
+FORMAT_VERSION = b"5"
 
 PREFIX_BYTES = 6
 KIND_AT = VERSION_BYTES
@@ -40,6 +41,8 @@ _KEY_LENGTH = struct.Struct(">H")
 _LENGTHS = struct.Struct(">HI")
 _NONE_BEFORE = 2**32 - 1
 _POSITION = struct.Struct(">QqB?QQQ")
+_RUN_COUNT = struct.Struct(">B")
+_RUN = struct.Struct(">IQQ")  # leader epoch, start, end
 _SOURCE = struct.Struct(">Iq")
 
 
@@ -147,21 +150,25 @@ def pack_position(position: Position, history_count: int) -> bytes:
         history_count,
         position.incarnation_id,
     )
+    runs = [_RUN.pack(*run) for run in position.lineage]
     sources = [
         _KEY_LENGTH.pack(len(name)) + name + _SOURCE.pack(partition, next_offset)
         for (topic, partition), next_offset in position.source_offsets.items()
         for name in [topic.encode()]
     ]
-    return head + b"".join(sources)
+    return b"".join((head, _RUN_COUNT.pack(len(runs)), *runs, *sources))
 
 
 @lru_cache(maxsize=4096)  # every read asks for its partition's, and between two changes they stay
 def unpack_position(value: bytes) -> tuple[Position, int]:
     """Return what `pack_position` was given."""
     next_offset, as_of_ms, phase, is_final, history_start, history_count, incarnation_id = _POSITION.unpack_from(value)
-    sources = _unpack_sources(value[_POSITION.size :])
+    runs_at = _POSITION.size + _RUN_COUNT.size
+    sources_at = runs_at + value[_POSITION.size] * _RUN.size
+    lineage = tuple(map(EpochRun._make, _RUN.iter_unpack(value[runs_at:sources_at])))
+    sources = _unpack_sources(value[sources_at:])
     return Position(
-        next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, incarnation_id
+        next_offset, as_of_ms, Phase(phase), history_start, sources, is_final, incarnation_id, lineage
     ), history_count
 
 

@@ -39,7 +39,7 @@ from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredPartition
 from tablegate.gateway.stores.lmdb import layout
 
-FORMAT_VERSION = b"3"
+FORMAT_VERSION = b"4"
 DEFAULT_PREFIX = "tablegate"
 
 GATEWAY = "gateway:"  # what the names of gateways begin with

@@ -1,0 +1,98 @@
+"""A changelog that loses its tail and grows again: the same offsets are other records."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tablegate.gateway.contract.types import Offset
+from tests.kit.replication.memory_log import MemoryBroker, source
+from tests.kit.replication.replicator import Gateway, Job
+
+LOST, GROWN = range(100, 120), range(200, 260)
+
+
+def _lose_tail(job: Job, offsets: Iterable[Offset], grown: Iterable[int]) -> None:
+    """Lose what is at and behind these offsets, by partition, and write other rows there."""
+    for partition, offset in enumerate(offsets):
+        job.broker.truncate_from(job.source(partition), offset)
+    job.put(grown)
+
+
+def _ends(job: Job) -> tuple[Offset, ...]:
+    facts = job.broker.facts(job.topic)
+    assert facts is not None
+    return facts.end_offsets
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("grown", [GROWN, range(200, 220), range(200, 202)])
+def test_a_tail_that_grew_again_is_noticed(gateway: Gateway, job: Job, running: bool, grown: range) -> None:
+    job.publish().put(range(20))
+    ends = _ends(job)
+    job.put(LOST)
+    gateway.steps()
+    assert gateway.rows().keys() == {*range(20), *LOST}
+    _lose_tail(job, ends, grown)
+    if not running:
+        gateway.restart()
+    for _ in range(40):
+        gateway.steps(1, pass_s=0.5)
+        # One moment may pass until a running gateway hears of it; one that starts asks before it answers.
+        assert running or not gateway.is_served() or gateway.rows().keys().isdisjoint(LOST)
+    assert gateway.is_served()
+    assert gateway.rows().keys() == {*range(20), *grown}
+
+
+def test_a_tail_that_grew_to_the_same_offset_is_noticed(gateway: Gateway, job: Job) -> None:
+    job.publish().put(range(20))
+    ends = _ends(job)
+    job.put([1, 2, 3], count=500)
+    gateway.steps()
+    _lose_tail(job, ends, [])
+    job.put([1, 2, 3], count=400)
+    gateway.restart()
+    gateway.seconds(20)
+    assert {gateway.rows()[movie_id] for movie_id in (1, 2, 3)} == {400}
+
+
+def test_leaders_that_change_without_a_loss_cost_no_restore(gateway: Gateway, job: Job) -> None:
+    job.publish().put(range(20))
+    gateway.steps()
+    store_id = gateway.state().store_id
+    for running in (True, False, False):
+        for partition in range(2):
+            job.broker.elect(job.source(partition))
+        if not running:
+            gateway.restart()
+            job.put(range(30, 40))
+        gateway.seconds(7)
+        assert gateway.is_served()
+    assert gateway.state().store_id == store_id
+    assert gateway.rows().keys() == {*range(20), *range(30, 40)}
+
+
+def test_a_compacted_end_costs_no_restore_while_its_leader_stays(gateway: Gateway, job: Job) -> None:
+    job.publish().put(range(20))
+    job.put(range(5), delete=True)
+    gateway.steps()
+    store_id = gateway.state().store_id
+    for partition in range(2):
+        job.broker.compact(job.source(partition), tombstones=True)
+    gateway.restart()
+    gateway.steps()
+    assert gateway.is_served()
+    assert gateway.state().store_id == store_id
+
+
+def test_manifests_that_were_lost_are_read_anew(broker: MemoryBroker, gateway: Gateway, job: Job) -> None:
+    job.publish().put(range(5))
+    job.mark_all({0: 5, 1: 5}, final=True)
+    gateway.steps()
+    broker.truncate_from(source("tables", 0), Offset(0))
+    newer = Job(broker, generation=2).create()
+    newer.put(range(7))
+    newer.mark_all({0: 7, 1: 7})
+    newer.publish()
+    gateway.seconds(12)
+    assert gateway.state().manifest.generation == 2
+    assert gateway.rows().keys() == set(range(7))
