@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.lineage import Place
+from tablegate.gateway.contract.lineage import Lineage, Place, continued, is_of_another_log, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
@@ -244,3 +244,57 @@ def test_a_store_of_another_boot_is_wiped_and_restored(broker: Broker, tmp_path:
         assert sum(map(len, rows)) == 100
     finally:
         again.close()
+
+
+def _lose_tail(directory: Path, size: int) -> None:
+    """Cut a partition's log to a size, as a disk does that loses what was not flushed."""
+    [log] = directory.glob("*.log")
+    with log.open("r+b") as file:
+        file.truncate(size)
+    for index in [*directory.glob("*.index"), *directory.glob("*.timeindex"), *directory.glob("*.snapshot")]:
+        index.unlink()
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running: bool) -> None:
+    """Though the offset is there again, with other records before it."""
+    with Broker(tmp_path / "data", log_file=tmp_path / "broker.log") as broker:
+        topic = new_topic(broker.bootstrap, 1)
+        source = TopicPartition(topic, Partition(0))
+        produce(broker.bootstrap, topic, [NewRecord(b"a", b"1"), NewRecord(b"b", b"1")])
+        [directory] = broker.data_dir.rglob(f"{topic}-0")
+        size = next(directory.glob("*.log")).stat().st_size
+        produce(broker.bootstrap, topic, [NewRecord(b"c", b"1"), NewRecord(b"d", b"1")])
+        log = KafkaLog(broker.bootstrap)
+        log.follow(source, Place(Offset(0)))
+        lineage: Lineage = ()
+        for fetched in fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 4):
+            lineage = continued(lineage, fetched.runs)
+        place = place_at(lineage, Offset(4))
+        assert place.leader_epoch >= 0
+        log.follow(source, place)
+        again = fetch_until(log, bool)
+        assert [(each.records, each.next_offset, each.lost) for each in again] == [([], 4, False)], "nothing was lost"
+        if not running:
+            log.close()
+
+        broker.kill()
+        _lose_tail(directory, size)
+        broker.start()
+        produce(broker.bootstrap, topic, [NewRecord(b"%d" % number, b"2") for number in range(8)])
+        if not running:
+            log = KafkaLog(broker.bootstrap)
+            log.follow(source, place)
+        [lost] = fetch_until(log, bool)
+        assert lost == Fetched(source, [], Offset(4), lost=True)
+        facts = log.describe_topic(topic).result(WAIT_S)
+        assert facts is not None
+        assert facts.end_offsets == (10,)
+        assert facts.leader_epochs[0] > place.leader_epoch
+
+        log.follow(source, Place(Offset(0)))
+        for fetched in fetch_until(log, lambda some: bool(some) and some[-1].next_offset == 10):
+            lineage = continued((), fetched.runs) if fetched.runs[0].start == 0 else continued(lineage, fetched.runs)
+        assert is_of_another_log(place, lineage)
+        assert not is_of_another_log(place_at(lineage, Offset(2)), lineage)
+        log.close()

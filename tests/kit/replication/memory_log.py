@@ -114,9 +114,9 @@ class MemoryBroker:
         found = records[first : first + records_max]
         at_end = first + len(found) == len(records)
         next_offset = end if at_end else Offset(found[-1].offset + 1) if found else start
-        runs = tuple(
-            EpochRun(self.epoch_at(source, record.offset), record.offset, Offset(record.offset + 1))
-            for record in (*found[:1], *found[1:][-1:])
+        runs = continued(
+            (),
+            [EpochRun(self.epoch_at(source, each.offset), each.offset, Offset(each.offset + 1)) for each in found],
         )
         return Fetched(source, found, next_offset, runs=runs)
 

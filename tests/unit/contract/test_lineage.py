@@ -81,14 +81,14 @@ def test_a_lineage_keeps_its_newest_runs() -> None:
 
 def test_places_go_through_a_token() -> None:
     for places in (
-        [],
-        [place(3, 0)],
-        [place(3, 5), place(9, 5)],
-        [place(3, 5), place(9, 6, gap=2), place(0)],
-        [place(3), place(4)],
+        {},
+        {0: place(3, 0)},
+        {0: place(3, 5), 1: place(9, 5)},
+        {2: place(3, 5), 4: place(9, 6, gap=2), 3: place(0)},
+        {0: place(3), 1: place(4)},
     ):
-        token = Token()
-        add_places(token, places)
+        token = Token(partitions=places if list(places) != list(range(len(places))) else ())
+        add_places(token, places.values())
         assert places_of(Token.FromString(token.SerializeToString())) == places
 
 

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 import pytest
 
 from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.query.errors import TableRebuilt
+from tests.kit.call.asker import Asker
+from tests.kit.call.subscribing import Copy
 from tests.kit.replication.memory_log import MemoryBroker, source
 from tests.kit.replication.replicator import Gateway, Job
 
@@ -82,6 +85,60 @@ def test_a_compacted_end_costs_no_restore_while_its_leader_stays(gateway: Gatewa
     gateway.steps()
     assert gateway.is_served()
     assert gateway.state().store_id == store_id
+
+
+def _asker(gateway: Gateway) -> Asker:
+    return Asker(gateway.catalogue, gateway.store, "/examples.ratings.v1.RatingsService", gateway.clock.now_ms)
+
+
+def _restored(broker: MemoryBroker, gateway: Gateway, *, is_other: bool) -> Asker:
+    """Return who asks the gateway that saw the loss; or another one, which never saw the records that were lost."""
+    if is_other:
+        gateway = Gateway(broker, gateway.clock)
+    gateway.seconds(20)
+    assert gateway.is_served()
+    return _asker(gateway)
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_consistency_token_of_lost_records_is_refused(
+    broker: MemoryBroker, gateway: Gateway, job: Job, is_other: bool
+) -> None:
+    job.publish().put(range(20))
+    gateway.steps()
+    ends, before = _ends(job), _asker(gateway).ask("GetRating", movie_id=1).read_info.consistency_token
+    job.put(LOST)
+    gateway.steps()
+    lost = _asker(gateway).ask("GetRating", movie_id=1).read_info.consistency_token
+    _lose_tail(job, ends, GROWN)
+    asker = _restored(broker, gateway, is_other=is_other)
+    with pytest.raises(TableRebuilt, match="lost records that the token's answer had; start over without it"):
+        asker.ask("GetRating", movie_id=1, read_options={"at_least": lost})
+    assert asker.ask("GetRating", movie_id=1, read_options={"at_least": before}).rating.movie_id == 1
+    now = asker.ask("GetRating", movie_id=1).read_info.consistency_token
+    assert asker.ask("GetRating", movie_id=1, read_options={"at_least": now}).rating.movie_id == 1
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+@pytest.mark.parametrize("saw_lost", [False, True])
+def test_a_resume_token_of_lost_records_begins_anew(
+    broker: MemoryBroker, gateway: Gateway, job: Job, is_other: bool, saw_lost: bool
+) -> None:
+    job.publish().put(range(20))
+    gateway.steps()
+    ends, copy = _ends(job), Copy()
+    if saw_lost:
+        job.put(LOST)
+        gateway.steps()
+    for message in _asker(gateway).stream("SubscribeRatings", most=2):
+        copy.take(message)
+    _lose_tail(job, ends, GROWN)
+    asker = _restored(broker, gateway, is_other=is_other)
+    resets = copy.resets
+    for message in asker.stream("SubscribeRatings", most=1 + saw_lost, subscribe_options={"resume_token": copy.token}):
+        copy.take(message)
+    assert copy.resets == resets + saw_lost
+    assert copy.rows.keys() == {*range(20), *GROWN}
 
 
 def test_manifests_that_were_lost_are_read_anew(broker: MemoryBroker, gateway: Gateway, job: Job) -> None:

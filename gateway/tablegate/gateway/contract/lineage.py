@@ -13,10 +13,10 @@ from the log. What compaction has removed is in no lineage, and then nothing is 
 Decision: docs/decisions/0064-a-place-has-a-leader-epoch.md
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.internal.v1.tokens_pb2 import Token
 
 UNKNOWN_EPOCH = -1  # of a broker that tells none, and where nothing was read
@@ -105,7 +105,7 @@ def is_of_another_log(place: Place, lineage: Lineage) -> bool:
     return False
 
 
-def add_places(token: Token, places: Sequence[Place]) -> None:
+def add_places(token: Token, places: Collection[Place]) -> None:
     """Write places into a token, in the order of its partitions. What is the same of all is written once."""
     token.next_offsets.extend([place.next_offset for place in places])
     epochs = [place.leader_epoch + 1 for place in places]
@@ -116,14 +116,15 @@ def add_places(token: Token, places: Sequence[Place]) -> None:
         token.gaps.extend(gaps)
 
 
-def places_of(token: Token) -> list[Place]:
-    """Return the places of a token, in the order of its partitions."""
+def places_of(token: Token) -> dict[Partition, Place]:
+    """Return the places of a token, by partition; where it names no partitions they are 0, 1, 2, ..."""
     count = len(token.next_offsets)
+    numbers: Sequence[int] = token.partitions or range(count)
     epochs: Sequence[int] = token.leader_epochs or [0]
     if len(epochs) == 1:
         epochs = [epochs[0]] * count
     gaps = token.gaps or [0] * count
-    return [
-        Place(Offset(next_offset), epoch - 1, gap)
-        for next_offset, epoch, gap in zip(token.next_offsets, epochs, gaps, strict=True)
-    ]
+    return {
+        Partition(number): Place(Offset(next_offset), epoch - 1, gap)
+        for number, next_offset, epoch, gap in zip(numbers, token.next_offsets, epochs, gaps, strict=True)
+    }

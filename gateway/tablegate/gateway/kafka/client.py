@@ -47,7 +47,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
-from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Place, lineage_of, place_at
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
 
@@ -238,7 +238,8 @@ class KafkaLog(Log):
         lasts: dict[tuple[str, int], Message] = {}
         ends: dict[TopicPartition, Offset] = {}
         lost: dict[TopicPartition, Offset] = {}
-        for message in (first, *self._consumer.consume(records_max - 1, 0)):
+        messages = [first, *self._consumer.consume(records_max - 1, 0)]
+        for message in messages:
             at: Any = (message.topic(), message.partition())
             if message.error() is not None:
                 self._record_event(message, TopicPartition(*at), ends, lost)
@@ -250,7 +251,7 @@ class KafkaLog(Log):
             lasts[at] = message
             version, time_ms = _version(message.headers()), message.timestamp()[1]
             records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
-        runs = {at: _runs(firsts[at], lasts[at]) for at in found}
+        runs = {at: _runs(at, firsts[at], lasts[at], messages) for at in found}
         return self._delivered(found, runs, ends, lost)
 
     def _renew_consumer(self) -> None:
@@ -264,7 +265,7 @@ class KafkaLog(Log):
     def _delivered(
         self,
         found: dict[tuple[str, int], list[Record]],
-        runs_of: Mapping[tuple[str, int], tuple[EpochRun, ...]],
+        runs_of: Mapping[tuple[str, int], Lineage],
         ends: dict[TopicPartition, Offset],
         lost: dict[TopicPartition, Offset],
     ) -> list[Fetched]:
@@ -285,9 +286,11 @@ class KafkaLog(Log):
                     self.unfollow(topic_partition)
                     continue
                 self._unproved.discard(topic_partition)
-                # What was read again is known already. Of the first record behind it no epoch was asked for.
+                # What was read again is known already.
                 records = [record for record in records if record.offset >= place.read_end]
-                runs = runs[-1:] if records else ()
+                runs = tuple(
+                    run._replace(start=max(run.start, place.read_end)) for run in runs if run.end > place.read_end
+                )
             next_offset = max(place.next_offset, ends.get(topic_partition, place.next_offset))
             if records:
                 next_offset = max(next_offset, Offset(records[-1].offset + 1))
@@ -370,15 +373,21 @@ def _known_epoch(leader_epoch: int | None) -> int:
     return UNKNOWN_EPOCH if leader_epoch is None else max(leader_epoch, UNKNOWN_EPOCH)
 
 
-def _runs(first: Message, last: Message) -> tuple[EpochRun, ...]:
-    """Return of which leader epochs the first and last record of a fetch are; nothing where none is told."""
-    found = [(_known_epoch(each.leader_epoch()), Offset(each.offset() or 0)) for each in (first, last)]
-    (first_epoch, start), (last_epoch, end) = found
-    if UNKNOWN_EPOCH in (first_epoch, last_epoch):
-        return ()
-    if first_epoch == last_epoch:
-        return (EpochRun(first_epoch, start, Offset(end + 1)),)
-    return (EpochRun(first_epoch, start, Offset(start + 1)), EpochRun(last_epoch, end, Offset(end + 1)))
+def _runs(at: tuple[str, int], first: Message, last: Message, messages: Sequence[Message]) -> Lineage:
+    """Return of which leader epochs the records of a partition are; nothing where none is told.
+
+    Epochs are asked for record by record only where the first and the last are of different ones, which is rare.
+    """
+    ends: tuple[Message, ...] = (first, last)
+    if first.leader_epoch() != last.leader_epoch():
+        ends = tuple(each for each in messages if each.error() is None and (each.topic(), each.partition()) == at)
+    runs: Lineage = ()
+    for message in ends:
+        epoch, offset = _known_epoch(message.leader_epoch()), Offset(message.offset() or 0)
+        if epoch == UNKNOWN_EPOCH:
+            return ()
+        runs = continued(runs, [EpochRun(epoch, offset, Offset(offset + 1))])
+    return runs
 
 
 def _is_proved(place: Place, runs: Sequence[EpochRun]) -> bool:

@@ -40,8 +40,8 @@ class Fetched(NamedTuple):
     """What a fetch got of one topic partition: records in order of offset; all before `next_offset` was delivered.
 
     `lost`: there is no such offset any more (or not yet), or other records are before it than were read; the topic
-    partition is followed no longer. `runs` are of which leader epochs the first and the last record are; none where
-    there are no records, or where brokers tell no epochs.
+    partition is followed no longer. `runs` say of which leader epochs the records are; there are none where there
+    are no records, or where brokers tell no epochs.
     """
 
     topic_partition: TopicPartition

@@ -27,8 +27,9 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Query
+from tablegate.gateway.contract.lineage import Place, is_of_another_log, places_of
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
-from tablegate.gateway.contract.types import Partition, Version, read_version
+from tablegate.gateway.contract.types import Offset, Partition, Version, read_version
 from tablegate.gateway.query.call import Call, EndsUnknown, TopicEnds
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -44,7 +45,7 @@ from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.gateway.stores.notifier import Notifier
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
 VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
@@ -226,11 +227,10 @@ class _Latest:
 
 
 def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
-    opened: dict[int, Token] = {}
+    places: dict[int, Mapping[Partition, Place]] = {}  # of the token, by the generation that is served
 
     def unmet_reason(served: ServedGeneration, partition: Partition, position: Position) -> str | None:
-        token = opened.get(served.generation)
-        if token is None:
+        if served.generation not in places:
             try:
                 token = access.signer.open(
                     token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=served.generation
@@ -244,21 +244,17 @@ def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
                     raise TableRebuilt(access.table.name) from None
                 return "the token is of a newer generation of the table"
             # The token is opened once for each generation that is served while the read waits, not for each partition.
-            opened[served.generation] = token
-        wanted = _offset_in(token, partition)
-        return None if position.next_offset >= wanted else "it has not applied what the token's answer had"
+            places[served.generation] = places_of(token)
+        wanted = places[served.generation].get(partition, _NOTHING_READ)
+        if is_of_another_log(wanted, position.lineage):
+            # The answer had records that the changelog has lost since: no wait brings them back.
+            raise TableRebuilt(access.table.name, "lost records that the token's answer had")
+        return None if position.next_offset >= wanted.next_offset else "it has not applied what the token's answer had"
 
     return unmet_reason
 
 
-def _offset_in(token: Token, partition: Partition) -> int:
-    """Return the next offset that `token` has of the partition, 0 where it has none."""
-    if not token.partitions:
-        return token.next_offsets[partition] if partition < len(token.next_offsets) else 0
-    for number, next_offset in zip(token.partitions, token.next_offsets, strict=True):
-        if number == partition:
-            return next_offset
-    return 0
+_NOTHING_READ = Place(Offset(0))
 
 
 SourceOffsets = Mapping[tuple[str, int], int]

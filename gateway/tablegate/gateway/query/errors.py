@@ -137,14 +137,12 @@ class RowNotFound(QueryError):
 
 
 class TableRebuilt(QueryError):
-    """The table has a new generation since the token was made: start over without the token."""
+    """What the token was made from is gone: start over without it. `what` has become of the table."""
 
     reason = errors_pb2.ERROR_REASON_TABLE_REBUILT
 
-    def __init__(self, table: str) -> None:
-        super().__init__(
-            f'table "{table}" has a new generation since the token was made; start over without it', table=table
-        )
+    def __init__(self, table: str, what: str = "has a new generation since the token was made") -> None:
+        super().__init__(f'table "{table}" {what}; start over without it', table=table)
 
 
 class NotCaughtUp(QueryError):

@@ -21,6 +21,7 @@ from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import ScanQuery
+from tablegate.gateway.contract.lineage import lineage_of, places_of
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import (
@@ -234,9 +235,9 @@ class Scan:
             generation=served.generation,
         )
         as_of_ms = info.as_of_time.ToMilliseconds()
-        for number, next_offset in zip(token.partitions or served.partitions, token.next_offsets, strict=False):
-            position = Position(Offset(next_offset), as_of_ms, Phase.LIVE, history_start=Offset(0))
-            self._scanned.read_at(Partition(number), position)
+        for partition, place in places_of(token).items():
+            position = Position(place.next_offset, as_of_ms, Phase.LIVE, Offset(0), lineage=lineage_of(place))
+            self._scanned.read_at(partition, position)
 
 
 class _Gone(Exception):

@@ -15,6 +15,7 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
+from tablegate.gateway.contract.lineage import Place, add_places, place_at, places_of
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.call import Fields, TopicEnds
@@ -262,7 +263,7 @@ class TableAccess:
         """
         # Where nothing was read here, the first info decides which generation the others have to be of.
         generation = served.generation if positions else None
-        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
+        places = _places(positions)
         as_of_ms = [position.as_of_ms for position in positions.values()]
         for data in infos:
             info = ReadInfo.FromString(data)
@@ -273,31 +274,28 @@ class TableAccess:
             except StaleGeneration:
                 raise GenerationsMixed(self.table.name) from None
             generation = token.generation
-            numbers = token.partitions or range(len(token.next_offsets))
-            for partition, next_offset in zip(map(Partition, numbers), token.next_offsets, strict=True):
-                next_offsets[partition] = max(next_offset, next_offsets.get(partition, 0))
+            for partition, place in places_of(token).items():
+                places[partition] = max(place, places.get(partition, place))
             if info.HasField("as_of_time"):
                 as_of_ms.append(info.as_of_time.ToMilliseconds())
-        return self._signed_read_info(generation or served.generation, dict(sorted(next_offsets.items())), as_of_ms)
+        return self._signed_read_info(generation or served.generation, dict(sorted(places.items())), as_of_ms)
 
     def _made_read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
-        next_offsets = {partition: int(position.next_offset) for partition, position in positions.items()}
-        return self._signed_read_info(
-            served.generation, next_offsets, [position.as_of_ms for position in positions.values()]
-        )
+        as_of_ms = [position.as_of_ms for position in positions.values()]
+        return self._signed_read_info(served.generation, _places(positions), as_of_ms)
 
-    def _signed_read_info(self, generation: int, next_offsets: Mapping[Partition, int], as_of_ms: list[int]) -> bytes:
-        """Return a ReadInfo of a read at these next offsets; `as_of_ms` are those of what was read."""
+    def _signed_read_info(self, generation: int, places: Mapping[Partition, Place], as_of_ms: list[int]) -> bytes:
+        """Return a ReadInfo of a read at these places; `as_of_ms` are those of what was read."""
         token = Token(
             kind=TOKEN_KIND_CONSISTENCY,
             table=self.table.name,
             generation=generation,
             issue_time_ms=self.now_ms(),
-            next_offsets=next_offsets.values(),
         )
+        add_places(token, places.values())
         # The common token has all partitions, in order; then their numbers need not be in it.
-        if list(next_offsets) != list(range(len(next_offsets))):
-            token.partitions.extend(next_offsets)
+        if list(places) != list(range(len(places))):
+            token.partitions.extend(places)
         info = ReadInfo(consistency_token=self.signer.sign(token))
         if as_of_ms:
             # The oldest counts: no row of the answer may be older than it says.
@@ -322,6 +320,10 @@ class TableAccess:
         if kept is None:
             kept = self._trailers[partition] = _trailer(directory, self.table.name, partition, served.generation)
         return kept
+
+
+def _places(positions: Mapping[Partition, Position]) -> dict[Partition, Place]:
+    return {each: place_at(position.lineage, position.next_offset) for each, position in positions.items()}
 
 
 @lru_cache(maxsize=4_096)

@@ -106,8 +106,8 @@ class Scanned:
         if known is None:
             self.positions[partition] = position
         elif position is not known:
-            newest, oldest_ms = max(known.next_offset, position.next_offset), min(known.as_of_ms, position.as_of_ms)
-            self.positions[partition] = replace(known, next_offset=newest, as_of_ms=oldest_ms)
+            newest = known if known.next_offset >= position.next_offset else position
+            self.positions[partition] = replace(newest, as_of_ms=min(known.as_of_ms, position.as_of_ms))
 
     def rows_left(self, pending: int = 0) -> int | None:
         """Return how many rows may be given beside those that are pending; None for any number."""

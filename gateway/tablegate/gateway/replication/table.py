@@ -328,11 +328,12 @@ class TableReplicator:
         self._table_log.log_once(logging.WARNING, f"{problem}; generation {generation} is served on")
 
     def lost(self, replica: PartitionReplica) -> None:
-        """Act on a log that has not the offset that `replica` is at."""
+        """Act on a log that has not the offset that `replica` is at, or other records before it."""
         generation = next((each for each in self.generations.followed() if replica in each.replicas), None)
         if generation is None or replica.position.is_final:
             return
-        why = f"changelog has no offset {replica.position.next_offset} of partition {replica.partition}"
+        at = f"offset {replica.position.next_offset} of partition {replica.partition}"
+        why = f"changelog has not what was read up to {at}"
         if self.manifest is not None and generation is self.generations.older(self.manifest):
             self._freeze(generation, why)
             return

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, is_of_another_log, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, TooManyKeys
 from tablegate.gateway.query.requests import Test, bounds_reader, filters_reader, key_reader, keys_reader
@@ -41,18 +42,26 @@ Matches = Callable[[bytes], bool]
 
 
 class HistoryLost(Exception):
-    """The history does not reach back to the cursor, or is of another incarnation: only a new snapshot helps."""
+    """The history does not reach back to the cursor, or is of another incarnation or log: only a new snapshot helps."""
 
 
 class ChangePosition(NamedTuple):
     """Up to where changes of a partition were sent: those below `offset`, and `skip` of what expired at `offset`.
 
     `incarnation_id` is that of the store's position: what has expired is known of that incarnation alone.
+    `leader_epoch` and `gap` say of which log the offset is (`contract.lineage.Place`).
     """
 
     offset: Offset
     skip: int = 0
     incarnation_id: int = 0
+    leader_epoch: int = UNKNOWN_EPOCH
+    gap: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Return up to where the changelog was read."""
+        return Place(self.offset, self.leader_epoch, self.gap)
 
 
 class Given(NamedTuple):
@@ -215,7 +224,8 @@ def read_changes(
 
     Raise `HistoryLost`.
     """
-    if start.incarnation_id != position.incarnation_id:
+    # Of another log are records that the changelog has lost: the copy has them, and no change takes them back.
+    if start.incarnation_id != position.incarnation_id or is_of_another_log(start.place, position.lineage):
         raise HistoryLost
     if start.offset > position.next_offset:
         return [], start  # made on a gateway that was further: there is nothing to read yet
@@ -225,11 +235,11 @@ def read_changes(
     found = snapshot.history(store_id, partition, start=start.offset, limit=budget.rows + 1, skip=start.skip)
     count = budget.reserve([len(change.key) + len(change.row or b"") for change in found])
     if count < len(found):
-        return found[:count], _position_before(found[count], found[:count], start)
+        at = found[count].offset
+        return found[:count], _change_position(position, at, _count_at(at, found[:count], start))
     # At the next offset there is nothing but what expired before its record came.
-    return found, ChangePosition(
-        position.next_offset, _count_at(position.next_offset, found, start), start.incarnation_id
-    )
+    at = position.next_offset
+    return found, _change_position(position, at, _count_at(at, found, start))
 
 
 def joined(changes: Sequence[PastChange]) -> list[PastChange]:
@@ -243,8 +253,9 @@ def joined(changes: Sequence[PastChange]) -> list[PastChange]:
     return list(newest.values())
 
 
-def _position_before(change: PastChange, read: Sequence[PastChange], start: ChangePosition) -> ChangePosition:
-    return ChangePosition(change.offset, _count_at(change.offset, read, start), start.incarnation_id)
+def _change_position(position: Position, offset: Offset, skip: int) -> ChangePosition:
+    _, leader_epoch, gap = place_at(position.lineage, offset)
+    return ChangePosition(offset, skip, position.incarnation_id, leader_epoch, gap)
 
 
 def _count_at(offset: Offset, read: Sequence[PastChange], start: ChangePosition) -> int:
@@ -259,7 +270,7 @@ def _newest_position(snapshot: Snapshot, store_id: StoreId, partition: Partition
     # sent.
     while found := snapshot.history(store_id, partition, start=at, limit=EXPIRED_READ, skip=skip):
         skip += len(found)
-    return ChangePosition(at, skip, position.incarnation_id)
+    return _change_position(position, at, skip)
 
 
 def _known(

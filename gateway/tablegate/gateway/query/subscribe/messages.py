@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
-from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.lineage import add_places, places_of
+from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
@@ -148,7 +149,7 @@ def signed_token(
     token.issue_time_ms = access.now_ms()
     token.changelog_topic_id = served.manifest.changelog_topic_id
     token.partitions.extend(change_positions)
-    token.next_offsets.extend([each.offset for each in change_positions.values()])
+    add_places(token, [each.place for each in change_positions.values()])
     if any(each.skip for each in change_positions.values()):
         token.skips.extend([each.skip for each in change_positions.values()])
     # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
@@ -166,12 +167,12 @@ def signed_token(
 
 def change_positions_of(token: Token) -> dict[Partition, ChangePosition]:
     """Return the change positions that a resume token says."""
-    zeros = [0] * len(token.partitions)
+    zeros = [0] * len(token.next_offsets)
     incarnation_ids = token.incarnation_ids or [0]
     return {
-        Partition(partition): ChangePosition(Offset(offset), skip, incarnation_ids[number])
-        for partition, offset, skip, number in zip(
-            token.partitions, token.next_offsets, token.skips or zeros, token.incarnations or zeros, strict=True
+        partition: ChangePosition(place.next_offset, skip, incarnation_ids[number], place.leader_epoch, place.gap)
+        for (partition, place), skip, number in zip(
+            places_of(token).items(), token.skips or zeros, token.incarnations or zeros, strict=True
         )
     }
 

@@ -30,6 +30,7 @@ from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import SubscribeQuery
+from tablegate.gateway.contract.lineage import lineage_of
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import PartitionUnavailable, ShuttingDown, TableRebuilt, resume_token_refused
@@ -206,7 +207,9 @@ class Subscription:
             as_of_ms = {partition: stream.as_of_ms for stream in self._streams for partition in stream.partitions}
             at = cursor.change_positions
             positions = {
-                each: Position(at[each].offset, as_of_ms[each], Phase.LIVE, history_start=Offset(0))
+                each: Position(
+                    at[each].offset, as_of_ms[each], Phase.LIVE, Offset(0), lineage=lineage_of(at[each].place)
+                )
                 for each in self._partitions
             }
             read_info = access.read_info(served, positions)
