@@ -258,7 +258,7 @@ def _lose_tail(directory: Path, size: int) -> None:
 @pytest.mark.parametrize("running", [False, True])
 def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running: bool) -> None:
     """Though the offset is there again, with other records before it."""
-    with Broker(tmp_path / "data", log_file=tmp_path / "broker.log") as broker:
+    with Broker(tmp_path / "data", closed_port(), log_file=tmp_path / "broker.log") as broker:
         topic = new_topic(broker.bootstrap, 1)
         source = TopicPartition(topic, Partition(0))
         produce(broker.bootstrap, topic, [NewRecord(b"a", b"1"), NewRecord(b"b", b"1")])

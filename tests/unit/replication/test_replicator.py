@@ -277,6 +277,18 @@ def test_another_partition_count_is_told(gateway: Gateway, broker: MemoryBroker)
     assert "has 3 partitions, its manifest says 2; raise the table's generation" in gateway.state().problem
 
 
+def test_a_topic_that_keeps_tombstones_for_seconds_is_refused(gateway: Gateway, broker: MemoryBroker) -> None:
+    """Its table would be restored at each description of the topic, for ever."""
+    job = Job(broker)
+    job.topic_id = broker.create(job.topic, 2, delete_retention_ms=9_000)
+    job.publish().put(range(5))
+    gateway.seconds(30)
+    assert not gateway.is_served()
+    problem = gateway.state().problem
+    assert problem.endswith("delete.retention.ms of 9000, and needs 60000 at least; set it on the topic")
+    assert gateway.store.store_ids() == set()
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_lost_records_are_noticed_and_the_table_is_restored(gateway: Gateway, job: Job, running: bool) -> None:
     job.publish().put(range(20))

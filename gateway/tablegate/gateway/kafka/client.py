@@ -213,7 +213,8 @@ class KafkaLog(Log):
             if place.leader_epoch == UNKNOWN_EPOCH:
                 assigned.append(KafkaPartition(topic, partition, place.next_offset))
             else:
-                assigned.append(KafkaPartition(topic, partition, place.read_end - 1, None, place.leader_epoch))
+                last = place.read_end - 1
+                assigned.append(KafkaPartition(topic, partition, last, leader_epoch=place.leader_epoch))
                 self._unproved.add(TopicPartition(topic, partition))
         self._consumer.incremental_assign(assigned)
         self._followed.update(places)
@@ -281,7 +282,7 @@ class KafkaLog(Log):
             place = self._followed[topic_partition]
             records, runs = found.get(topic_partition, []), runs_of.get(topic_partition, ())
             if topic_partition in self._unproved:
-                if not _is_proved(place, runs):
+                if not _is_proved(place, runs, ends.get(topic_partition)):
                     fetched.append(Fetched(topic_partition, [], place.next_offset, lost=True))
                     self.unfollow(topic_partition)
                     continue
@@ -390,13 +391,16 @@ def _runs(at: tuple[str, int], first: Message, last: Message, messages: Sequence
     return runs
 
 
-def _is_proved(place: Place, runs: Sequence[EpochRun]) -> bool:
-    """Return whether what follows from the last record before a place shows that this record is still there.
+def _is_proved(place: Place, runs: Lineage, end_offset: Offset | None) -> bool:
+    """Return whether what follows from the last record before a place shows that this record is of the log.
 
     Its epoch is enough, as compaction may have removed the record itself: a log that has a later one of that epoch has
-    all that was written in it before. A later epoch proves nothing.
+    all that was written in it before. A later epoch proves nothing. Where nothing follows, nothing was written since:
+    the last record of a log stays, and a tombstone for longer than a store may be away.
     """
-    return bool(runs) and runs[0].leader_epoch == place.leader_epoch
+    if runs:
+        return runs[0].leader_epoch == place.leader_epoch
+    return end_offset is not None and end_offset >= place.next_offset
 
 
 class KafkaAppender:

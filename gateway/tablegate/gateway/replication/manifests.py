@@ -22,6 +22,7 @@ from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
 PARTITIONS_MAX = 65_536  # two bytes of a store's keys
+DELETE_RETENTION_MIN_MS = 60_000  # a store is too old after half of it, and its age is known each few seconds
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 
@@ -151,6 +152,9 @@ def topic_fault(manifest: Manifest, facts: TopicFacts | None) -> TopicFault | No
     if facts.partition_count != manifest.partition_count:
         what = f"{topic} has {facts.partition_count} partitions, its manifest says {manifest.partition_count}"
         return TopicFault(what, "raise the table's generation and start its job")
+    if facts.delete_retention_ms < DELETE_RETENTION_MIN_MS:
+        what = f"{topic} has a delete.retention.ms of {facts.delete_retention_ms}"
+        return TopicFault(f"{what}, and needs {DELETE_RETENTION_MIN_MS} at least", "set it on the topic")
     return None
 
 

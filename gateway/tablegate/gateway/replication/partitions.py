@@ -31,7 +31,7 @@ from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, continued, cut, is_continued_by, place_at
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, continued, cut, is_continued_by, place_at
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
@@ -275,12 +275,22 @@ class GenerationReplica:
             skipped=self._skipped,
             now_ms=self._clock.now_ms,
             machine=self._assign(partition),
-            # The leader that wrote what was read last leads still, so nothing was lost.
-            is_proved=not position.lineage or position.lineage[-1].leader_epoch == self._leader_epoch(partition),
+            is_proved=self._is_proved(partition, position),
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
-            self._log.follow(replica.topic_partition, place_at(position.lineage, position.next_offset))
+            self._log.follow(replica.topic_partition, self._place(partition, replica.position))
+
+    def _place(self, partition: Partition, position: Position) -> Place:
+        """Return the place to follow a partition from."""
+        place = place_at(position.lineage, position.next_offset)
+        # Where retention has removed the last record, it cannot be read again. Nothing was lost while its leader leads.
+        is_removed = place.read_end <= self.facts.start_offsets[partition]
+        return Place(place.next_offset) if is_removed and self._is_proved(partition, position) else place
+
+    def _is_proved(self, partition: Partition, position: Position) -> bool:
+        """Return whether the leader that wrote what was read last leads still, so that nothing was lost."""
+        return not position.lineage or position.lineage[-1].leader_epoch == self._leader_epoch(partition)
 
     def _leader_epoch(self, partition: Partition) -> int:
         epochs = self.facts.leader_epochs

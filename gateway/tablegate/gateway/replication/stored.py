@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import Clock, TopicFacts
-from tablegate.gateway.replication.manifests import follows_on, problem_of
+from tablegate.gateway.replication.manifests import DELETE_RETENTION_MIN_MS, follows_on, problem_of
 from tablegate.gateway.replication.progress import TableLog
 from tablegate.gateway.stores.base import Copy, Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
@@ -189,7 +189,7 @@ def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> To
         return None
     ends = tuple(Offset(-1) if position is None else position.next_offset for position in positions)
     return TopicFacts(
-        manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, delete_retention_ms=0, leader_epochs=()
+        manifest.changelog_topic_id, (Offset(0),) * len(ends), ends, DELETE_RETENTION_MIN_MS, leader_epochs=()
     )
 
 
