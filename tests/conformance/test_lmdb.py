@@ -75,7 +75,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "store").close()
     with lmdb.open(str(tmp_path / "store"), max_dbs=8) as env, env.begin(write=True) as transaction:
         transaction.put(b"format", b"99", db=env.open_db(b"meta", transaction))
-    with pytest.raises(StoreCorrupt, match="has format 99, this version writes 4"):
+    with pytest.raises(StoreCorrupt, match="has format 99, this version writes 5"):
         LmdbStore(tmp_path / "store")
     with pytest.raises(StoreUnavailable, match="not ready"):
         LmdbReader(tmp_path / "store")

@@ -7,9 +7,12 @@ import pytest
 from tablegate.gateway.contract.lineage import RUNS_MAX, EpochRun
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.stores.base import (
+    Change,
+    Conflict,
     PastChange,
     Phase,
     Position,
+    Repeat,
     StoredRow,
     StoreFull,
     StoreUnavailable,
@@ -458,3 +461,100 @@ def test_the_longest_key_fits(store: StoreWriter) -> None:
     store.apply(ID, Partition(65_535), [change(0, key, 1, b"x" * 100_000), change(1, key, 2, None)], position(2))
     with store.snapshot() as snapshot:
         assert snapshot.get_stored(ID, Partition(65_535), key) == StoredRow(make_version(1, 2), None)
+
+
+def pending(store: StoreWriter, partition: Partition = P0) -> list[tuple[bytes, int, int]]:
+    """Return key, offset and sequence of each pending repair."""
+    found = store.repairs(ID, partition, limit=99)
+    return sorted((each.key, each.offset, int.from_bytes(each.version[4:])) for each in found)
+
+
+def test_what_lies_behind_its_newest_record_is_to_be_repaired(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, b"9"), change(1, b"b", 9, None), change(2, b"c", 9, b"9")], position(3))
+    assert pending(store) == []
+    stale = [change(3, b"a", 4, b"4"), change(4, b"b", 8, b"8"), change(5, b"a", 8, None)]
+    assert [type(each) for each in store.apply(ID, P0, stale, position(6)).stale] == [Change] * 3
+    assert pending(store) == [(b"a", 0, 9), (b"b", 1, 9)]
+    assert len(store.repairs(ID, P0, limit=1)) == 1
+    assert store.repairs(ID, P0, limit=0) == store.repairs(ID, P1, limit=9) == []
+
+
+@pytest.mark.parametrize("row", [b"9", b"", None])
+def test_the_same_record_again_is_the_newest_from_then_on(store: StoreWriter, row: bytes | None) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, row)], position(1))
+    store.apply(ID, P0, [change(1, b"a", 4, b"4")], position(2))
+    [again] = store.apply(ID, P0, [change(2, b"a", 9, row)], position(3)).stale
+    assert isinstance(again, Repeat)
+    assert pending(store) == []
+    assert history_offsets(store) == [0]
+    assert get(store, b"a") == row
+    store.apply(ID, P0, [change(3, b"a", 5, b"5")], position(4))
+    assert pending(store) == [(b"a", 2, 9)]
+
+
+def test_a_newer_row_needs_no_repair(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, b"9"), change(1, b"b", 9, b"9")], position(2))
+    store.apply(ID, P0, [change(2, b"a", 4, b"4"), change(3, b"b", 4, b"4")], position(4))
+    store.apply(ID, P0, [change(4, b"a", 10, b"10")], position(5))
+    store.apply(ID, P0, [change(5, b"b", 10, None)], position(6))
+    assert pending(store) == []
+
+
+@pytest.mark.parametrize("other", [b"8", b"", None])
+def test_other_content_of_a_version_is_a_conflict(store: StoreWriter, other: bytes | None) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, b"9")], position(1))
+    [conflict] = store.apply(ID, P0, [change(1, b"a", 9, other)], position(2)).stale
+    assert isinstance(conflict, Conflict)
+    assert (get(store, b"a"), pending(store)) == (b"9", [(b"a", 0, 9)])
+
+
+def test_a_deleted_row_and_an_empty_one_are_a_conflict(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, None)], position(1))
+    [conflict] = store.apply(ID, P0, [change(1, b"a", 9, b"")], position(2)).stale
+    assert isinstance(conflict, Conflict)
+    assert (get(store, b"a"), pending(store)) == (None, [(b"a", 0, 9)])
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_one_batch_leaves_what_is_pending_after_it(store: StoreWriter, phase: Phase) -> None:
+    rows = [(b"a", 9), (b"b", 9), (b"c", 9), (b"a", 4), (b"b", 4), (b"c", 4), (b"b", 9), (b"c", 10), (b"c", 9)]
+    batch = [change(offset, key, sequence, b"%d" % sequence) for offset, (key, sequence) in enumerate(rows)]
+    store.apply(ID, P0, batch, position(9, phase=phase))
+    assert pending(store) == [(b"a", 0, 9), (b"c", 7, 10)]
+
+
+def test_what_is_applied_once_more_is_not_behind(store: StoreWriter) -> None:
+    batch = [change(0, b"a", 8, b"8"), change(1, b"a", 9, b"9")]
+    store.apply(ID, P0, batch, position(2))
+    store.apply(ID, P0, batch, position(2))
+    assert pending(store) == []
+
+
+def test_a_dropped_tombstone_keeps_its_repair(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, None, time_ms=5)], position(1))
+    store.apply(ID, P0, [change(1, b"a", 4, b"4", time_ms=6)], position(2))
+    assert store.drop_tombstones(ID, P0, before_ms=9, limit=9) == 1
+    assert pending(store) == [(b"a", 0, 9)]
+    store.apply(ID, P0, [change(2, b"a", 9, None, time_ms=7)], position(3))
+    assert pending(store) == []
+
+
+def test_a_repeated_tombstone_is_as_old_as_the_last(store: StoreWriter) -> None:
+    store.apply(ID, P0, [change(0, b"a", 9, None, time_ms=5)], position(1))
+    store.apply(ID, P0, [change(1, b"a", 9, None, time_ms=8)], position(2))
+    assert store.drop_tombstones(ID, P0, before_ms=7, limit=9) == 0
+    assert store.drop_tombstones(ID, P0, before_ms=9, limit=9) == 1
+
+
+def test_repairs_go_with_what_they_are_of(store: StoreWriter) -> None:
+    for partition in (P0, P1):
+        store.apply(ID, partition, [change(0, b"a", 9, b"9"), change(1, b"b", 9, b"9")], position(2))
+        store.apply(ID, partition, [change(2, b"a", 4, b"4"), change(3, b"b", 4, b"4")], position(4))
+    store.expire(ID, P0, [b"a"], time_ms=7)
+    assert (pending(store), len(pending(store, P1))) == ([(b"b", 1, 9)], 2)
+    while not store.drop_partition(ID, P1, limit=1):
+        pass
+    assert (len(pending(store)), pending(store, P1)) == (1, [])
+    while not store.drop(ID, limit=1):
+        pass
+    assert pending(store) == []

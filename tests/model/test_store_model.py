@@ -43,14 +43,17 @@ class Model:
         self.history: list[PastChange] = []
         self.recorded: list[Change] = []  # of the history: what records changed
         self.position: Position | None = None
+        self.repairs: dict[bytes, tuple[int, bytes]] = {}
 
     def apply(self, changes: Sequence[Change], moved_to: Position) -> tuple[int, list[Change]]:
         applied, stale = [], []
         for each in changes:
             if each.key in self.rows and each.version <= self.rows[each.key].version:
                 stale.append(each)
+                self.pass_over(each)
             else:
                 known = self.rows.get(each.key)
+                self.repairs.pop(each.key, None)
                 self.rows[each.key] = each
                 self.recorded.append(each)
                 applied.append(past(each, None if known is None else known.row))
@@ -62,6 +65,16 @@ class Model:
             self.remember(self.position, applied)
         return len(applied), stale
 
+    def pass_over(self, stale: Change) -> None:
+        newest = self.rows[stale.key]
+        if stale.offset <= newest.offset:
+            return
+        if (stale.version, stale.row) == (newest.version, newest.row):
+            self.rows[stale.key] = stale
+            self.repairs.pop(stale.key, None)
+        else:
+            self.repairs[stale.key] = newest.offset, newest.version
+
     def remember(self, position: Position, changes: Sequence[PastChange]) -> None:
         self.history += changes
         while len(self.history) > HISTORY_CHANGES_MAX:
@@ -72,6 +85,8 @@ class Model:
         found = [
             self.rows.pop(key) for key in dict.fromkeys(names) if key in self.rows and self.rows[key].row is not None
         ]
+        for key in names:
+            self.repairs.pop(key, None)
         if self.position is not None and self.position.phase is not Phase.RESTORING:
             offset = self.position.next_offset
             deletes = [PastChange(offset, each.key, each.version, None, time_ms, each.row) for each in found]
@@ -215,6 +230,8 @@ class StoreMachine(RuleBasedStateMachine):
         with self.store.snapshot() as snapshot:
             for place, model in self.models.items():
                 assert snapshot.position(*place) == model.position
+                repairs = {each.key: (each.offset, each.version) for each in self.store.repairs(*place, limit=99)}
+                assert repairs == model.repairs
                 names = [*model.rows, b"never"]
                 assert snapshot.get_many(*place, names) == [each.row for each in model.rows.values()] + [None]
                 for key, each in model.rows.items():

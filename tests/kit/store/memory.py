@@ -18,11 +18,13 @@ from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
     Position,
+    Repair,
     Snapshot,
     StoredRow,
     StoreFull,
     StoreUnavailable,
 )
+from tablegate.gateway.stores.settling import settle
 from tablegate.internal.v1.store_pb2 import TableState
 
 _PartitionName = tuple[StoreId, Partition]
@@ -37,9 +39,10 @@ class _Part:
     keys: list[bytes] = field(default_factory=list)  # of `rows`, in order
     history: list[PastChange] = field(default_factory=list)
     position: Position | None = None
+    repairs: dict[bytes, Repair] = field(default_factory=dict)
 
     def copy(self) -> "_Part":
-        return _Part(dict(self.rows), list(self.keys), list(self.history), self.position)
+        return _Part(dict(self.rows), list(self.keys), list(self.history), self.position, dict(self.repairs))
 
 
 @dataclass(slots=True)
@@ -186,19 +189,23 @@ class MemoryStore(OwnStore):
             raise StoreFull("no room for the batch")
         with self._write() as content:
             part = content.part((store_id, partition))
-            applied: list[PastChange] = []
-            stale: list[Change] = []
-            for change in changes:
-                known = part.rows.get(change.key)
-                if known is not None and change.version <= known.version:
-                    stale.append(change)
-                    continue
-                if known is None:
+            settled = settle(changes, {each.key: part.rows[each.key] for each in changes if each.key in part.rows})
+            for change in settled.applied:
+                if change.key not in part.rows:
                     insort(part.keys, change.key)
-                part.rows[change.key] = change
-                applied.append(PastChange(*change, None if known is None else known.row))
-            self._move(part, applied, position)
-        return Applied(len(applied), stale)
+                part.rows[change.key] = Change(*change[:5])
+            part.rows.update(settled.repeated)
+            for key, repair in settled.repairs.items():
+                part.repairs.pop(key, None)
+                if repair is not None:
+                    part.repairs[key] = repair
+            self._move(part, settled.applied, position)
+        return Applied(len(settled.applied), settled.stale)
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        part = self._content.parts.get((store_id, partition)) or _Part()
+        return list(part.repairs.values())[: max(limit, 0)]
 
     def _move(self, part: _Part, applied: Sequence[PastChange], position: Position) -> None:
         if position.phase is Phase.RESTORING:
@@ -223,6 +230,8 @@ class MemoryStore(OwnStore):
             if (store_id, partition) not in content.parts:
                 return 0
             part = content.part((store_id, partition))
+            for key in keys:
+                part.repairs.pop(key, None)
             found = [part.rows[key] for key in dict.fromkeys(keys) if key in part.rows]
             found = [change for change in found if change.row is not None]
             for change in found:
@@ -263,6 +272,7 @@ class MemoryStore(OwnStore):
         part = content.part(name)
         part.position = None
         part.history.clear()
+        part.repairs.clear()
         for key in part.keys[: max(limit, 0)]:
             del part.rows[key]
         del part.keys[: max(limit, 0)]

@@ -11,6 +11,7 @@ What a store keeps for a partition (of one incarnation of a table, its `StoreId`
   history    the bounded run of latest changes, by offset; rows that expired are in it as deletes
   position   next offset, as-of time, phase, incarnation, the lineage of what was read, and the bookmark of the newest
              progress marker
+  repairs    the keys whose newest record is not their last in the changelog: compaction would keep the wrong one
 
 Decision: docs/decisions/0022-history-keeps-the-row-before.md
 """
@@ -104,6 +105,22 @@ class PastChange(NamedTuple):
     before: bytes | None
 
 
+class Repeat(Change):
+    """A stale change with the version and the content that are stored, as of a job that runs a batch again."""
+
+
+class Conflict(Change):
+    """A stale change with the stored version and other content: one of the two is wrong, and nobody knows which."""
+
+
+class Repair(NamedTuple):
+    """A key whose newest record, at `offset`, has another one behind it in the changelog."""
+
+    key: bytes
+    offset: Offset
+    version: Version
+
+
 class StoredRow(NamedTuple):
     """What a store holds at a key; `row` is None for a tombstone."""
 
@@ -189,7 +206,8 @@ class StoreReader(Protocol):
 class Applied(NamedTuple):
     """What `apply` did: changes applied; stale ones, which were dropped, by offset, oldest first.
 
-    What another gateway had applied already is neither.
+    Stale is what is not newer: `Repeat` and `Conflict` tell those of the stored version. What another gateway had
+    applied already is neither.
     """
 
     applied: int
@@ -245,18 +263,27 @@ class StoreWriter(StoreReader, Protocol):
         keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
         that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch. Of
         what gateways share, the incarnation is that of whoever was first.
+        A stale change behind the record that is stored makes its key pending in `repairs`, unless it is a `Repeat`:
+        that is the newest record from then on. So is an applied change: neither needs a repair. Of one version with
+        two contents, the one that came first stays.
         Raise `StoreFull` or `StoreCorrupt`; then nothing of the batch is stored.
         """
 
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
-        """Remove the rows of `keys`, in one transaction; return how many there were. No tombstone stays.
+        """Remove the rows of `keys`, in one transaction; return how many there were. No tombstone or repair stays.
 
         But while the stored position is RESTORING they enter the history, in the order of `keys`: as deletes at the
         position's next offset, with the versions that they had. The position stays the same, but for `history_start`.
         """
 
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        """Return at most `limit` keys whose newest record is to be appended again, in any order."""
+
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
-        """Remove at most `limit` tombstones whose record is older than `before_ms`; return how many."""
+        """Remove at most `limit` tombstones whose record is older than `before_ms`; return how many.
+
+        Pending repairs of their keys stay.
+        """
 
     def drop(self, store_id: StoreId, *, limit: int) -> bool:
         """Remove the positions of `store_id`, then at most `limit` of its rows and changes; return True at the end.

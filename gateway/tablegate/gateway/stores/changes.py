@@ -26,6 +26,7 @@ from tablegate.gateway.stores.base import (
     Copy,
     Joined,
     Position,
+    Repair,
     Snapshot,
     StoredPartition,
     StoreWriter,
@@ -170,6 +171,10 @@ class NotifyingStore(StoreWriter):
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
         return self._store.drop_tombstones(store_id, partition, before_ms=before_ms, limit=limit)  # nobody sees them
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        return self._store.repairs(store_id, partition, limit=limit)
 
     @override
     def put_table(self, name: str, state: TableState) -> None:

@@ -72,6 +72,7 @@ class Environment:
     rows: Any
     history: Any
     tombstones: Any
+    repairs: Any
     positions: Any
     tables: Any
     meta: Any
@@ -158,7 +159,7 @@ def _open(path: Path, *, readonly: bool) -> Environment:
         )
     except lmdb.Error as error:
         raise as_store_error(error, path) from error
-    names = ("rows", "history", "tombstones", "positions", "tables", "meta")
+    names = ("rows", "history", "tombstones", "repairs", "positions", "tables", "meta")
     try:
         databases = {name: env.open_db(name.encode(), create=not readonly) for name in names}
     except lmdb.Error as error:

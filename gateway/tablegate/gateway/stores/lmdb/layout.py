@@ -1,9 +1,10 @@
 """Bytes of the LMDB store: keys and values of its databases. Whoever changes them raises `FORMAT_VERSION`.
 
-  rows         prefix, key              → version 12, kind 1, time ms 8, row
+  rows         prefix, key              → version 12, kind 1, offset 8, row
   history      prefix, offset 8, order 4 → version 12, kind 1, time ms 8, key length 2, length of row before 4 (all
                                           ones: there was none), key, row before, row
   tombstones   prefix, offset 8         → time ms 8, key       of the deleted rows, oldest first
+  repairs      prefix, key              → offset 8, version 12
   positions    prefix                   → next offset, as of, phase, final, history start and length, incarnation,
                                           lineage, source offsets
   tables       name                     → TableState
@@ -21,13 +22,13 @@ from types import MappingProxyType
 
 from tablegate.gateway.contract.lineage import EpochRun
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
-from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoreCorrupt, StoredRow
+from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, Repair, StoreCorrupt, StoredRow
 
 FORMAT_VERSION = b"5"
 
 PREFIX_BYTES = 6
 KIND_AT = VERSION_BYTES
-ROW_AT = VERSION_BYTES + 9  # after the kind and the time
+ROW_AT = VERSION_BYTES + 9  # after the kind and the offset; in the history: the time
 IS_ROW, IS_TOMBSTONE = 1, 2  # not 0: a page of zeros is no row
 RECORD_ORDER = 2**32 - 1
 
@@ -35,6 +36,7 @@ _PREFIX = struct.Struct(">IH")
 _STORE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
 _OFFSET_ORDER = struct.Struct(">QI")
+_KIND_OFFSET = struct.Struct(">BQ")
 _KIND_TIME = struct.Struct(">Bq")
 _TIME = struct.Struct(">q")
 _KEY_LENGTH = struct.Struct(">H")
@@ -81,10 +83,10 @@ def offset_of(key: bytes) -> Offset:
     return Offset(_OFFSET.unpack_from(key, PREFIX_BYTES)[0])
 
 
-def pack_row(change: Change, pack: Callable[..., bytes] = _KIND_TIME.pack) -> bytes:
+def pack_row(change: Change, pack: Callable[..., bytes] = _KIND_OFFSET.pack) -> bytes:
     """Return the value of a row, or of its tombstone."""
-    _, _, version, row, time_ms = change
-    return version + pack(IS_TOMBSTONE, time_ms) if row is None else version + pack(IS_ROW, time_ms) + row
+    offset, _, version, row, _ = change
+    return version + pack(IS_TOMBSTONE, offset) if row is None else version + pack(IS_ROW, offset) + row
 
 
 def unpack_row(value: bytes) -> StoredRow:
@@ -102,9 +104,24 @@ def live_row(value: bytes) -> bytes | None:
     raise StoreCorrupt("a stored row is damaged; the store is wiped and restored when the gateway starts again")
 
 
-def is_tombstone_of(value: bytes, time_ms: int) -> bool:
-    """Return whether a row's value is the tombstone of a record of that time."""
-    return _KIND_TIME.unpack_from(value, KIND_AT) == (IS_TOMBSTONE, time_ms)
+def row_offset(value: bytes) -> Offset:
+    """Return the offset of the record that a row's value, or its tombstone, is of."""
+    return Offset(_KIND_OFFSET.unpack_from(value, KIND_AT)[1])
+
+
+def is_tombstone_of(value: bytes, offset: Offset) -> bool:
+    """Return whether a row's value is the tombstone of the record at that offset."""
+    return _KIND_OFFSET.unpack_from(value, KIND_AT) == (IS_TOMBSTONE, offset)
+
+
+def pack_repair(repair: Repair) -> bytes:
+    """Return the value of a pending repair; its key is in the key."""
+    return _OFFSET.pack(repair.offset) + repair.version
+
+
+def unpack_repair(key: bytes, value: bytes) -> Repair:
+    """Return what `pack_repair` was given."""
+    return Repair(key, Offset(_OFFSET.unpack_from(value)[0]), Version(value[_OFFSET.size :]))
 
 
 def pack_tombstone(change: Change) -> bytes:

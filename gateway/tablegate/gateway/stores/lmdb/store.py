@@ -14,7 +14,7 @@ A process must not open one store twice, and not use one after a fork.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
@@ -36,6 +36,7 @@ from tablegate.gateway.stores.base import (
     PastChange,
     Phase,
     Position,
+    Repair,
     Snapshot,
     StoredRow,
     StoreFull,
@@ -46,6 +47,7 @@ from tablegate.gateway.stores.lmdb import environment as environments
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, KIND_AT, ROW_AT, partition_prefix, unpack_position
+from tablegate.gateway.stores.settling import Settled, settle
 from tablegate.internal.v1.store_pb2 import TableState
 
 STATUSES_PER_READER_CHECK = 20  # ten seconds: a killed worker pins pages no longer
@@ -272,16 +274,51 @@ class LmdbStore(LmdbReader, OwnStore):
                 if change.version > newest[change.key].version:
                     newest[change.key] = change
         stored = _put_newest(transaction.cursor(self._environment.rows), prefix, newest)
-        deletes = [change for change in newest.values() if change.row is None]
+        self._list_tombstones(transaction, prefix, newest.values())
+        # All keys are new and come once, as in a restore: there is nothing to compare, and nothing was there before.
+        if not stored and len(newest) == len(changes):
+            if self._has_repairs(transaction, prefix):
+                self._put_repairs(transaction, prefix, dict.fromkeys(newest))
+            return (PastChange(*change, None) for change in changes), len(changes), []
+        settled = settle(changes, stored)
+        self._put_settled(transaction, prefix, settled)
+        return iter(settled.applied), len(settled.applied), settled.stale
+
+    def _list_tombstones(self, transaction: Any, prefix: bytes, changes: Iterable[Change]) -> None:
+        deletes = [change for change in changes if change.row is None]
         if deletes:
             listed = [(layout.offset_key(prefix, change.offset), layout.pack_tombstone(change)) for change in deletes]
             with transaction.cursor(self._environment.tombstones) as cursor:
                 cursor.putmulti(listed)
-        # All keys are new and come once, as in a restore: there is nothing to compare, and nothing was there before.
-        if not stored and len(newest) == len(changes):
-            return (PastChange(*change, None) for change in changes), len(changes), []
-        applied, stale = _split(changes, stored)
-        return iter(applied), len(applied), stale
+
+    def _put_settled(self, transaction: Any, prefix: bytes, settled: Settled) -> None:
+        """Write what a batch means beside its newest rows: where the last record of each now is, and repairs."""
+        for key, change in settled.repeated.items():
+            transaction.put(prefix + key, layout.pack_row(change), db=self._environment.rows)
+        self._list_tombstones(transaction, prefix, settled.repeated.values())
+        # Mostly all is applied and nothing is pending: then there is nothing to do for each key.
+        if settled.stale or self._has_repairs(transaction, prefix):
+            self._put_repairs(transaction, prefix, settled.repairs)
+
+    def _has_repairs(self, transaction: Any, prefix: bytes) -> bool:
+        with transaction.cursor(self._environment.repairs) as cursor:
+            return bool(cursor.set_range(prefix)) and cursor.key().startswith(prefix)
+
+    def _put_repairs(self, transaction: Any, prefix: bytes, repairs: Mapping[bytes, Repair | None]) -> None:
+        for key, repair in repairs.items():
+            if repair is None:
+                transaction.delete(prefix + key, db=self._environment.repairs)
+            else:
+                transaction.put(prefix + key, layout.pack_repair(repair), db=self._environment.repairs)
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        prefix = partition_prefix(store_id, partition)
+        last = after_prefix(prefix)
+        assert last is not None
+        with Guarded(self._environment.path), self._environment.env.begin(db=self._environment.repairs) as transaction:
+            found = islice(_ascending(transaction.cursor(), prefix, last), max(limit, 0))
+            return [layout.unpack_repair(key[layout.PREFIX_BYTES :], value) for key, value in found]
 
     def _put_position(
         self, transaction: Any, prefix: bytes, applied: Iterable[PastChange], applied_count: int, position: Position
@@ -318,6 +355,7 @@ class LmdbStore(LmdbReader, OwnStore):
                 if value is not None and layout.live_row(value) is not None:
                     transaction.delete(prefix + key, db=self._environment.rows)
                     gone[key] = value
+                transaction.delete(prefix + key, db=self._environment.repairs)
             value = transaction.get(prefix, db=self._environment.positions)
             if value is not None and unpack_position(value)[0].phase is not Phase.RESTORING:
                 position, count = unpack_position(value)
@@ -341,7 +379,7 @@ class LmdbStore(LmdbReader, OwnStore):
                     break  # they are in order of offset, and so of time
                 # The key may have a row again, or a younger tombstone: then only the entry in the list goes.
                 value = transaction.get(prefix + key, db=self._environment.rows)
-                if value is not None and layout.is_tombstone_of(value, time_ms):
+                if value is not None and layout.is_tombstone_of(value, layout.offset_of(cursor.key())):
                     transaction.delete(prefix + key, db=self._environment.rows)
                     removed += 1
                 more = cursor.delete()
@@ -359,7 +397,13 @@ class LmdbStore(LmdbReader, OwnStore):
         """Remove what has a key that begins with `prefix`: positions, then at most `limit` of the rest."""
         environment = self._environment
         with Guarded(environment.path), self._write() as transaction:
-            for database in (environment.positions, environment.history, environment.tombstones, environment.rows):
+            for database in (
+                environment.positions,
+                environment.history,
+                environment.tombstones,
+                environment.repairs,
+                environment.rows,
+            ):
                 cursor = transaction.cursor(database)
                 more = cursor.set_range(prefix)
                 while more and cursor.key().startswith(prefix):
@@ -402,35 +446,28 @@ def _expired(offset: Offset, key: bytes, stored: bytes, time_ms: int) -> PastCha
     return PastChange(offset, key, version, None, time_ms, row)
 
 
-def _put_newest(cursor: Any, prefix: bytes, newest: dict[bytes, Change]) -> dict[bytes, StoredRow]:
+def _put_newest(cursor: Any, prefix: bytes, newest: dict[bytes, Change]) -> dict[bytes, Change]:
     """Put each change unless its key has a newer version; return what was stored, by key.
 
     In key order, as that is the order of pages. A key that is not there yet costs one walk down the tree.
     """
-    stored: dict[bytes, StoredRow] = {}
+    stored: dict[bytes, Change] = {}
     put = cursor.put
     for key in sorted(newest):
         change = newest[key]
         full_key, value = prefix + key, layout.pack_row(change)
         if not put(full_key, value, True, False):  # overwrite=False, by position: it is called for each row
-            found = stored[key] = layout.unpack_row(cursor.value())
+            found = stored[key] = _stored_change(key, cursor.value())
             if change.version > found.version:
                 put(full_key, value)
     cursor.close()
     return stored
 
 
-def _split(changes: Sequence[Change], newest: dict[bytes, StoredRow]) -> tuple[list[PastChange], list[Change]]:
-    """Return the changes that were newer than what was there before each, and the others."""
-    applied, stale = [], []
-    for change in changes:
-        known = newest.get(change.key)
-        if known is None or change.version > known.version:
-            newest[change.key] = StoredRow(change.version, change.row)
-            applied.append(PastChange(*change, None if known is None else known.row))
-        else:
-            stale.append(change)
-    return applied, stale
+def _stored_change(key: bytes, value: bytes) -> Change:
+    """Return what is stored at a key as the change that it was, without its time."""
+    version, row = layout.unpack_row(value)
+    return Change(layout.row_offset(value), key, version, row, 0)
 
 
 # The history of a partition: a cursor over it, with the prefix of its keys.

@@ -2,7 +2,7 @@
 -- applied already is passed over; what is older than the row that is stored is stale.
 -- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; then key and value of each
 -- change. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
--- then the numbers of the stale ones, from 0; nothing: went back.
+-- then the numbers of the stale ones, from 0, and of each its kind; nothing: went back.
 local brought, new = tonumber(ARGV[4]), ARGV[5]
 local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
 local new_phase = string.sub(new, 17, 17)
@@ -20,18 +20,25 @@ local is_shared = redis.call('HLEN', position) > (phase and 2 or 1)
 local was_whole = is_shared and string.byte(stored, 29) ~= $RESTORING
 local restoring = string.byte(new_phase) == $RESTORING and not was_whole
 
-local function is_newer(value, than)
+local function compared(value, than)  -- versions: above 0, 0 or below 0
   local a, b, c = struct.unpack('>I4I4I4', value, 9)
   local d, e, f = struct.unpack('>I4I4I4', than, 9)
-  if a ~= d then return a > d end
-  if b ~= e then return b > e end
-  return c > f
+  if a ~= d then return a - d end
+  if b ~= e then return b - e end
+  return c - f
+end
+
+local function kind_of(value, stored_value)  -- of a stale change
+  if compared(value, stored_value) < 0 then return $OLDER end
+  if is_row(value) ~= is_row(stored_value) or row_of(value) ~= row_of(stored_value) then return $CONFLICT end
+  return $REPEAT
 end
 
 local keys = {}
 for i = 6, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
 local found = values_of(rows, keys)
 local was, newest, touched, changes, result = {}, {}, {}, {}, {'', 0}
+local pending = {}  -- by key: what is to be repaired; false: nothing any more
 local previous = -1
 for i, key in ipairs(keys) do
   local value = ARGV[2 * i + 5]
@@ -42,11 +49,23 @@ for i, key in ipairs(keys) do
   previous = offset
   if was[key] == nil then was[key] = found[i]; newest[key] = found[i] end
   local before = newest[key]
-  if offset < brought or (offset >= stored_next and before and not is_newer(value, before)) then
+  local is_stale = before and compared(value, before) <= 0
+  if offset < brought or (offset >= stored_next and is_stale) then
+    local kind = is_stale and kind_of(value, before) or $REPEAT
     result[#result + 1] = i - 1
+    result[#result + 1] = kind
+    -- What lies before the stored record is no danger to it.
+    if is_stale and offset >= stored_next and offset > number(before, 1) then
+      if kind == $REPEAT then  -- it is the newest record from here on, and no change
+        if before == was[key] then touched[#touched + 1] = key end
+        newest[key], pending[key] = value, false
+      else
+        pending[key] = string.sub(before, 1, 20)
+      end
+    end
   elseif offset >= stored_next then  -- what is below, another gateway has applied
     if before == was[key] then touched[#touched + 1] = key end
-    newest[key] = value
+    newest[key], pending[key] = value, false
     changes[#changes + 1] = {key, value, before}
   end
 end
@@ -64,9 +83,15 @@ for _, key in ipairs(touched) do
     buried[#buried + 1] = string.format('%.0f', number(value, 1)); buried[#buried + 1] = key
   end
 end
-if not stored then redis.call('UNLINK', rows, order, tombstones, history) end  -- what a removal has left
+local mended, unmended = {}, {}
+for key, value in pairs(pending) do
+  if value then unmended[#unmended + 1] = key; unmended[#unmended + 1] = value else mended[#mended + 1] = key end
+end
+if not stored then redis.call('UNLINK', rows, order, tombstones, history, repairs) end  -- what a removal has left
 call_many('HSET', rows, put)
+call_many('HSET', repairs, unmended)
 call_many('ZADD', order, live)
+call_many('HDEL', repairs, mended)  -- not before what a full Redis refuses: it would refuse nothing any more
 call_many('ZREM', order, gone)
 call_many('ZREM', tombstones, raised)
 call_many('ZADD', tombstones, buried)

@@ -11,6 +11,7 @@ for i, key in ipairs(keys) do
   if is_row(found[i]) then gone[#gone + 1] = key; values[#gone] = found[i] end
 end
 call_many('HDEL', rows, gone)
+call_many('HDEL', repairs, keys)
 call_many('ZREM', order, gone)
 if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
   local next_offset = number(stored, 13)

@@ -3,10 +3,11 @@
 A partition's keys have one hash tag, and so one slot of a cluster; `PREFIX` is what the store's URL names, "tablegate"
 where it names nothing. `ID` is the store id, `P` the partition. Gateways of one prefix share their partitions:
 
-  PREFIX:{ID/P}:rows        hash, key → offset 8, then the row as `layout.pack_row` has it
+  PREFIX:{ID/P}:rows        hash, key → offset 8, version 12, kind 1, time ms 8, row
   PREFIX:{ID/P}:order       sorted set of the keys of live rows, all of one score, so that it is in byte order
   PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
   PREFIX:{ID/P}:history     stream of the latest changes, see below
+  PREFIX:{ID/P}:repairs     hash, key whose newest record is not its last → offset 8 and version 12 of the newest
   PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
                             `layout.pack_position`, with the phase and incarnation of whoever was first; gateway → its
                             own phase: who keeps the partition
@@ -32,12 +33,23 @@ for a delete) and `before` (the row that it took the place of; none where there 
 
 import struct
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
-from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, StoredPartition
+from tablegate.gateway.stores.base import (
+    Change,
+    Conflict,
+    PastChange,
+    Phase,
+    Position,
+    Repair,
+    Repeat,
+    StoredPartition,
+)
 from tablegate.gateway.stores.lmdb import layout
+from tablegate.gateway.stores.lmdb.layout import IS_ROW, IS_TOMBSTONE
 
 FORMAT_VERSION = b"4"
 DEFAULT_PREFIX = "tablegate"
@@ -48,6 +60,25 @@ KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to
 
 _OFFSET = struct.Struct(">Q")
 _LAST = struct.Struct(">QI")
+_KIND_TIME = struct.Struct(">Bq")
+
+
+class StaleKind(IntEnum):
+    """What the script of `apply` returns of a stale change."""
+
+    OLDER = 0
+    REPEAT = 1
+    CONFLICT = 2
+
+    def of(self, change: Change) -> Change:
+        """Return the change as one of this kind."""
+        match self:
+            case StaleKind.OLDER:
+                return change
+            case StaleKind.REPEAT:
+                return Repeat(*change)
+            case StaleKind.CONFLICT:
+                return Conflict(*change)
 
 
 class PartitionKeys(NamedTuple):
@@ -58,6 +89,7 @@ class PartitionKeys(NamedTuple):
     order: str
     tombstones: str
     history: str
+    repairs: str
 
 
 class Keys:
@@ -162,9 +194,11 @@ def pack_position(position: Position) -> bytes:
     return layout.pack_position(position, 0)  # a stream knows its length
 
 
-def pack_row(change: Change, pack: Any = _OFFSET.pack) -> bytes:
+def pack_row(change: Change, pack: Any = _KIND_TIME.pack) -> bytes:
     """Return the value of a row, or of its tombstone."""
-    value: bytes = pack(change[0]) + layout.pack_row(change)
+    offset, _, version, row, time_ms = change
+    kind, live = (IS_TOMBSTONE, b"") if row is None else (IS_ROW, row)
+    value: bytes = _OFFSET.pack(offset) + version + pack(kind, time_ms) + live
     return value
 
 
@@ -176,6 +210,11 @@ def offset_of(value: bytes) -> Offset:
 def stored_part(value: bytes) -> bytes:
     """Return what `layout` reads of a row's value."""
     return value[_OFFSET.size :]
+
+
+def parse_repair(key: bytes, value: bytes) -> Repair:
+    """Return a pending repair."""
+    return Repair(key, offset_of(value), Version(value[_OFFSET.size :]))
 
 
 def first_id(start: Offset, skip: int) -> str:

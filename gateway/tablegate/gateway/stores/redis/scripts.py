@@ -13,6 +13,7 @@ from typing import Any
 
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, RECORD_ORDER
+from tablegate.gateway.stores.redis.layout import StaleKind
 
 _FILES = files(__package__)
 
@@ -34,6 +35,7 @@ class Script:
             "CATCHING_UP": Phase.CATCHING_UP,
             "IS_ROW": IS_ROW,
             "RECORD_ORDER": RECORD_ORDER,
+            **{kind.name: kind for kind in StaleKind},
         }
         for name, value in constants.items():
             text = text.replace(f"${name}", str(int(value)))

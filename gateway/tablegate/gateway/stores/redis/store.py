@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 from typing_extensions import override
 
@@ -35,6 +36,8 @@ from tablegate.gateway.stores.base import (
     Copy,
     Joined,
     Position,
+    Repair,
+    Repeat,
     Snapshot,
     StoredPartition,
     StoreReader,
@@ -47,11 +50,13 @@ from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
     KNOWN_BYTES,
     Keys,
+    StaleKind,
     StoredPosition,
     own_value,
     pack_position,
     pack_row,
     parse_partition_name,
+    parse_repair,
     partition_name,
     unpack_stored_position,
 )
@@ -337,8 +342,9 @@ class RedisStore(RedisReader, StoreWriter):
         # Another gateway had applied it all. What this process brought for the second time is stale all the same, and
         # is counted.
         if applied < 0:
-            return Applied(0, [change for change in changes if change.offset < brought])
-        return Applied(applied, [changes[number] for number in stale])
+            return Applied(0, [Repeat(*change) for change in changes if change.offset < brought])
+        kinds = zip(stale[::2], stale[1::2], strict=True)
+        return Applied(applied, [StaleKind(kind).of(changes[number]) for number, kind in kinds])
 
     def _not_applied(
         self, part: StoredPartition, known: StoredPosition, changes: Sequence[Change]
@@ -373,6 +379,20 @@ class RedisStore(RedisReader, StoreWriter):
         value, removed = answer
         self._positions[part] = None if value is None else unpack_stored_position(value)
         return int(removed)
+
+    @override
+    def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
+        if limit <= 0:
+            return []
+        self._check_open()
+        key = self._keys.of(StoredPartition(store_id, partition)).repairs
+        found: dict[bytes, bytes] = {}
+        cursor: Any = 0
+        while True:  # a hash has no order, and one that is small comes whole with the first answer
+            cursor, pairs = self._connection.run(("HSCAN", key, cursor, "COUNT", limit))[0]
+            found.update(zip(pairs[::2], pairs[1::2], strict=True))
+            if int(cursor) == 0 or len(found) >= limit:
+                return [parse_repair(name, value) for name, value in found.items()][:limit]
 
     @override
     def drop_tombstones(self, store_id: StoreId, partition: Partition, *, before_ms: int, limit: int) -> int:
