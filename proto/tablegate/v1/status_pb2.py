@@ -28,7 +28,7 @@ from tablegate.v1 import options_pb2 as tablegate_dot_v1_dot_options__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tablegate/v1/status.proto\x12\x0ctablegate.v1\x1a\x1ctablegate/v1/changelog.proto\x1a\x1atablegate/v1/cluster.proto\x1a\x1atablegate/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xc9\x01\n\x11GetStatusResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.tablegate.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12-\n\x08gateways\x18\x05 \x03(\x0b\x32\x1b.tablegate.v1.GatewayStatus\"z\n\rGatewayStatus\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.GatewayRecord\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61live\x18\x03 \x01(\x08\"\x84\x03\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.tablegate.v1.Manifest\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.tablegate.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x05state\x18\n \x01(\x0e\x32\x18.tablegate.v1.TableState\x12\x33\n\x0bgenerations\x18\x0b \x03(\x0b\x32\x1e.tablegate.v1.GenerationStatus\"y\n\x10GenerationStatus\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.tablegate.v1.GenerationState\x12\x11\n\twaits_for\x18\x03 \x01(\t\x12\x10\n\x08\x61ssigned\x18\x04 \x03(\x05\"\xd5\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12)\n\x05phase\x18\x02 \x01(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x05state\x18\x06 \x01(\x0e\x32\x1c.tablegate.v1.PartitionState\" \n\x0fGetTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\">\n\x10GetTableResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.TableMetadata\"\"\n\x11WatchTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"@\n\x12WatchTableResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.TableMetadata\"\xf2\x01\n\rTableMetadata\x12\r\n\x05table\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12.\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12\x17\n\x0fpartition_count\x18\x04 \x01(\x05\x12$\n\x03key\x18\x05 \x03(\x0b\x32\x17.tablegate.v1.KeyColumn\x12\x1a\n\x12partition_by_count\x18\x06 \x01(\x05\x12\x33\n\npartitions\x18\x07 \x03(\x0b\x32\x1f.tablegate.v1.PartitionReplicas\"O\n\x11PartitionReplicas\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x08replicas\x18\x02 \x03(\x0b\x32\x15.tablegate.v1.Replica\"\xa6\x01\n\x07Replica\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\'\n\x04role\x18\x04 \x01(\x0e\x32\x19.tablegate.v1.ReplicaRole\x12)\n\x05phase\x18\x05 \x01(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\"N\n\x0e\x45xplainRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0e\n\x04json\x18\x02 \x01(\tH\x00\x12\x11\n\x07message\x18\x03 \x01(\x0cH\x00\x42\t\n\x07request\"\x96\x01\n\x0f\x45xplainResponse\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\r\n\x05reads\x18\x04 \x01(\t\x12\x11\n\tfreshness\x18\x05 \x01(\t\x12/\n\npartitions\x18\x06 \x03(\x0b\x32\x1b.tablegate.v1.PartitionPlan\"\x99\x01\n\rPartitionPlan\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12+\n\x05route\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.PartitionRoute\x12\x12\n\ngateway_id\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\'\n\x08replicas\x18\x05 \x03(\x0b\x32\x15.tablegate.v1.Replica*\xb2\x01\n\nTableState\x12\x1b\n\x17TABLE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TABLE_STATE_NO_MANIFEST\x10\x01\x12\x1f\n\x1bTABLE_STATE_RESOLVING_TOPIC\x10\x02\x12\x17\n\x13TABLE_STATE_JOINING\x10\x03\x12\x17\n\x13TABLE_STATE_SERVING\x10\x04\x12\x17\n\x13TABLE_STATE_REFUSED\x10\x05*\xe9\x01\n\x0fGenerationState\x12 \n\x1cGENERATION_STATE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bGENERATION_STATE_DISCOVERED\x10\x01\x12\x1d\n\x19GENERATION_STATE_BUILDING\x10\x02\x12\x1a\n\x16GENERATION_STATE_READY\x10\x03\x12\x1c\n\x18GENERATION_STATE_SERVING\x10\x04\x12\x1c\n\x18GENERATION_STATE_RETIRED\x10\x05\x12\x1c\n\x18GENERATION_STATE_REFUSED\x10\x06*\x9a\x02\n\x0ePartitionState\x12\x1f\n\x1bPARTITION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16PARTITION_STATE_ABSENT\x10\x01\x12\x1c\n\x18PARTITION_STATE_ASSIGNED\x10\x02\x12\x1d\n\x19PARTITION_STATE_RESTORING\x10\x03\x12\x1f\n\x1bPARTITION_STATE_CATCHING_UP\x10\x04\x12\x18\n\x14PARTITION_STATE_LIVE\x10\x05\x12\x1c\n\x18PARTITION_STATE_REVOKING\x10\x06\x12\x19\n\x15PARTITION_STATE_FINAL\x10\x07\x12\x1a\n\x16PARTITION_STATE_FROZEN\x10\x08*]\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12REPLICA_ROLE_OWNER\x10\x01\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x02*\x84\x01\n\x0ePartitionRoute\x12\x1f\n\x1bPARTITION_ROUTE_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITION_ROUTE_HERE\x10\x01\x12\x1d\n\x19PARTITION_ROUTE_FORWARDED\x10\x02\x12\x18\n\x14PARTITION_ROUTE_NONE\x10\x03\x32\xd3\x02\n\x0eGatewayService\x12Q\n\tGetStatus\x12\x1e.tablegate.v1.GetStatusRequest\x1a\x1f.tablegate.v1.GetStatusResponse\"\x03\x90\x02\x01\x12N\n\x08GetTable\x12\x1d.tablegate.v1.GetTableRequest\x1a\x1e.tablegate.v1.GetTableResponse\"\x03\x90\x02\x01\x12Q\n\nWatchTable\x12\x1f.tablegate.v1.WatchTableRequest\x1a .tablegate.v1.WatchTableResponse0\x01\x12K\n\x07\x45xplain\x12\x1c.tablegate.v1.ExplainRequest\x1a\x1d.tablegate.v1.ExplainResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tablegate/v1/status.proto\x12\x0ctablegate.v1\x1a\x1ctablegate/v1/changelog.proto\x1a\x1atablegate/v1/cluster.proto\x1a\x1atablegate/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xc9\x01\n\x11GetStatusResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.tablegate.v1.TableStatus\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fkafka_reachable\x18\x03 \x01(\x08\x12\x12\n\ngateway_id\x18\x04 \x01(\t\x12-\n\x08gateways\x18\x05 \x03(\x0b\x32\x1b.tablegate.v1.GatewayStatus\"z\n\rGatewayStatus\x12+\n\x06record\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.GatewayRecord\x12-\n\tbeat_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61live\x18\x03 \x01(\x08\"\x83\x04\n\x0bTableStatus\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12(\n\x08manifest\x18\x04 \x01(\x0b\x32\x16.tablegate.v1.Manifest\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.tablegate.v1.PartitionStatus\x12\x16\n\x0epoison_records\x18\x06 \x01(\x03\x12\x1f\n\x17restore_rows_per_second\x18\x07 \x01(\x01\x12\x1c\n\x14restore_seconds_left\x18\x08 \x01(\x01\x12\x32\n\x0e\x63\x61ught_up_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x05state\x18\n \x01(\x0e\x32\x18.tablegate.v1.TableState\x12\x33\n\x0bgenerations\x18\x0b \x03(\x0b\x32\x1e.tablegate.v1.GenerationStatus\x12\x15\n\rstale_records\x18\x10 \x01(\x03\x12\x1b\n\x13\x63onflicting_records\x18\x11 \x01(\x03\x12\x17\n\x0fpending_repairs\x18\x12 \x01(\x03\x12\x18\n\x10repaired_records\x18\x13 \x01(\x03\x12\x16\n\x0erepair_problem\x18\x14 \x01(\t\"y\n\x10GenerationStatus\x12\x12\n\ngeneration\x18\x01 \x01(\r\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.tablegate.v1.GenerationState\x12\x11\n\twaits_for\x18\x03 \x01(\t\x12\x10\n\x08\x61ssigned\x18\x04 \x03(\x05\"\xd5\x01\n\x0fPartitionStatus\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12)\n\x05phase\x18\x02 \x01(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12.\n\nas_of_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x05state\x18\x06 \x01(\x0e\x32\x1c.tablegate.v1.PartitionState\" \n\x0fGetTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\">\n\x10GetTableResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.TableMetadata\"\"\n\x11WatchTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"@\n\x12WatchTableResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x1b.tablegate.v1.TableMetadata\"\xf2\x01\n\rTableMetadata\x12\r\n\x05table\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\r\x12.\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x19.tablegate.v1.Partitioner\x12\x17\n\x0fpartition_count\x18\x04 \x01(\x05\x12$\n\x03key\x18\x05 \x03(\x0b\x32\x17.tablegate.v1.KeyColumn\x12\x1a\n\x12partition_by_count\x18\x06 \x01(\x05\x12\x33\n\npartitions\x18\x07 \x03(\x0b\x32\x1f.tablegate.v1.PartitionReplicas\"O\n\x11PartitionReplicas\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\'\n\x08replicas\x18\x02 \x03(\x0b\x32\x15.tablegate.v1.Replica\"\xa6\x01\n\x07Replica\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\'\n\x04role\x18\x04 \x01(\x0e\x32\x19.tablegate.v1.ReplicaRole\x12)\n\x05phase\x18\x05 \x01(\x0e\x32\x1a.tablegate.v1.ReplicaPhase\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\"N\n\x0e\x45xplainRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x0e\n\x04json\x18\x02 \x01(\tH\x00\x12\x11\n\x07message\x18\x03 \x01(\x0cH\x00\x42\t\n\x07request\"\x96\x01\n\x0f\x45xplainResponse\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\r\n\x05reads\x18\x04 \x01(\t\x12\x11\n\tfreshness\x18\x05 \x01(\t\x12/\n\npartitions\x18\x06 \x03(\x0b\x32\x1b.tablegate.v1.PartitionPlan\"\x99\x01\n\rPartitionPlan\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12+\n\x05route\x18\x02 \x01(\x0e\x32\x1c.tablegate.v1.PartitionRoute\x12\x12\n\ngateway_id\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\'\n\x08replicas\x18\x05 \x03(\x0b\x32\x15.tablegate.v1.Replica*\xb2\x01\n\nTableState\x12\x1b\n\x17TABLE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TABLE_STATE_NO_MANIFEST\x10\x01\x12\x1f\n\x1bTABLE_STATE_RESOLVING_TOPIC\x10\x02\x12\x17\n\x13TABLE_STATE_JOINING\x10\x03\x12\x17\n\x13TABLE_STATE_SERVING\x10\x04\x12\x17\n\x13TABLE_STATE_REFUSED\x10\x05*\xe9\x01\n\x0fGenerationState\x12 \n\x1cGENERATION_STATE_UNSPECIFIED\x10\x00\x12\x1f\n\x1bGENERATION_STATE_DISCOVERED\x10\x01\x12\x1d\n\x19GENERATION_STATE_BUILDING\x10\x02\x12\x1a\n\x16GENERATION_STATE_READY\x10\x03\x12\x1c\n\x18GENERATION_STATE_SERVING\x10\x04\x12\x1c\n\x18GENERATION_STATE_RETIRED\x10\x05\x12\x1c\n\x18GENERATION_STATE_REFUSED\x10\x06*\x9a\x02\n\x0ePartitionState\x12\x1f\n\x1bPARTITION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16PARTITION_STATE_ABSENT\x10\x01\x12\x1c\n\x18PARTITION_STATE_ASSIGNED\x10\x02\x12\x1d\n\x19PARTITION_STATE_RESTORING\x10\x03\x12\x1f\n\x1bPARTITION_STATE_CATCHING_UP\x10\x04\x12\x18\n\x14PARTITION_STATE_LIVE\x10\x05\x12\x1c\n\x18PARTITION_STATE_REVOKING\x10\x06\x12\x19\n\x15PARTITION_STATE_FINAL\x10\x07\x12\x1a\n\x16PARTITION_STATE_FROZEN\x10\x08*]\n\x0bReplicaRole\x12\x1c\n\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12REPLICA_ROLE_OWNER\x10\x01\x12\x18\n\x14REPLICA_ROLE_STANDBY\x10\x02*\x84\x01\n\x0ePartitionRoute\x12\x1f\n\x1bPARTITION_ROUTE_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITION_ROUTE_HERE\x10\x01\x12\x1d\n\x19PARTITION_ROUTE_FORWARDED\x10\x02\x12\x18\n\x14PARTITION_ROUTE_NONE\x10\x03\x32\xd3\x02\n\x0eGatewayService\x12Q\n\tGetStatus\x12\x1e.tablegate.v1.GetStatusRequest\x1a\x1f.tablegate.v1.GetStatusResponse\"\x03\x90\x02\x01\x12N\n\x08GetTable\x12\x1d.tablegate.v1.GetTableRequest\x1a\x1e.tablegate.v1.GetTableResponse\"\x03\x90\x02\x01\x12Q\n\nWatchTable\x12\x1f.tablegate.v1.WatchTableRequest\x1a .tablegate.v1.WatchTableResponse0\x01\x12K\n\x07\x45xplain\x12\x1c.tablegate.v1.ExplainRequest\x1a\x1d.tablegate.v1.ExplainResponse\"\x03\x90\x02\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,16 +41,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GATEWAYSERVICE'].methods_by_name['GetTable']._serialized_options = b'\220\002\001'
   _globals['_GATEWAYSERVICE'].methods_by_name['Explain']._loaded_options = None
   _globals['_GATEWAYSERVICE'].methods_by_name['Explain']._serialized_options = b'\220\002\001'
-  _globals['_TABLESTATE']._serialized_start=2325
-  _globals['_TABLESTATE']._serialized_end=2503
-  _globals['_GENERATIONSTATE']._serialized_start=2506
-  _globals['_GENERATIONSTATE']._serialized_end=2739
-  _globals['_PARTITIONSTATE']._serialized_start=2742
-  _globals['_PARTITIONSTATE']._serialized_end=3024
-  _globals['_REPLICAROLE']._serialized_start=3026
-  _globals['_REPLICAROLE']._serialized_end=3119
-  _globals['_PARTITIONROUTE']._serialized_start=3122
-  _globals['_PARTITIONROUTE']._serialized_end=3254
+  _globals['_TABLESTATE']._serialized_start=2452
+  _globals['_TABLESTATE']._serialized_end=2630
+  _globals['_GENERATIONSTATE']._serialized_start=2633
+  _globals['_GENERATIONSTATE']._serialized_end=2866
+  _globals['_PARTITIONSTATE']._serialized_start=2869
+  _globals['_PARTITIONSTATE']._serialized_end=3151
+  _globals['_REPLICAROLE']._serialized_start=3153
+  _globals['_REPLICAROLE']._serialized_end=3246
+  _globals['_PARTITIONROUTE']._serialized_start=3249
+  _globals['_PARTITIONROUTE']._serialized_end=3381
   _globals['_GETSTATUSREQUEST']._serialized_start=162
   _globals['_GETSTATUSREQUEST']._serialized_end=180
   _globals['_GETSTATUSRESPONSE']._serialized_start=183
@@ -58,31 +58,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GATEWAYSTATUS']._serialized_start=386
   _globals['_GATEWAYSTATUS']._serialized_end=508
   _globals['_TABLESTATUS']._serialized_start=511
-  _globals['_TABLESTATUS']._serialized_end=899
-  _globals['_GENERATIONSTATUS']._serialized_start=901
-  _globals['_GENERATIONSTATUS']._serialized_end=1022
-  _globals['_PARTITIONSTATUS']._serialized_start=1025
-  _globals['_PARTITIONSTATUS']._serialized_end=1238
-  _globals['_GETTABLEREQUEST']._serialized_start=1240
-  _globals['_GETTABLEREQUEST']._serialized_end=1272
-  _globals['_GETTABLERESPONSE']._serialized_start=1274
-  _globals['_GETTABLERESPONSE']._serialized_end=1336
-  _globals['_WATCHTABLEREQUEST']._serialized_start=1338
-  _globals['_WATCHTABLEREQUEST']._serialized_end=1372
-  _globals['_WATCHTABLERESPONSE']._serialized_start=1374
-  _globals['_WATCHTABLERESPONSE']._serialized_end=1438
-  _globals['_TABLEMETADATA']._serialized_start=1441
-  _globals['_TABLEMETADATA']._serialized_end=1683
-  _globals['_PARTITIONREPLICAS']._serialized_start=1685
-  _globals['_PARTITIONREPLICAS']._serialized_end=1764
-  _globals['_REPLICA']._serialized_start=1767
-  _globals['_REPLICA']._serialized_end=1933
-  _globals['_EXPLAINREQUEST']._serialized_start=1935
-  _globals['_EXPLAINREQUEST']._serialized_end=2013
-  _globals['_EXPLAINRESPONSE']._serialized_start=2016
-  _globals['_EXPLAINRESPONSE']._serialized_end=2166
-  _globals['_PARTITIONPLAN']._serialized_start=2169
-  _globals['_PARTITIONPLAN']._serialized_end=2322
-  _globals['_GATEWAYSERVICE']._serialized_start=3257
-  _globals['_GATEWAYSERVICE']._serialized_end=3596
+  _globals['_TABLESTATUS']._serialized_end=1026
+  _globals['_GENERATIONSTATUS']._serialized_start=1028
+  _globals['_GENERATIONSTATUS']._serialized_end=1149
+  _globals['_PARTITIONSTATUS']._serialized_start=1152
+  _globals['_PARTITIONSTATUS']._serialized_end=1365
+  _globals['_GETTABLEREQUEST']._serialized_start=1367
+  _globals['_GETTABLEREQUEST']._serialized_end=1399
+  _globals['_GETTABLERESPONSE']._serialized_start=1401
+  _globals['_GETTABLERESPONSE']._serialized_end=1463
+  _globals['_WATCHTABLEREQUEST']._serialized_start=1465
+  _globals['_WATCHTABLEREQUEST']._serialized_end=1499
+  _globals['_WATCHTABLERESPONSE']._serialized_start=1501
+  _globals['_WATCHTABLERESPONSE']._serialized_end=1565
+  _globals['_TABLEMETADATA']._serialized_start=1568
+  _globals['_TABLEMETADATA']._serialized_end=1810
+  _globals['_PARTITIONREPLICAS']._serialized_start=1812
+  _globals['_PARTITIONREPLICAS']._serialized_end=1891
+  _globals['_REPLICA']._serialized_start=1894
+  _globals['_REPLICA']._serialized_end=2060
+  _globals['_EXPLAINREQUEST']._serialized_start=2062
+  _globals['_EXPLAINREQUEST']._serialized_end=2140
+  _globals['_EXPLAINRESPONSE']._serialized_start=2143
+  _globals['_EXPLAINRESPONSE']._serialized_end=2293
+  _globals['_PARTITIONPLAN']._serialized_start=2296
+  _globals['_PARTITIONPLAN']._serialized_end=2449
+  _globals['_GATEWAYSERVICE']._serialized_start=3384
+  _globals['_GATEWAYSERVICE']._serialized_end=3723
 # @@protoc_insertion_point(module_scope)

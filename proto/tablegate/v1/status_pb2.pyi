@@ -115,7 +115,7 @@ class GatewayStatus(_message.Message):
     def __init__(self, record: _Optional[_Union[_cluster_pb2.GatewayRecord, _Mapping]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time", "state", "generations")
+    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time", "state", "generations", "stale_records", "conflicting_records", "pending_repairs", "repaired_records", "repair_problem")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,11 @@ class TableStatus(_message.Message):
     CAUGHT_UP_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    STALE_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTING_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_REPAIRS_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     table: str
     serving: bool
     problem: str
@@ -138,7 +143,12 @@ class TableStatus(_message.Message):
     caught_up_time: _timestamp_pb2.Timestamp
     state: TableState
     generations: _containers.RepeatedCompositeFieldContainer[GenerationStatus]
-    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TableState, str]] = ..., generations: _Optional[_Iterable[_Union[GenerationStatus, _Mapping]]] = ...) -> None: ...
+    stale_records: int
+    conflicting_records: int
+    pending_repairs: int
+    repaired_records: int
+    repair_problem: str
+    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TableState, str]] = ..., generations: _Optional[_Iterable[_Union[GenerationStatus, _Mapping]]] = ..., stale_records: _Optional[int] = ..., conflicting_records: _Optional[int] = ..., pending_repairs: _Optional[int] = ..., repaired_records: _Optional[int] = ..., repair_problem: _Optional[str] = ...) -> None: ...
 
 class GenerationStatus(_message.Message):
     __slots__ = ("generation", "state", "waits_for", "assigned")

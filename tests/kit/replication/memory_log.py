@@ -1,7 +1,7 @@
 """A log in this process's memory, with compaction: for tests and the simulator."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
+from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
 
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default: a day
 
@@ -62,6 +62,15 @@ class MemoryBroker:
         records = self._topics[source.topic].records[source.partition]
         last = {record.key: record for record in records}
         records[:] = sorted(record for record in last.values() if not (tombstones and record.value is None))
+
+    def repeat(self, source: TopicPartition, wanted: RecordId) -> bool:
+        """Write a record again behind all others; return whether it was there."""
+        records = self._topics[source.topic].records[source.partition] if source.topic in self._topics else []
+        for record in records[bisect_left(records, (wanted.offset,)) :][:1]:
+            if (record.offset, record.key, record.version) == wanted:
+                self.append(source, record.key, record.value, version=record.version)
+                return True
+        return False
 
     def truncate_before(self, source: TopicPartition, offset: Offset) -> None:
         """Remove the records before `offset`."""
@@ -122,7 +131,9 @@ class MemoryBroker:
 
 
 class MemoryLog(Log):
-    """A client of a `MemoryBroker`."""
+    """A client of a `MemoryBroker`. `refuses_repeats`: why it may append no record again; "" where it may."""
+
+    refuses_repeats = ""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -181,6 +192,16 @@ class MemoryLog(Log):
     def append(self, topic: str, key: bytes, value: bytes | None) -> None:
         if self._broker.is_up and self._broker.facts(topic) is not None:
             self._broker.append(source(topic, 0), key, value)
+
+    @override
+    def repeat(self, source: TopicPartition, records: Sequence[RecordId]) -> "Future[list[RecordId]]":
+        answer: Future[list[RecordId]] = Future()
+        why = self.refuses_repeats if self._broker.is_up else "the broker is down"
+        if why:
+            answer.set_exception(LogUnavailable(why))
+        else:
+            answer.set_result([each for each in records if self._broker.repeat(source, each)])
+        return answer
 
     @override
     def trouble(self) -> str:

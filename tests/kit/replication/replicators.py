@@ -12,6 +12,7 @@ from tablegate.gateway.contract.placement import Candidate, wanted
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import Fetched, TopicPartition
 from tablegate.gateway.replication.manifests import problem_of
+from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Phase, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
@@ -103,7 +104,16 @@ class Member:
 class World:
     """Gateways, a job that writes, and time."""
 
-    def __init__(self, seed: int, *, partitions: int = 5, replicas: int = 2, zones: int = 1, lag: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        partitions: int = 5,
+        replicas: int = 2,
+        zones: int = 1,
+        lag: bool = True,
+        repair_grace_s: float = REPAIR_GRACE_S,
+    ) -> None:
         self.chance = random.Random(seed)
         self.clock = FakeClock()
         self.broker = MemoryBroker(self.clock.now_ms)
@@ -120,6 +130,7 @@ class World:
         self.ended: Job | None = None  # the job of the generation before, until its last markers
         self.log: type[MemoryLog] = MemoryLog  # of those that do not lag
         self._zones = zones
+        self._repair_grace_s = repair_grace_s
         self._lag = lag
         self._starts = 0
 
@@ -148,6 +159,7 @@ class World:
                 gateway_id=member.name, endpoint=f"{member.name}:1", zone=member.zone, replicas=self.replicas
             ),
             start_id=self._starts,
+            repair_grace_s=self._repair_grace_s,
             on_move=member.observer,
         )
 

@@ -38,7 +38,8 @@ def _status() -> GetStatusResponse:
     behind = PartitionStatus(partition=0, phase=REPLICA_PHASE_RESTORING, next_offset=3, end_offset=10)
     live = PartitionStatus(partition=1, phase=REPLICA_PHASE_LIVE, next_offset=5, end_offset=5)
     live.as_of_time.FromMilliseconds(1_700_000_000_250)
-    table = TableStatus(table="ratings", partitions=[behind, live], poison_records=2)
+    table = TableStatus(table="ratings", partitions=[behind, live], poison_records=2, stale_records=9)
+    table.conflicting_records, table.pending_repairs, table.repaired_records = 1, 3, 4
     return GetStatusResponse(tables=[table], kafka_reachable=True)
 
 
@@ -118,6 +119,10 @@ def test_partitions_and_tables(port: int) -> None:
         "tablegate_kafka_reachable{} 1.0",
         'tablegate_table_serving{table="ratings"} 0.0',
         'tablegate_skipped_records{table="ratings"} 2.0',
+        'tablegate_stale_records{table="ratings"} 9.0',
+        'tablegate_conflicting_records{table="ratings"} 1.0',
+        'tablegate_pending_repairs{table="ratings"} 3.0',
+        'tablegate_repaired_records{table="ratings"} 4.0',
         f'tablegate_partition_lag_records{{{of}"0"}} 7.0',
         f'tablegate_partition_lag_records{{{of}"1"}} 0.0',
         f'tablegate_partition_as_of_time_seconds{{{of}"1"}} 1700000000.25',

@@ -190,13 +190,26 @@ def _phase(phase: ReplicaPhase) -> str:
     return ReplicaPhase.Name(phase).removeprefix("REPLICA_PHASE_").lower().replace("_", " ")
 
 
+def _dropped(table: TableStatus) -> list[tuple[str, int]]:
+    """Return what records of the changelog were not applied, or lie in a wrong order, with their numbers."""
+    return [
+        ("records skipped", table.poison_records),
+        ("stale records", table.stale_records),
+        ("versions with two contents", table.conflicting_records),
+        ("repairs pending", table.pending_repairs),
+        ("records repaired", table.repaired_records),
+    ]
+
+
 def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None:
     state = "[green]serving[/green]" if is_served else f"[yellow]not serving[/yellow]{_unserved_state(table)}"
     OUT.print(f"[bold]{table.table}[/bold] {state}", end="")
     if table.manifest.generation:
         topic = table.manifest.changelog_topic  # unknown if only other gateways have the table
         OUT.print(f", generation {table.manifest.generation}{topic and f' of {topic}'}", end="")
-    OUT.print(f", {table.poison_records} records skipped" if table.poison_records else "")
+    OUT.print("".join(f", {count} {what}" for what, count in _dropped(table) if count))
+    if table.repair_problem:
+        OUT.print(f"  {table.repair_problem}")
     if table.problem:
         OUT.print(f"  {table.problem}")
     elif not table.manifest.generation:

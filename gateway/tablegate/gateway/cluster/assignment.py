@@ -45,6 +45,12 @@ class Assignment(Protocol):
         They have it where it is LIVE in `generation` or a newer one; with `is_served`, where they answer from it.
         """
 
+    def is_owner(self, table: str, partition: Partition, *, partition_count: int, generation: int) -> bool:
+        """Return whether no gateway ranked before this one has a partition, which is LIVE here, LIVE in a generation.
+
+        Two may think so for a moment: of what an owner alone does, a second time must do no harm.
+        """
+
     @property
     def next_beat(self) -> int:
         """Return the number of the announcement that will be made next."""
@@ -86,6 +92,10 @@ class SoleGateway(Assignment):
         self, table: str, partition: Partition, *, partition_count: int, generation: int, is_served: bool
     ) -> bool:
         return False
+
+    @override
+    def is_owner(self, table: str, partition: Partition, *, partition_count: int, generation: int) -> bool:
+        return True
 
     @override
     def unmet_requirement(self, table: str, partition_count: int, *, old: int, new: int, has_part: bool) -> str | None:

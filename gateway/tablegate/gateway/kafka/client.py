@@ -49,7 +49,8 @@ from typing_extensions import override
 
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
-from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, TopicFacts, TopicPartition
+from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
+from tablegate.gateway.kafka.repeater import repeat_records
 
 REQUEST_TIMEOUT_S = 5.0
 QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it still has brokers
@@ -349,6 +350,21 @@ class KafkaLog(Log):
     @override
     def append(self, topic: str, key: bytes, value: bytes | None) -> None:
         self._appender.append(topic, key, value)
+
+    @override
+    def repeat(self, topic_partition: TopicPartition, records: Sequence[RecordId]) -> "Future[list[RecordId]]":
+        answer: Future[list[RecordId]] = Future()
+        args = topic_partition, records, answer
+        threading.Thread(target=self._repeat, args=args, name="kafka-repeat", daemon=True).start()
+        return answer
+
+    def _repeat(
+        self, topic_partition: TopicPartition, records: Sequence[RecordId], answer: "Future[list[RecordId]]"
+    ) -> None:
+        try:
+            answer.set_result(repeat_records(self._client, topic_partition, records))
+        except Exception as error:  # noqa: BLE001  it belongs to whoever asked
+            answer.set_exception(error if isinstance(error, LogUnavailable) else LogUnavailable(str(error)))
 
     @override
     def trouble(self) -> str:

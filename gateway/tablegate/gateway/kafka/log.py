@@ -5,6 +5,7 @@ the simulator can move it.
 """
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -24,6 +25,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: Partition
+
+
+class RecordId(NamedTuple):
+    """A row's record in a topic partition: where it is, and what it must be."""
+
+    offset: Offset
+    key: bytes
+    version: bytes
 
 
 class Record(NamedTuple):
@@ -102,6 +111,13 @@ class Log(Protocol):
         """Write a record to the first partition of a topic, behind those before; None is a tombstone.
 
         It does not wait: what the brokers do not accept within seconds is lost, which is logged once.
+        """
+
+    def repeat(self, topic_partition: TopicPartition, records: Sequence[RecordId]) -> "Future[list[RecordId]]":
+        """Append records again as they are, with key, value and headers; return those that were there to be appended.
+
+        `LogUnavailable` where the brokers do not answer, or do not let us write; the message says why. Some of the
+        records may have been appended then.
         """
 
     def trouble(self) -> str:

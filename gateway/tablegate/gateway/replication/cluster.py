@@ -26,7 +26,7 @@ from typing_extensions import override
 from tablegate.gateway.cluster.assignment import Assignment, OlderGeneration
 from tablegate.gateway.cluster.gateways_topic import AnnouncedTable, GatewaysTopic, KnownGateway
 from tablegate.gateway.cluster.membership import Membership
-from tablegate.gateway.contract.placement import Candidate, wanted_of_all
+from tablegate.gateway.contract.placement import Candidate, wanted, wanted_of_all
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, LogUnavailable, TopicPartition
 from tablegate.v1.cluster_pb2 import GatewayRecord, TableAnnouncement
@@ -225,6 +225,19 @@ class Cluster(Assignment):
             return False
         tables = [self._topic.known[name].tables.get(table) for name in names]
         return all(live is not None and live.has(partition, generation, is_served=is_served) for live in tables)
+
+    @override
+    def is_owner(self, table: str, partition: Partition, *, partition_count: int, generation: int) -> bool:
+        if not self._is_settled:
+            return False
+        placement = self._place(table, partition_count, generation)
+        for each in wanted(table, partition, placement.candidates, placement.replicas):
+            if each.gateway_id == self._membership.gateway_id:
+                return True
+            known = self._topic.known[each.gateway_id].tables.get(table) if each.gateway_id in self._alive else None
+            if known is not None and known.has(partition, generation, is_served=False):
+                return False
+        return True
 
     @override
     def older_generation(self, table: str, *, new: int) -> OlderGeneration | None:

@@ -176,6 +176,7 @@ class PartitionReplica:
         applied, stale = self._store.apply(self.store_id, self.partition, changes, position)
         self.rows_applied += applied
         self.stale_records += len(stale)
+        self._skipped.count_stale(stale, self.topic_partition)
 
     def move(self, event: PartitionEvent) -> None:
         """Change the state, where nothing is stored for it."""

@@ -20,7 +20,7 @@ from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.log import Record, TopicPartition
-from tablegate.gateway.stores.base import Change, Position
+from tablegate.gateway.stores.base import Change, Conflict, Position, Repeat
 from tablegate.v1.changelog_pb2 import ProgressMarker
 
 HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
@@ -41,6 +41,25 @@ class SkippedRecords:
 
     table: str
     reasons: Counter[str] = field(default_factory=Counter)
+    stale: int = 0  # older than the row that is stored
+    conflicting: int = 0  # of the version that is stored, with other content
+
+    def count_stale(self, changes: Sequence[Change], topic_partition: TopicPartition) -> None:
+        """Count what a store has dropped; what it has already is neither stale nor a conflict."""
+        conflicts = [change for change in changes if isinstance(change, Conflict)]
+        self.stale += sum(not isinstance(change, Repeat | Conflict) for change in changes)
+        if conflicts and not self.conflicting:
+            _logger.error(
+                "a record has the version of the row that is here, and other content: what came first stays; the job's "
+                "fold depends on the order of its input, or two jobs write (more of this kind are counted, not logged)",
+                extra={
+                    "table": self.table,
+                    "topic": topic_partition.topic,
+                    "partition": topic_partition.partition,
+                    "offset": conflicts[0].offset,
+                },
+            )
+        self.conflicting += len(conflicts)
 
     def count(self, reason: str, topic_partition: TopicPartition, offset: Offset) -> None:
         """Count a record."""

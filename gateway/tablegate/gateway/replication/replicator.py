@@ -24,6 +24,7 @@ from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
 from tablegate.gateway.replication.manifests import ManifestTopic
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
+from tablegate.gateway.replication.repair import REPAIR_GRACE_S, Repairing
 from tablegate.gateway.replication.states import GenerationState, Move, OnMove, PartitionState, TableState
 from tablegate.gateway.replication.stored import next_name, partitions_of
 from tablegate.gateway.replication.sweep import Sweep, SweepLimits
@@ -58,7 +59,7 @@ class Replicator:
 
     `step` over and over; then `close`. It calls `publish` after each step that applied records, and after each
     status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
-    drawn at random at each start.
+    drawn at random at each start. `repair_grace_s`: how long a stale record may be its key's last in a changelog.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Replicator:
         tables_topic: str = "tables",
         membership: Membership | None = None,
         start_id: int = 0,
+        repair_grace_s: float = REPAIR_GRACE_S,
         publish: Callable[[], None] = lambda: None,
         on_move: OnMove = lambda _: None,
         sweep_limits: SweepLimits | None = None,
@@ -108,6 +110,7 @@ class Replicator:
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
         self._sweep = Sweep(store, clock, sweep_limits)
+        self._repairing = Repairing(store=store, log=log, clock=clock, assignment=assignment, grace_s=repair_grace_s)
         self._manifest_topic.tick()
 
     def _demote(self, catalogue: Catalogue) -> dict[str, int]:
@@ -227,6 +230,7 @@ class Replicator:
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
         self._sweep.step(self._tables.values())
+        self._repairing.step(self._tables.values())
         now_s = self._clock.monotonic_s()
         if now_s >= self._tombstones_at_s:
             self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S
@@ -392,6 +396,11 @@ def _table_status(table: TableReplicator, now_s: float) -> TableStatus:
         table=table.table.name,
         problem=table.problem,
         poison_records=table.skipped.total,
+        stale_records=table.skipped.stale,
+        conflicting_records=table.skipped.conflicting,
+        pending_repairs=table.repairs.pending,
+        repaired_records=table.repairs.repaired,
+        repair_problem=table.repairs.problem,
         state=TABLE_STATES[table.state],
         generations=_generation_statuses(table),
     )

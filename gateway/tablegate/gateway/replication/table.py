@@ -19,6 +19,7 @@ Debt: a table that starts over answers nothing until it is restored, though its 
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
@@ -45,6 +46,15 @@ from tablegate.internal.v1 import store_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
 
+@dataclass(slots=True)
+class RepairState:
+    """The repairs of a table's changelogs, by this gateway: pending, appended, and why not ("" where none fails)."""
+
+    pending: int = 0
+    repaired: int = 0
+    problem: str = ""
+
+
 class TableReplicator:
     """Follows one table. `caught_up_ms`: when its store was last known to have its whole changelog; 0 = never.
 
@@ -66,6 +76,7 @@ class TableReplicator:
     ) -> None:
         self.table = table
         self.skipped = SkippedRecords(table.name)
+        self.repairs = RepairState()
         self.problem = ""
         self.manifest: Manifest | None = None
         self.refused_generation = 0

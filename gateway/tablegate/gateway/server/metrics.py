@@ -7,7 +7,7 @@ Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
-from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState
+from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState, TableStatus
 
 PATH = b"/metrics"
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
@@ -114,6 +114,7 @@ def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     yield from _family("generation_state", "gauge", "1 with the state of each generation.", generations)
     skipped = ((of, table.poison_records) for of, table in tables)
     yield from _family("skipped_records", "gauge", "Records that could not be applied.", skipped)
+    yield from _repair_lines(tables)
     lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in stored)
     yield from _family("partition_lag_records", "gauge", "Records that are not applied yet.", lags)
     ages = ((of, each.as_of_time.ToMilliseconds() / 1000) for of, each in stored if each.HasField("as_of_time"))
@@ -123,6 +124,21 @@ def _store_lines(status: GetStatusResponse) -> Iterator[str]:
     yield from _family("partition_phase", "gauge", "1 for the phase that the replica is in.", phases)
     partitions = (({**of, "state": _state(PartitionState.Name(each.state))}, 1) for of, each in stored if each.state)
     yield from _family("partition_state", "gauge", "1 with the state of the partition.", partitions)
+
+
+def _repair_lines(tables: Sequence[tuple[Mapping[str, object], TableStatus]]) -> Iterator[str]:
+    stale = ((of, table.stale_records) for of, table in tables)
+    about = "Records that were older than the row that was there, and were dropped."
+    yield from _family("stale_records", "gauge", about, stale)
+    conflicting = ((of, table.conflicting_records) for of, table in tables)
+    about = "Records with the version of the row that was there, and other content."
+    yield from _family("conflicting_records", "gauge", about, conflicting)
+    pending = ((of, table.pending_repairs) for of, table in tables)
+    about = "Keys whose newest record is not their last in the changelog."
+    yield from _family("pending_repairs", "gauge", about, pending)
+    repaired = ((of, table.repaired_records) for of, table in tables)
+    about = "Newest records that this gateway has appended again."
+    yield from _family("repaired_records", "gauge", about, repaired)
 
 
 def _state(name: str) -> str:
