@@ -27,7 +27,7 @@ import lmdb
 from typing_extensions import override
 
 from tablegate.gateway.contract.keys import after_prefix
-from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
     HISTORY_CHANGES_MAX,
     Applied,
@@ -273,14 +273,14 @@ class LmdbStore(LmdbReader, OwnStore):
             for change in changes:
                 if change.version > newest[change.key].version:
                     newest[change.key] = change
-        stored = _put_newest(transaction.cursor(self._environment.rows), prefix, newest)
+        stored, are_newer = _put_newest(transaction.cursor(self._environment.rows), prefix, newest)
         self._list_tombstones(transaction, prefix, newest.values())
-        # All keys are new and come once, as in a restore: there is nothing to compare, and nothing was there before.
-        if not stored and len(newest) == len(changes):
+        # All keys come once, and newer than they were: there is nothing to compare any more.
+        if are_newer and len(newest) == len(changes):
             if self._has_repairs(transaction, prefix):
                 self._put_repairs(transaction, prefix, dict.fromkeys(newest))
-            return (PastChange(*change, None) for change in changes), len(changes), []
-        settled = settle(changes, stored)
+            return _with_row_before(changes, stored), len(changes), []
+        settled = settle(changes, {key: _stored_change(key, value) for key, value in stored.items()})
         self._put_settled(transaction, prefix, settled)
         return iter(settled.applied), len(settled.applied), settled.stale
 
@@ -446,22 +446,33 @@ def _expired(offset: Offset, key: bytes, stored: bytes, time_ms: int) -> PastCha
     return PastChange(offset, key, version, None, time_ms, row)
 
 
-def _put_newest(cursor: Any, prefix: bytes, newest: dict[bytes, Change]) -> dict[bytes, Change]:
-    """Put each change unless its key has a newer version; return what was stored, by key.
+def _put_newest(cursor: Any, prefix: bytes, newest: dict[bytes, Change]) -> tuple[dict[bytes, bytes], bool]:
+    """Put each change unless its key has a newer version; return the values before, by key, and whether all were put.
 
     In key order, as that is the order of pages. A key that is not there yet costs one walk down the tree.
     """
-    stored: dict[bytes, Change] = {}
+    stored: dict[bytes, bytes] = {}
+    are_newer = True
     put = cursor.put
     for key in sorted(newest):
         change = newest[key]
         full_key, value = prefix + key, layout.pack_row(change)
         if not put(full_key, value, True, False):  # overwrite=False, by position: it is called for each row
-            found = stored[key] = _stored_change(key, cursor.value())
-            if change.version > found.version:
+            found = stored[key] = cursor.value()
+            if change.version > found[:VERSION_BYTES]:
                 put(full_key, value)
+            else:
+                are_newer = False
     cursor.close()
-    return stored
+    return stored, are_newer
+
+
+def _with_row_before(changes: Sequence[Change], stored: Mapping[bytes, bytes]) -> Iterator[PastChange]:
+    """Yield changes of different keys, each with the row that was stored before."""
+    if not stored:  # as in a restore
+        return (PastChange(*change, None) for change in changes)
+    values = ((change, stored.get(change.key)) for change in changes)
+    return (PastChange(*change, None if value is None else layout.live_row(value)) for change, value in values)
 
 
 def _stored_change(key: bytes, value: bytes) -> Change:
