@@ -67,3 +67,14 @@ def test_an_offset_that_is_not_there_is_lost_and_never_skipped(log: KafkaLog) ->
     log.follow(SOURCE, Place(Offset(RECORDS + 7)))
     assert fetch_once(log) == Fetched(SOURCE, [], Offset(RECORDS + 7), lost=True)
     assert log.fetch(records_max=100, timeout_s=0.3) == []
+
+
+def test_the_last_record_is_read_again_and_not_delivered_again(log: KafkaLog) -> None:
+    log.follow(SOURCE, Place(Offset(0)))
+    [run] = fetch_once(log).runs
+    log.follow(SOURCE, Place(Offset(2), run.leader_epoch))
+    first = fetch_once(log)
+    assert [record.offset for record in first.records] in ([], [2])
+    assert not first.lost
+    log.follow(SOURCE, Place(Offset(RECORDS), run.leader_epoch + 7))
+    assert fetch_once(log) == Fetched(SOURCE, [], Offset(RECORDS), lost=True)
