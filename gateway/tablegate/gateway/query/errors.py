@@ -137,7 +137,7 @@ class RowNotFound(QueryError):
 
 
 class TableRebuilt(QueryError):
-    """What the token was made from is gone: start over without it. `what` has become of the table."""
+    """What the token was made from is gone: start over without the token."""
 
     reason = errors_pb2.ERROR_REASON_TABLE_REBUILT
 
