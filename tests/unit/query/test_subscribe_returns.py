@@ -14,14 +14,14 @@ from tablegate.gateway.replication.states import PartitionEvent
 from tablegate.gateway.stores.base import StoreWriter
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
-from tests.kit.call.asker import Asker
-from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Stream, opened, options
+from tests.kit.call.asker import Asker, make_ratings
+from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Stream, opened, options, subscribed
 from tests.kit.replication import windows as windowed
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
 from tests.kit.replication.windows import PARTITIONS, Setup, Window, aged
 from tests.kit.store.memory import MemoryStore
-from tests.kit.table.filled import ACTIONS, catalogue_of
+from tests.kit.table.filled import ACTIONS, catalogue_of, rating
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 
@@ -253,5 +253,30 @@ def test_a_partition_that_comes_back_soon_goes_on_where_nothing_expires(job: Job
         async with opened(asker, METHOD, subscribe_options=options(one.token, **OFTEN)) as stream:
             await settle(stream, one)
         assert (one.counts, one.resets, one.given) == (gateway.rows(), 1, 8 + 4)
+
+    asyncio.run(talk())
+
+
+def test_who_goes_on_where_one_partition_is_behind_misses_nothing() -> None:
+    """The other partition is further than the token: its changes are sent while the first one is waited for."""
+    there, here = make_ratings(2), make_ratings(2)
+    one_movie = next(number for number in range(99) if here.table.partition_of(rating(number)) == 0)
+    another = next(number for number in range(99) if here.table.partition_of(rating(number)) == 1)
+    for each in (there, here):
+        each.table.put([rating(one_movie), rating(another)])
+    there.table.put([rating(one_movie, count=2)])
+    here.table.put([rating(another, count=2)])
+
+    async def talk() -> None:
+        copy = Copy()
+        async with subscribed(there, subscribe_options=options("", **OFTEN)) as stream:
+            await stream.until(copy, {one_movie: 2, another: 1})
+        async with subscribed(here, subscribe_options=options(copy.token, **OFTEN)) as stream:
+            copy.take(await stream.next())
+            here.table.put([rating(one_movie, count=2)])
+            here.asker.bell.notify()
+            while copy.phase != SUBSCRIBE_PHASE_CURRENT:
+                copy.take(await stream.next())
+        assert (copy.counts, copy.resets) == ({one_movie: 2, another: 2}, 1)
 
     asyncio.run(talk())

@@ -295,8 +295,9 @@ class LocalStream:
                     raise
                 result = None  # it was served when this began, and comes back
             if result is None or result.is_ahead:
-                if not self._pace.seconds_to_progress():
-                    yield self._progress_message()
+                # One partition may be behind the cursor while others are not: the cursor has passed what these gave.
+                if (result is not None and result.given) or not self._pace.seconds_to_progress():
+                    yield self._progress_message(result)
                 timeout_s = min(UNSERVED_CHECK_S, self._pace.seconds_to_progress())
                 store_id, partitions = self._served.store_id, self._selection.partitions
                 await self._plan.live.notifier.wait(timeout_s, [StoredPartition(store_id, each) for each in partitions])
