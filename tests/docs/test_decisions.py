@@ -15,6 +15,7 @@ DECISIONS = {path.name: path for path in sorted((DOCS / "decisions").glob("0*.md
 OF_NO_MODULE = {
     "0048-one-namespace-five-wheels.md",
     "0058-scenarios-are-text-files.md",
+    "0071-worlds-from-seeds.md",
 }
 
 _NAMED = re.compile(r"\bdocs/decisions/([\w.-]+)")

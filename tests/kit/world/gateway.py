@@ -1,0 +1,311 @@
+"""A gateway of a world: the product's replicator and handlers over a disk that fails, asked without a network.
+
+Its replicator and its worker end apart, as the two processes of a gateway do: what supervises the replicator starts it
+again after `RESTART_S`, whatever it ended with, and wipes a store that is corrupt.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+from google.rpc import code_pb2, status_pb2
+from typing_extensions import override
+
+from tablegate.gateway.cluster.directory import Directory, Peer
+from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
+from tablegate.gateway.cluster.gateways_topic import NameInUse
+from tablegate.gateway.cluster.membership import Membership
+from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, UnaryMethod
+from tablegate.gateway.query.errors import QueryError, status_of
+from tablegate.gateway.query.router import Router
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.replication.replicator import Replicator
+from tablegate.gateway.stores.base import StoreCorrupt, StoreUnavailable
+from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
+from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.replication.replicator import FakeClock
+from tests.kit.table.filled import SIGNER, LocalCall
+from tests.kit.world.broker import SkewedClock, WorldBroker, WorldLog
+from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
+
+RESTART_S = 0.5
+CALL_S = 2.0
+GONE = status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection reset")
+
+
+@dataclass
+class Answered:
+    """How a call ended: `message` of the response, or `error`. `by`: the gateway that read its store, if it said so."""
+
+    message: Any
+    error: status_pb2.Status | None
+    by: str
+    partition: int | None
+
+
+class BrokerEnds(TopicEnds):
+    """Kafka, asked for `latest`."""
+
+    def __init__(self, broker: WorldBroker, log: Callable[[], WorldLog]) -> None:
+        self._broker = broker
+        self._log = log
+
+    async def ends(self, topic: str) -> Mapping[int, int]:
+        facts = self._broker.facts(topic)
+        if facts is None or not self._broker.is_up or self._log().is_cut:
+            raise EndsUnknown("Kafka does not answer")
+        return dict(enumerate(facts.end_offsets))
+
+
+class WorldForwarder(Forwarder):
+    """Asks the other gateways of the world."""
+
+    def __init__(self, signer: ForwardTokenSigner, gateways: Mapping[str, "WorldGateway"], own: str) -> None:
+        super().__init__(signer.sign)
+        self._gateways = gateways
+        self._own = own
+
+    def _peer(self, peer: Peer) -> "WorldGateway":
+        gateway = self._gateways.get(peer.gateway_id)
+        if gateway is None or not gateway.is_up or self._own in gateway.unreachable:
+            raise PeerFailed(GONE)
+        return gateway
+
+    @override
+    async def unary(
+        self,
+        peer: Peer,
+        path: str,
+        data: bytes,
+        token: ForwardToken,
+        time_left_s: float | None,
+        *,
+        may_wait: bool = False,
+    ) -> Forwarded:
+        call = LocalCall(time_left_s, forwarded=self.sign(token))
+        try:
+            message = await self._peer(peer).unary(path, data, call)
+        except QueryError as error:
+            raise PeerFailed(status_of(error), tuple(call.trailer)) from None
+        return Forwarded(message, tuple(call.trailer))
+
+    @override
+    async def stream(
+        self, peer: Peer, path: str, data: bytes, token: ForwardToken, time_left_s: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        call = LocalCall(time_left_s, forwarded=self.sign(token))
+        try:
+            async with aclosing(self._peer(peer).messages(path, data, call)) as messages:
+                async for message in messages:
+                    yield message
+        except QueryError as error:
+            raise PeerFailed(status_of(error)) from None
+
+
+class WorldGateway:
+    """One gateway. `is_up`: it has processes; its replicator may be away all the same, or `is_frozen`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        catalogue: Catalogue,
+        broker: WorldBroker,
+        clock: FakeClock,
+        gateways: Mapping[str, "WorldGateway"],
+        replicas: int,
+        directory: Path | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name = name
+        self._loop = loop
+        self.clock = SkewedClock(clock)
+        self.disk = Disk(directory)
+        self.is_up = False
+        self.is_frozen = False
+        self.is_draining = False
+        self.unreachable: set[str] = set()  # gateways that cannot connect to this one
+        self.last_error = ""  # that the replicator ended with
+        self.restarts = 0
+        self.replicator: Replicator | None = None
+        self._catalogue = catalogue
+        self._broker = broker
+        self._world = clock
+        self._gateways = gateways
+        self._replicas = replicas
+        self._start_at_s = 0.0
+        self._down = asyncio.Event()
+        self.log = WorldLog(broker, clock)
+
+    # Its processes.
+
+    def start(self) -> None:
+        """Start the gateway: a worker now, a replicator with the next step."""
+        self.is_up, self.is_frozen, self.is_draining = True, False, False
+        self._down = asyncio.Event()
+        self.notifier = Notifier()
+        self.router = Router(
+            Directory(),
+            WorldForwarder(ForwardTokenSigner(SIGNER, self.clock.now_ms), self._gateways, self.name),
+        )
+        self.notifier.listen(on_change=self._note, on_shutdown=lambda: None)
+        self.methods = query_methods(
+            self._catalogue,
+            DiskReader(self.disk),
+            SIGNER,
+            self.notifier,
+            ends=BrokerEnds(self._broker, lambda: self.log),
+            router=self.router,
+            now_ms=self.clock.now_ms,
+        )
+        self._start_at_s = self._world.passed_s
+
+    def _notify(self, changes: StoreChanges) -> None:
+        """Let the worker hear of changes, with its next turn."""
+        self._loop.call_soon(self.notifier.notify, changes)
+
+    def _note(self, changes: StoreChanges) -> None:
+        if changes.status or changes.everything:
+            with suppress(StoreUnavailable), self.disk.store.snapshot() as snapshot:
+                self.router.refresh(snapshot, self._catalogue.tables)
+
+    def kill(self) -> None:
+        """End all of its processes at this instruction."""
+        self.is_up = False
+        self.end_replicator()
+        self._down.set()
+
+    def end_replicator(self) -> None:
+        """End the replicator alone; it starts again by itself."""
+        if self.replicator is not None:
+            self.replicator = None
+            self.log.close()
+            self.disk.reopen()
+        self._start_at_s = self._world.passed_s + RESTART_S
+
+    def drain(self) -> None:
+        """Ask the replicator to give all partitions away."""
+        self.is_draining = True
+        if self.replicator is not None:
+            self.replicator.drain()
+
+    def _start_replicator(self) -> None:
+        is_cut, lags_until_s = self.log.is_cut, self.log.lags_until_s
+        self.log = WorldLog(self._broker, self._world)
+        self.log.is_cut, self.log.lags_until_s = is_cut, lags_until_s
+        self.restarts += 1
+        writer: Any = DiskWriter(self.disk)
+        store = NotifyingStore(writer, self._notify)
+        self.replicator = Replicator(
+            self._catalogue,
+            log=self.log,
+            store=store,
+            clock=self.clock,
+            membership=Membership(gateway_id=self.name, endpoint=f"{self.name}:1", zone="", replicas=self._replicas),
+            start_id=hash_of(self.name, self.restarts),
+            publish=store.publish,
+        )
+        if self.is_draining:
+            self.replicator.drain()
+
+    def step(self) -> str:
+        """Do one step of the replicator; return what it ended with, "" where it goes on."""
+        if not self.is_up or self.is_frozen or self._world.passed_s < self._start_at_s:
+            return ""
+        try:
+            if self.replicator is None:
+                self._start_replicator()
+            assert self.replicator is not None
+            self.replicator.step(poll_s=0)
+        except Killed:
+            ended = "killed in a write"
+        except StoreCorrupt:
+            self.replicator = None
+            self.disk.wipe()
+            ended = "corrupt store, wiped"
+        except (StoreUnavailable, NameInUse) as error:
+            ended = str(error)
+        except Exception as error:  # noqa: BLE001 - what nobody has foreseen ends the process, and nothing else
+            self.last_error = ended = f"{type(error).__name__}: {error}"
+        else:
+            return ""
+        self.end_replicator()
+        self._notify(StoreChanges.of_everything())
+        return ended
+
+    # What it answers.
+
+    async def unary(self, path: str, data: bytes, call: LocalCall) -> bytes:
+        """Return the answer; raise a `QueryError`, or `PeerFailed` where the gateway goes."""
+        method = self.methods[path]
+        assert isinstance(method, UnaryMethod)
+        answer = method.handler(data, call)
+        return answer if isinstance(answer, bytes) else bytes(await self._unless_down(answer))
+
+    async def messages(self, path: str, data: bytes, call: LocalCall) -> AsyncGenerator[bytes, None]:
+        """Yield the messages of a stream, until it ends or the gateway does."""
+        method = self.methods[path]
+        assert isinstance(method, StreamMethod)
+        found: Any = method.handler(data, call)
+        try:
+            while True:
+                message = await self._unless_down(_next(found))
+                if message is None:
+                    return
+                yield message
+        finally:
+            await found.aclose()
+
+    async def _unless_down(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        down = self._down
+        if down.is_set():
+            coroutine.close()
+            raise PeerFailed(GONE)
+        task, gone = asyncio.ensure_future(coroutine), asyncio.ensure_future(down.wait())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise PeerFailed(GONE)
+            return task.result()
+        finally:
+            for each in (task, gone):
+                if not each.done():
+                    each.cancel()
+                    await asyncio.wait({each})
+            if task.done() and not task.cancelled():
+                task.exception()
+
+    async def ask(self, path: str, request: Message, response_class: Any) -> Answered:
+        """Return how a client's call ends."""
+        if not self.is_up:
+            return Answered(None, GONE, "", None)
+        call = LocalCall(CALL_S)
+        try:
+            message = response_class.FromString(await self.unary(path, request.SerializeToString(), call))
+            error = None
+        except QueryError as failed:
+            message, error = None, status_of(failed)
+        except PeerFailed as failed:
+            message, error = None, failed.status
+        trailer = dict(call.trailer)
+        number = trailer.get(b"tablegate-partition", b"")
+        partition = int(number) if number.isdigit() else None
+        return Answered(message, error, trailer.get(b"tablegate-gateway", b"").decode(), partition)
+
+
+async def _next(messages: Any) -> bytes | None:
+    try:
+        return bytes(await anext(messages))
+    except StopAsyncIteration:
+        return None
+
+
+def hash_of(name: str, number: int) -> int:
+    """Return a number of its own for each start of each gateway."""
+    return int.from_bytes(name.encode(), "big") * 1_000 + number
