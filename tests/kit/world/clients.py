@@ -322,10 +322,14 @@ class Subscriber(Client):
         self.copy = CheckedCopy(world.checker)
         self.stated: Stated | None = None  # of the newest message that said that the copy is current
         self._token = ""
-        self._is_to_break = False
+        self.is_away = False  # it leaves its stream, and comes back with its token
 
     def tick(self) -> None:
         self._gives_up_s = float("inf")
+        if self.is_away:
+            if self._task is None:
+                return
+            self._task.cancel()
         if self._task is not None and not self.world.is_calm and self.chance.random() < 0.02:
             self._task.cancel()
         super().tick()

@@ -179,16 +179,22 @@ class CorruptStores(Fault):
 
 
 class RefusedWrites(Fault):
-    """A write is refused, and the next one is not: a disk that is full at this moment."""
+    """Writes are refused and others are not: a disk that is full at some moments, while generations switch."""
 
     off = "a write that is refused between two steps of a switch leaves a gateway that never answers again"
     breaks = (Guarantee.STAYS_UP, Guarantee.CONVERGENCE, Guarantee.MALFORMED, Guarantee.WHOLE, Guarantee.NOT_FOUND)
     weight = 6
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
-        rate = chance.choice([0.0, 0.05, 0.3])
-        world.rates = {**world.rates, "refused": rate}
-        return f"{rate:.0%} of all writes are refused"
+        if not world.broker.is_up:
+            return None
+        world.rates = {**world.rates, "refused": chance.choice([0.05, 0.3])}
+        Rebuild().happen(world, chance)
+        world.run(20)
+        HandOver().happen(world, chance)
+        world.run(25)
+        world.rates = {**world.rates, "refused": 0.0}
+        return "writes were refused while a generation took the place of another"
 
 
 class FullDisk(Fault):
@@ -318,10 +324,10 @@ class Absence(Fault):
 
 
 class CutForHours(Fault):
-    """A gateway lives through hours without the brokers, in which deletes are compacted away."""
+    """A gateway lives through hours without the brokers, in which rows are written, and their deletes compacted."""
 
     off = "what comes after a long cut was compacted, and goes into the history all the same"
-    breaks = (Guarantee.WHOLE, Guarantee.RESURRECTION, Guarantee.CONVERGENCE)
+    breaks = (Guarantee.WHOLE, Guarantee.RESURRECTION, Guarantee.CONVERGENCE, Guarantee.NOT_FOUND)
     weight = 4
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
@@ -329,11 +335,24 @@ class CutForHours(Fault):
         if gateway is None or not world.broker.is_up:
             return None
         gateway.log.is_cut = True
-        world.hours(chance.choice([8, 10]))
-        _compact_but_stale(world)
+        key = chance.randrange(world.keys)
+        world.events.add(key, deletes=False)
+        world.job.work(10**6)
+        world.run(12)
+        for subscriber in world.subscribers:
+            subscriber.is_away = True
+        world.run(2)
+        world.events.add(key, deletes=True)
+        world.job.work(10**6)
+        world.run(4)
+        is_away, world.is_job_away = world.is_job_away, True
         world.hours(8)
         _compact_but_stale(world)
+        world.is_job_away = is_away
         gateway.log.is_cut = False
+        world.run(8)
+        for subscriber in world.subscribers:
+            subscriber.is_away = False
         return f"{gateway.name} was cut from the brokers for hours"
 
 
@@ -408,15 +427,18 @@ class BrokerClockAhead(Fault):
 
 
 class BrokerClockBack(Fault):
-    """The brokers' clock goes back, as with another broker."""
+    """The brokers' clock goes back, as with another broker; then a gateway dies."""
 
     off = "gateways that are gone are kept alive by a clock that went back"
     breaks = (Guarantee.STALENESS, Guarantee.STAYS_UP)
     forbids_as_of = True  # an earlier record may have a later time then, and the time says nothing
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
-        world.broker.clock.skew_ms -= chance.choice([3_000, 30_000])
-        return f"the brokers' clock is {-world.broker.clock.skew_ms} ms behind"
+        world.broker.clock.skew_ms -= chance.choice([3_000, 3_600_000])
+        gateway = _spare(world, chance)
+        if gateway is not None:
+            gateway.kill()
+        return f"the brokers' clock is {-world.broker.clock.skew_ms} ms behind, and a gateway is killed"
 
 
 # The job.
