@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tablegate.gateway.contract.placement import Candidate, wanted
-from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.replication.replicator import Replicator
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings, value_of
@@ -157,8 +157,12 @@ def test_one_version_with_two_contents_is_an_alarm(
 ) -> None:
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
-    [source] = [job.source(number) for number in range(PARTITIONS) if broker.read(job.source(number), 0, 9)]  # type: ignore[arg-type]
-    version = broker.read(source, 0, 9).records[0].version  # type: ignore[arg-type, union-attr]
+    [(source, written)] = [
+        (job.source(number), fetched.records)
+        for number in range(PARTITIONS)
+        if (fetched := broker.read(job.source(number), Offset(0), 9)) is not None and fetched.records
+    ]
+    version = written[0].version
     for count in (7, 8):
         broker.append(source, key_of(1), value_of(1, count), version=version)
     gateway.seconds(20 * GRACE_S)
