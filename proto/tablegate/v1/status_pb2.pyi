@@ -91,18 +91,28 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways")
+    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     KAFKA_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_POISON_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
     beat_time: _timestamp_pb2.Timestamp
     kafka_reachable: bool
     gateway_id: str
     gateways: _containers.RepeatedCompositeFieldContainer[GatewayStatus]
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ...) -> None: ...
+    gateways_poison: _containers.RepeatedCompositeFieldContainer[PoisonCount]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ...) -> None: ...
+
+class PoisonCount(_message.Message):
+    __slots__ = ("reason", "count")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    count: int
+    def __init__(self, reason: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class GatewayStatus(_message.Message):
     __slots__ = ("record", "beat_time", "alive")
@@ -115,7 +125,7 @@ class GatewayStatus(_message.Message):
     def __init__(self, record: _Optional[_Union[_cluster_pb2.GatewayRecord, _Mapping]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time", "state", "generations", "stale_records", "conflicting_records", "pending_repairs", "repaired_records", "repair_problem")
+    __slots__ = ("table", "serving", "problem", "manifest", "partitions", "poison_records", "restore_rows_per_second", "restore_seconds_left", "caught_up_time", "state", "generations", "poison", "fault", "stale_records", "conflicting_records", "pending_repairs", "repaired_records", "repair_problem")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +137,8 @@ class TableStatus(_message.Message):
     CAUGHT_UP_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    POISON_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     STALE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONFLICTING_RECORDS_FIELD_NUMBER: _ClassVar[int]
     PENDING_REPAIRS_FIELD_NUMBER: _ClassVar[int]
@@ -143,12 +155,14 @@ class TableStatus(_message.Message):
     caught_up_time: _timestamp_pb2.Timestamp
     state: TableState
     generations: _containers.RepeatedCompositeFieldContainer[GenerationStatus]
+    poison: _containers.RepeatedCompositeFieldContainer[PoisonCount]
+    fault: str
     stale_records: int
     conflicting_records: int
     pending_repairs: int
     repaired_records: int
     repair_problem: str
-    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TableState, str]] = ..., generations: _Optional[_Iterable[_Union[GenerationStatus, _Mapping]]] = ..., stale_records: _Optional[int] = ..., conflicting_records: _Optional[int] = ..., pending_repairs: _Optional[int] = ..., repaired_records: _Optional[int] = ..., repair_problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., serving: _Optional[bool] = ..., problem: _Optional[str] = ..., manifest: _Optional[_Union[_changelog_pb2.Manifest, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., poison_records: _Optional[int] = ..., restore_rows_per_second: _Optional[float] = ..., restore_seconds_left: _Optional[float] = ..., caught_up_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., state: _Optional[_Union[TableState, str]] = ..., generations: _Optional[_Iterable[_Union[GenerationStatus, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., fault: _Optional[str] = ..., stale_records: _Optional[int] = ..., conflicting_records: _Optional[int] = ..., pending_repairs: _Optional[int] = ..., repaired_records: _Optional[int] = ..., repair_problem: _Optional[str] = ...) -> None: ...
 
 class GenerationStatus(_message.Message):
     __slots__ = ("generation", "state", "waits_for", "assigned")

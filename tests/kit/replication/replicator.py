@@ -61,13 +61,14 @@ def value_of(movie_id: int, count: int) -> bytes:
 
 @dataclass
 class Job:
-    """Writes a generation of the ratings table."""
+    """Writes a generation of the ratings table. `table`: that of its contract, which places the rows."""
 
     broker: MemoryBroker
     generation: int = 1
     topic_id: str = ""
     sequence: int = 0
     partitions: int = PARTITIONS
+    table: Table = field(default_factory=ratings)
 
     @property
     def topic(self) -> str:
@@ -107,7 +108,7 @@ class Job:
             self.sequence += 1
             sequence = self.sequence if count is None else count
             self.broker.append(
-                self.source(ratings().partition_of(key_of(movie_id), self.partitions)),
+                self.source(self.table.partition_of(key_of(movie_id), self.partitions)),
                 key_of(movie_id),
                 None if delete else value_of(movie_id, sequence),
                 version=make_version(self.generation, sequence),

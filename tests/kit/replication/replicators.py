@@ -180,15 +180,17 @@ class World:
         member.is_draining = True
         member.replicator.drain()
 
-    def rebuild(self, table: Table | None = None) -> None:
+    def rebuild(self, table: Table | None = None, *, is_wrong: bool = False) -> None:
         """Publish the next generation, which is made of all that the present one was made of, and some rows more.
 
-        `table`: that of its contract, where it is another one.
+        `table`: that of its contract, where it is another one. `is_wrong`: the manifest is wrong, and the rows are not.
         """
         self.ended = self.job
         self.job = Job(
             self.broker, generation=self.job.generation + 1, sequence=self.job.sequence, partitions=self.partitions
         ).create()
+        if table is not None and not is_wrong:
+            self.job.table = table
         self.job.put(range(50))
         self.manifest = self.job.manifest() if table is None else manifest_of(self.job, table)
         self.job.publish(self.manifest)

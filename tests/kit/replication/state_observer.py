@@ -63,6 +63,7 @@ class StateObserver:
 
     def check(self, replicator: Replicator, store: StoreWriter) -> None:
         """Hold the states of all that is followed, and the phases that are stored, to what was observed."""
+        assert not replicator._faulty, replicator._faulty  # what a table's boundary keeps from the others is a defect
         if self._is_checked:  # nothing moved since
             return
         self._is_checked = True

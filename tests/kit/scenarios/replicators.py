@@ -2,7 +2,7 @@
 
 All is in memory and steps in one order, so a scenario prints the same each time. Commands:
 
-    job 1 create [partitions=2]          make the changelog topic of generation 1
+    job 1 create [partitions=2] [contract=other] make the changelog topic of generation 1
     job 1 manifest [name=value ...]      publish its manifest, some fields changed; contract=other: of another one
     job 1 put 0..19 [count=7]            write rows; a row's count is the job's sequence, or the one given
     job 1 delete 3,4                     write tombstones
@@ -145,6 +145,8 @@ class ReplicatorScenario:
             self.jobs[generation] = Job(
                 self.broker, generation=generation, partitions=partitions, sequence=sequence
             ).create()
+            if options.get("contract") == "other":
+                self.jobs[generation].table = another_contract().tables["ratings"]
             return
         job = self.jobs[generation]
         match words:

@@ -1,6 +1,7 @@
 """What a gateway makes of the records of the others."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,64 @@ def test_what_is_no_record_of_a_gateway_is_skipped(read: Topic, caplog: pytest.L
     read.say("", record(""))
     read.beat(0.5, "us")
     assert set(read.topic.known) == {"us"}
-    assert [line.message for line in caplog.records] == ["skipped a record that is no gateway's"] * 4
+    assert read.topic.poison == {
+        "gateway's record does not parse": 2,
+        "gateway's record is of another gateway than its key": 2,
+    }
+    assert [line.args[0] for line in caplog.records if isinstance(line.args, tuple)] == list(read.topic.poison)
+
+
+def announced(**changes: Any) -> bytes:
+    table = TableAnnouncement(
+        table="ratings", serving=GenerationAnnouncement(generation=1, partition_count=2, **changes)
+    )
+    return GatewayRecord(gateway_id="other", tables=[table]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        announced(partitions=[-1], phases=[REPLICA_PHASE_LIVE]),
+        announced(partitions=[2], phases=[REPLICA_PHASE_LIVE]),
+        announced(partitions=[1]),
+        announced(partitions=[1], phases=[REPLICA_PHASE_LIVE], next_offsets=[1, 2]),
+        announced(changelog_topic_id="a" * 256),
+        GatewayRecord(
+            gateway_id="other", tables=[{"table": "a", "serving": {"partition_count": -1}}]
+        ).SerializeToString(),
+        GatewayRecord(
+            gateway_id="other", tables=[{"table": "a", "building": {"partition_count": 65_537}}]
+        ).SerializeToString(),
+        GatewayRecord(gateway_id="other", tables=[{"table": "a", "replicas": -1}]).SerializeToString(),
+        GatewayRecord(gateway_id="other", tables=[{"table": ""}]).SerializeToString(),
+        GatewayRecord(gateway_id="other", endpoint="no port").SerializeToString(),
+        GatewayRecord(gateway_id="other", endpoint="a\0:1").SerializeToString(),
+        GatewayRecord(gateway_id="other", zone="a" * 256).SerializeToString(),
+    ],
+    ids=range(12),
+)
+def test_what_no_gateway_can_have_is_set_aside(read: Topic, value: bytes) -> None:
+    read.say("other", value)
+    read.read()
+    assert "other" not in read.topic.known
+    assert read.topic.poison.total() == 1
+    read.say("other", record("other", live=(1, 4)))
+    read.read()
+    assert "other" in read.topic.known
+
+
+@pytest.mark.parametrize("time_ms", [-(2**63), -1, 2**62, 2**63 - 1])
+def test_a_record_of_no_time_moves_no_time_of_the_topic(read: Topic, time_ms: int) -> None:
+    read.beat(0.5, "other", "us")
+    alive = read.topic.alive()
+    read.broker.now_ms = lambda: time_ms
+    read.say("third", record("third"))
+    read.read()
+    assert read.topic.known["third"].beat_ms == 0
+    assert read.topic.alive() >= alive
+    read.broker.now_ms = read.clock.now_ms
+    read.beat(GONE_MS / 1_000 + 1, "us")
+    assert "other" not in read.topic.alive()
 
 
 def test_another_of_our_name_that_started_later(read: Topic) -> None:

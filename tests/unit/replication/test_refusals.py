@@ -41,7 +41,7 @@ def test_a_restart_of_one_that_refuses_moves_nothing(seed: int) -> None:
 def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: int) -> None:
     """All refused it, and hear one after the other that they do no more."""
     world = World(seed)
-    world.rebuild(another_contract().tables["ratings"])
+    world.rebuild(another_contract().tables["ratings"], is_wrong=True)
     for _ in range(4):
         world.join()
     world.run(5.0)

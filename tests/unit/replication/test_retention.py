@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tablegate.gateway.contract.types import Offset, Partition, make_version
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.gateway.replication.sweep import SweepLimits
+from tablegate.gateway.stores.base import Change
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tests.kit.replication.replicator import START_MS
 from tests.kit.replication.windows import (
@@ -257,13 +258,17 @@ def test_a_key_without_a_start_is_poison(setup: Setup) -> None:
 
 
 def test_what_is_no_key_neither_stops_a_sweep_nor_is_swept(setup: Setup) -> None:
-    """Bytes that a foreign writer made, long enough for a start; nothing of its neighbours goes with it."""
+    """Bytes of a foreign writer, which an earlier version stored; nothing of its neighbours goes with it."""
     kept, gone = ("ab", aged(-500)), ("ab", aged(-5))
     partition = setup.source(kept).partition
     setup.put([kept, gone])
     foreign = b"a" + (2**63 + START_MS * 1_000).to_bytes(8, "big")
-    setup.broker.append(TopicPartition(TOPIC, partition), foreign, value_of(kept, 1), version=make_version(1, 1))
     setup.steps()
+    with setup.store.snapshot() as snapshot:
+        position = snapshot.position(setup.store_id(), partition)
+    assert position is not None
+    row = Change(Offset(position.next_offset - 1), foreign, make_version(1, 1), b"", START_MS)
+    setup.store.apply(setup.store_id(), partition, [row], position)
     setup.clock.passed_s += 60
     setup.seconds(12)
     with setup.store.snapshot() as snapshot:

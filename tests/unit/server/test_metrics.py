@@ -38,9 +38,14 @@ def _status() -> GetStatusResponse:
     behind = PartitionStatus(partition=0, phase=REPLICA_PHASE_RESTORING, next_offset=3, end_offset=10)
     live = PartitionStatus(partition=1, phase=REPLICA_PHASE_LIVE, next_offset=5, end_offset=5)
     live.as_of_time.FromMilliseconds(1_700_000_000_250)
-    table = TableStatus(table="ratings", partitions=[behind, live], poison_records=2, stale_records=9)
+    table = TableStatus(
+        table="ratings", partitions=[behind, live], poison_records=2, stale_records=9, fault="a mistake"
+    )
     table.conflicting_records, table.pending_repairs, table.repaired_records = 1, 3, 4
-    return GetStatusResponse(tables=[table], kafka_reachable=True)
+    table.poison.add(reason="key is null", count=2)
+    status = GetStatusResponse(tables=[table], kafka_reachable=True)
+    status.gateways_poison.add(reason="no gateway", count=1)
+    return status
 
 
 @pytest.fixture
@@ -123,6 +128,9 @@ def test_partitions_and_tables(port: int) -> None:
         'tablegate_conflicting_records{table="ratings"} 1.0',
         'tablegate_pending_repairs{table="ratings"} 3.0',
         'tablegate_repaired_records{table="ratings"} 4.0',
+        'tablegate_poison_records{table="ratings",reason="key is null"} 2.0',
+        'tablegate_gateways_poison_records{reason="no gateway"} 1.0',
+        'tablegate_table_fault{table="ratings"} 1.0',
         f'tablegate_partition_lag_records{{{of}"0"}} 7.0',
         f'tablegate_partition_lag_records{{{of}"1"}} 0.0',
         f'tablegate_partition_as_of_time_seconds{{{of}"1"}} 1700000000.25',

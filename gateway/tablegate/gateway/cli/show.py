@@ -214,6 +214,10 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
         OUT.print(f"  {table.problem}")
     elif not table.manifest.generation:
         OUT.print("  its job has not published a manifest yet, or the gateway has not reached Kafka")
+    if table.fault:
+        OUT.print(f"  nothing is applied for now, by a mistake of ours: {table.fault}", markup=False)
+    for poison in table.poison:
+        OUT.print(f"  set aside {poison.count} times: {poison.reason}", markup=False)
     for each in table.generations:
         if each.state != GenerationState.GENERATION_STATE_SERVING:
             name = _name(GenerationState.Name(each.state), "GENERATION_STATE_")

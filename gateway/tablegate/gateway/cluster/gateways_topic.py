@@ -10,15 +10,14 @@ others have to be heard first. A gap that this gateway was not there for counts 
 Decision: docs/decisions/0032-kafka-clock-for-membership.md
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from google.protobuf.message import DecodeError
 from typing_extensions import override
 
 from tablegate.gateway.contract.placement import is_candidate, live_partitions
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.kafka.border import known_time_ms, read_gateway_record
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record
 from tablegate.v1.cluster_pb2 import GatewayRecord, TableAnnouncement
@@ -28,8 +27,6 @@ ALIVE_MS = 3_000  # six beats: a gateway that was not heard for longer is not as
 GONE_MS = 10_000  # longer than a restart takes: then others take its partitions
 FORGOTTEN_MS = 3_600_000  # nobody waits for it any more: its record is removed from the topic
 GAP_MAX_MS = 1_000
-
-_logger = logging.getLogger("tablegate.gateway.replication")
 
 
 class NameInUse(Exception):
@@ -132,8 +129,9 @@ class GatewaysTopic(CompactedTopic):
 
     @override
     def _receive(self, record: Record) -> None:
-        self._advance(record.time_ms)
-        heard_ms = self._now_ms if self.heard_beat else record.time_ms
+        time_ms = known_time_ms(record.time_ms)
+        self._advance(time_ms)
+        heard_ms = self._now_ms if self.heard_beat else time_ms
         name = (record.key or b"").decode("utf-8", errors="replace")
         known = self.known.get(name)
         if record.value is None:
@@ -141,21 +139,15 @@ class GatewaysTopic(CompactedTopic):
                 known.has_left, known.heard_ms = True, heard_ms
                 self.version += 1
             return
-        try:
-            announcement = GatewayRecord.FromString(record.value)
-        except DecodeError:
-            announcement = GatewayRecord()
-        if not name or announcement.gateway_id != name:
-            _logger.warning("skipped a record that is no gateway's", extra={"topic": self.topic_partition.topic})
-            return
+        announcement = read_gateway_record(name, record.value)
         if name == self._gateway_id:
             self._receive_ours(announcement)
         announced = _announced(announcement)
         if known is None or known.has_left or known.announced != announced:
             self.version += 1
-            self.known[name] = KnownGateway(announcement, record.time_ms, heard_ms, announced)
+            self.known[name] = KnownGateway(announcement, time_ms, heard_ms, announced)
         else:
-            known.record, known.beat_ms, known.heard_ms = announcement, record.time_ms, heard_ms
+            known.record, known.beat_ms, known.heard_ms = announcement, time_ms, heard_ms
 
     def _advance(self, time_ms: int) -> None:
         passed_ms = max(0, time_ms - self._newest_ms)

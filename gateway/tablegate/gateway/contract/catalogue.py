@@ -1,7 +1,7 @@
 """The catalogue: every table and query of the contracts, checked. Made by `binder.bind`, then only read."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,7 +11,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.http_rules import HttpRoute
-from tablegate.gateway.contract.keys import KeyColumn, crc32_partition, key_prefix, murmur2_partition
+from tablegate.gateway.contract.keys import (
+    KeyColumn,
+    crc32_partition,
+    key_prefix,
+    murmur2_partition,
+    murmur2_partitions,
+)
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.windows import Expiry, Window
 from tablegate.v1 import options_pb2
@@ -71,6 +77,13 @@ class Table:
         if self.partitioner is Partitioner.MURMUR2:
             return murmur2_partition(key, partition_count)
         return crc32_partition(self.partition_prefix(key), partition_count)
+
+    def partitions_of(self, keys: Sequence[bytes], partition_count: int) -> Sequence[int]:
+        """Return what `partition_of` returns for each key; of many keys each costs less."""
+        if self.partitioner is Partitioner.MURMUR2:
+            return murmur2_partitions(keys, partition_count)
+        prefix = self.partition_prefix
+        return [crc32_partition(prefix(key), partition_count) for key in keys]
 
     def partition_prefix(self, key: bytes) -> bytes:
         """Return the leading bytes of `key` that hold the `partition_by` columns."""

@@ -20,6 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import is_money, is_timestamp
+from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
 
 LONG, TIMESTAMP, DECIMAL = "long", "timestamp-micros", "decimal"
 MONEY_SCALE = 9  # digits after the point: units and nanos
@@ -31,6 +32,9 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHIFTS = tuple(range(7, 64, 7))  # of the bytes of a varint after the first
 _RAW_BYTES = {"float": 4, "double": 8, "boolean": 1}
 _TEXT_TYPES = ("string", "bytes", DECIMAL)  # a length, then so many bytes
+
+_KEY_NUMBER = struct.Struct(">Q").pack  # of a number + 2**63, as `keys.ENCODERS` has it
+_KEY_TEXT: Callable[[bytes], bytes] = ENCODERS[KeyType.BYTES]  # type: ignore[assignment]  # of UTF-8 as well
 
 _Field = FieldDescriptor
 _RANGES = {
@@ -99,6 +103,7 @@ def _small_varint(number: int) -> bytes:
     return bytes(parts)
 
 
+_SMALL_MAX = 2**14 - 1
 _VARINTS = [_small_varint(number) for number in range(2**14)]
 _VARINTS_GOING_ON = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(2**14)]
 
@@ -112,9 +117,48 @@ def varint(number: int) -> bytes:
     return parts + _VARINTS[number]
 
 
-def row_reader(fields: Sequence[AvroField], *, start: int) -> Callable[[bytes], bytes]:
-    """Return a function from values, whose Avro begins at `start`, to row bytes; it raises `UndecodableRecord`."""
-    steps = [_step(field) for field in fields]
+class KeyParts:
+    """The key columns of the value that was read last, as key bytes: `parts` has each, in the order of the key."""
+
+    def __init__(self, table: Table) -> None:
+        self.parts = [b""] * len(table.key)
+        self._slots = {column.name: (slot, column.type) for slot, column in enumerate(table.key)}
+
+    def step(self, field: AvroField, step: _Step) -> _Step:
+        """Return the step of a field, which keeps its key bytes where it is a column of the key."""
+        found = None if field.column is None else self._slots.get(field.column.name)
+        if found is None:
+            return step
+        slot, key_type = found
+        parts, tag, write, zero = self.parts, step.tag, step.encode, step.zero
+
+        def encode_number(number: int) -> bytes:
+            if is_plain and 0 < number <= _FAST_INTEGER_MAX:  # as `read_row` does
+                row = tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
+            else:
+                row = write(number)  # it refuses what is no value of the column
+            parts[slot] = _KEY_NUMBER(number + 2**63)
+            return row
+
+        def encode_bytes(value: bytes) -> bytes:
+            row = b"" if value == zero else write(value)
+            parts[slot] = value if key_type is KeyType.BOOL else _KEY_TEXT(value)
+            return row
+
+        is_plain = step.kind == _INTEGER
+        is_number = key_type in (KeyType.INT64, KeyType.TIMESTAMP)
+        # Without a byte for null: a key has none. A number is always encoded, and a raw value is also where it is zero.
+        kind = _NUMBER if is_plain else step.kind
+        encode = encode_number if is_number else encode_bytes
+        return step._replace(null_byte=None, kind=kind, zero=None, encode=encode)
+
+
+def row_reader(fields: Sequence[AvroField], *, start: int, key: KeyParts | None = None) -> Callable[[bytes], bytes]:
+    """Return a function from values, whose Avro begins at `start`, to row bytes; it raises `UndecodableRecord`.
+
+    It leaves the columns of the key in `key`.
+    """
+    steps = [_step(field) if key is None else key.step(field, _step(field)) for field in fields]
 
     def read_row(value: bytes) -> bytes:
         """Runs for each record of a restore: no call that can be spared."""
@@ -148,7 +192,7 @@ def row_reader(fields: Sequence[AvroField], *, start: int) -> Callable[[bytes], 
                         raise UndecodableRecord("value has an integer of more than 64 bits")
                 number = (number >> 1) ^ -(number & 1)
                 if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
-                    row += tag + varint(number)
+                    row += tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
                 elif kind <= _NUMBER:
                     row += encode(number)
                 else:
@@ -292,6 +336,9 @@ def _money_encoder(tag: bytes, scale: int) -> Callable[[bytes], bytes]:
 
 __all__ = ["RowDecoder", "UndecodableRecord", "UnfitSchema", "UnsupportedColumn", "row_schema"]
 
+NO_KEY = "key is none of the table"
+ANOTHER_KEY = "row has other key columns than its key"
+
 VALUE_PREFIX_BYTES = 5  # 00 and the schema id
 MONEY_PRECISION = 28  # digits of a google.type.Money: int64 units (19, not all of them) and nanos
 
@@ -366,18 +413,24 @@ class RowDecoder:
     """Turns changelog values of one table into row bytes. `value_schemas`: Avro JSON text by schema id.
 
     Raises `UnfitSchema` when made. A column that older schemas lack stays unset in their rows, but one schema at
-    least must have it; key columns are in every schema. Fields that the row message lacks are left out.
+    least must have it; key columns are in every schema. Fields that the row message lacks are left out. One thread.
     """
 
     def __init__(self, table: Table, value_schemas: Mapping[int, str]) -> None:
         if not value_schemas:
             raise UnfitSchema(f'table "{table.name}": its manifest has no value schema')
         self._row_readers: dict[bytes, Callable[[bytes], bytes]] = {}
+        self._key = table.key
+        key_parts = KeyParts(table)
+        self._parts = key_parts.parts
+        self._key_bytes = 8 * len(table.key) if is_only_numbers(table.key) else 0  # 0: of no fixed length
         found: set[str] = set()
         for schema_id, text in sorted(value_schemas.items()):
             fields = _fit_fields(f'table "{table.name}", value schema {schema_id}', table, text)
             found |= {field.column.name for field in fields if field.column is not None}
-            self._row_readers[struct.pack(">bI", 0, schema_id)] = row_reader(fields, start=VALUE_PREFIX_BYTES)
+            self._row_readers[struct.pack(">bI", 0, schema_id)] = row_reader(
+                fields, start=VALUE_PREFIX_BYTES, key=key_parts
+            )
         missing = [column.name for column in table.row.fields if column.name not in found]
         if missing:
             raise UnfitSchema(f'table "{table.name}": no value schema has field "{missing[0]}" of the contract')
@@ -388,6 +441,30 @@ class RowDecoder:
         if read_row is None:
             raise UndecodableRecord(_unknown_prefix(value))
         return read_row(value)
+
+    def decode_row(self, key: bytes, value: bytes) -> bytes:
+        """Return the bytes of the row message; raise `UndecodableRecord` also where `key` is not that of the row.
+
+        To compare the key with that of the row's columns is to check it, too: theirs is always a key of the table.
+        """
+        read_row = self._row_readers.get(value[:VALUE_PREFIX_BYTES])
+        if read_row is None:
+            raise UndecodableRecord(_unknown_prefix(value))
+        row = read_row(value)
+        parts = self._parts
+        if key != (parts[0] if len(parts) == 1 else b"".join(parts)):
+            raise UndecodableRecord(ANOTHER_KEY if self.is_key(key) else NO_KEY)
+        return row
+
+    def is_key(self, key: bytes) -> bool:
+        """Return whether bytes are a key of the table."""
+        if self._key_bytes:  # then any bytes are numbers
+            return len(key) == self._key_bytes
+        try:
+            decode_key(self._key, key)
+        except InvalidKey:
+            return False
+        return True
 
 
 def _unknown_prefix(value: bytes) -> str:
@@ -402,7 +479,7 @@ def _fit_fields(where: str, table: Table, text: str) -> list[AvroField]:
     try:
         schema = json.loads(text)
         types = {str(field["name"]): field["type"] for field in schema["fields"]}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UnfitSchema(f"{where}: not an Avro record schema") from None
     columns = table.row.fields_by_name
     for key_column in table.key:

@@ -9,6 +9,9 @@ Partition = NewType("Partition", int)
 Offset = NewType("Offset", int)
 """Place of a record in a partition of a topic."""
 
+PARTITIONS_MAX = 65_536
+"""Partitions that a table may have at most: their numbers are two bytes of a store's keys."""
+
 COMPACTION_LAG_MS = 6 * 60 * 60 * 1000
 """Age that a record of a changelog has at least when compaction looks at it: so jobs set their topics."""
 

@@ -57,7 +57,7 @@ QUIET_S = 5.0  # a consumer that brings nothing for longer is asked whether it s
 APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
 CLOSE_TIMEOUT_S = 2.0
 RENEW_S = 10.0  # several times what a client needs that can connect again
-DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask
+DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask or are not told
 
 _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
     "group.id": "tablegate",  # librdkafka wants one; no group is joined and nothing is committed
@@ -196,7 +196,7 @@ class KafkaLog(Log):
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)[resource]
         try:
-            return int(answer.result(self._request_timeout_s)["delete.retention.ms"].value)
+            return told_retention_ms(answer.result(self._request_timeout_s))
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return DELETE_RETENTION_MS
@@ -376,6 +376,15 @@ class KafkaLog(Log):
             self._closed = True
             self._appender.close()
             self._consumer.close()
+
+
+def told_retention_ms(config: Mapping[str, Any]) -> int:
+    """Return a topic's `delete.retention.ms` of the entries that a broker told of it; Kafka's default without one."""
+    entry = config.get("delete.retention.ms")
+    try:
+        return int(entry.value)  # type: ignore[union-attr]
+    except (AttributeError, TypeError, ValueError):
+        return DELETE_RETENTION_MS
 
 
 def _version(headers: Any) -> bytes | None:

@@ -1,16 +1,25 @@
-"""A compacted topic of one partition, read from its start and then on: manifests, gateways."""
+"""A compacted topic of one partition, read from its start and then on: manifests, gateways.
+
+A record that is poison is set aside and counted, and the next one is read: whoever may write to the topic stops nobody.
+"""
+
+import logging
+from collections import Counter
 
 from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.kafka.border import Poison
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, Record, TopicFacts, TopicPartition
 from tablegate.gateway.kafka.topic_watcher import TopicWatcher
+
+_logger = logging.getLogger("tablegate.gateway.replication")
 
 
 class CompactedTopic:
     """Follows a topic, and reads it anew where it was created anew or lost records.
 
     `is_read`: everything that was there when it opened was received. `exists`: whether there is the topic; None: not
-    known yet. `next_offset`: the first that was not received.
+    known yet. `next_offset`: the first that was not received. `poison`: how many records were set aside, by reason.
     """
 
     def __init__(self, topic: str, *, log: Log, clock: Clock) -> None:
@@ -18,6 +27,7 @@ class CompactedTopic:
         self.is_read = False
         self.exists: bool | None = None
         self.next_offset = Offset(0)
+        self.poison: Counter[str] = Counter()
         self._log = log
         self._watcher = TopicWatcher(log, clock)
         self._topic_id = ""
@@ -65,13 +75,27 @@ class CompactedTopic:
             self._watcher.ask_at_once()
             return
         for record in fetched.records:
-            self._receive(record)
+            try:
+                self._receive(record)
+            except Poison as error:
+                self._set_aside(record, str(error))
         self.next_offset = max(self.next_offset, fetched.next_offset)
         self.is_read = self.is_read or self.next_offset >= self._barrier
+
+    def _set_aside(self, record: Record, reason: str) -> None:
+        """Count a record that cannot be received; each reason is logged once."""
+        self.poison[reason] += 1
+        if self.poison[reason] == 1:
+            topic, partition = self.topic_partition
+            _logger.warning(
+                "skipped a record: %s (more of this kind are counted, not logged)",
+                reason,
+                extra={"topic": topic, "partition": partition, "offset": record.offset},
+            )
 
     def _start_over(self) -> None:
         """Prepare for the first record of the topic."""
 
     def _receive(self, record: Record) -> None:
-        """Receive the next record."""
+        """Receive the next record; raise `Poison` where it is none of the topic."""
         raise NotImplementedError

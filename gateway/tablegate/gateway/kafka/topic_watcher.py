@@ -5,15 +5,19 @@ that late or not at all. So whoever follows a topic has it described every few s
 question: it is compared with where the readers were when it was asked for, not with where they are now.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.kafka.border import Poison, checked_facts
 from tablegate.gateway.kafka.log import Clock, Log, LogUnavailable, TopicFacts
 
 DESCRIBE_EVERY_S = 5.0  # how soon a deleted or truncated topic is noticed
 RETRY_S = 1.0  # after an answer that failed, or that was of no use
+
+_logger = logging.getLogger("tablegate.gateway.replication")
 
 
 class Reader(Protocol):
@@ -50,6 +54,7 @@ class TopicWatcher:
         self._ask_at_s = 0.0
         self._asked_ms = 0
         self._offsets: Mapping[object, Offset] = {}
+        self._fault = ""  # of the last answer
 
     @property
     def is_pending(self) -> bool:
@@ -78,8 +83,21 @@ class TopicWatcher:
         self._ask_at_s = now_s + RETRY_S
         try:
             facts = answer.result()
+            facts = None if facts is None else checked_facts(facts)
         except LogUnavailable:
             self.answered = False
             return None
-        self.answered = True
+        # What is not understood is no answer. It would be met again after a restart, so it must not end the process.
+        except Exception as error:  # noqa: BLE001  of a client library, over what brokers of any kind say
+            self._log_fault(topic, str(error) if isinstance(error, Poison) else repr(error))
+            self.answered = False
+            return None
+        self.answered, self._fault = True, ""
         return TopicDescription(facts, self._asked_ms, self._offsets)
+
+    def _log_fault(self, topic: str, fault: str) -> None:
+        if fault != self._fault:
+            self._fault = fault
+            _logger.error(
+                'topic "%s": what the brokers say of it is not understood: %s; it is asked again', topic, fault
+            )

@@ -16,7 +16,7 @@ Decision: docs/decisions/0039-revoke-after-hearing.md
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import NamedTuple
@@ -98,6 +98,11 @@ class Cluster(Assignment):
     def is_pending(self) -> bool:
         """Return whether an answer of the brokers is awaited."""
         return self._topic.is_pending or self._creating is not None
+
+    @property
+    def poison(self) -> Mapping[str, int]:
+        """Return how many records of the topic were set aside, by reason."""
+        return self._topic.poison
 
     def apply(self, fetched: Fetched) -> None:
         """Receive what the gateways announced; raise `NameInUse`."""

@@ -6,58 +6,73 @@ the changelog topic that it names (`topic_fault`).
 Decision: docs/decisions/0045-a-generations-manifest-is-fixed.md
 """
 
-import logging
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
 from typing_extensions import override
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema
+from tablegate.gateway.contract.types import PARTITIONS_MAX
+from tablegate.gateway.kafka.border import Poison, read_manifest
 from tablegate.gateway.kafka.compacted_topic import CompactedTopic
 from tablegate.gateway.kafka.log import Clock, Log, Record, TopicFacts
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
-PARTITIONS_MAX = 65_536  # two bytes of a store's keys
 DELETE_RETENTION_MIN_MS = 60_000  # a store is too old after half of it, and its age is known each few seconds
-
-_logger = logging.getLogger("tablegate.gateway.replication")
+PROBLEM_CHARACTERS_MAX = 1_000  # a manifest may have names and types of any length, and a problem goes into each status
 
 
 class ManifestTopic(CompactedTopic):
-    """Follows the topic of manifests. `manifests`: the newest of each table that has one."""
+    """Follows the topic of manifests. `manifests`: the newest of each of `tables` that has one; others are passed over.
 
-    def __init__(self, topic: str, *, log: Log, clock: Clock) -> None:
+    `poison_of`: how many of a table's were set aside, by reason.
+    """
+
+    def __init__(self, topic: str, *, tables: Collection[str], log: Log, clock: Clock) -> None:
         super().__init__(topic, log=log, clock=clock)
         self.manifests: dict[str, Manifest] = {}
+        self.poison_of: dict[str, Counter[str]] = {name: Counter() for name in tables}
+        self._set_aside_last: dict[str, str] = {}  # why the newest record of a table was set aside
+        self._removed: set[str] = set()  # tables of which a manifest was removed
         self._unread: defaultdict[str, list[Manifest | None]] = defaultdict(list)
 
     @override
     def _start_over(self) -> None:
         self.manifests = {}
         self._unread.clear()
+        self._set_aside_last.clear()
+        self._removed.clear()
 
     @override
     def _receive(self, record: Record) -> None:
         name = (record.key or b"").decode("utf-8", errors="replace")
+        # A topic may have the manifests of thousands of tables, and only those of our contracts are ever asked for.
+        if name not in self.poison_of:
+            return
         if record.value is None:
             self.manifests.pop(name, None)
+            self._set_aside_last.pop(name, None)
+            self._removed.add(name)
             self._unread[name].append(None)
             return
         try:
-            manifest = Manifest.FromString(record.value)
-        except DecodeError:
-            manifest = Manifest()
-        if manifest.table != name:
-            _logger.warning(
-                "skipped a record that is no manifest", extra={"topic": self.topic_partition.topic, "table": name}
-            )
-            return
+            manifest = read_manifest(name, record.value)
+        except Poison as error:
+            self.poison_of[name][str(error)] += 1
+            self._set_aside_last[name] = str(error)
+            raise
+        self._set_aside_last.pop(name, None)
         self.manifests[name] = manifest
         self._unread[name].append(manifest)
+
+    def repeat(self, table_name: str) -> None:
+        """Let the next `pop_unread` begin with what is known of a table: whoever asks begins anew, too."""
+        known = [self.manifests[table_name]] if table_name in self.manifests else []
+        removed: list[Manifest | None] = [None] if table_name in self._removed else []
+        self._unread[table_name] = [*removed, *known]
 
     def pop_unread(self, table_name: str) -> Sequence[Manifest | None]:
         """Return the manifests of a table since the last call, the newest last; None: it was removed."""
@@ -67,11 +82,27 @@ class ManifestTopic(CompactedTopic):
         """Return why there is no manifest of a table."""
         if not self.exists:
             return f'table "{table_name}": topic "{self.topic_partition.topic}" does not exist; start the table\'s job'
-        return f'table "{table_name}" has no manifest in topic "{self.topic_partition.topic}"; start the table\'s job'
+        why = self._set_aside_last.get(table_name)
+        more = f" (its newest manifest was set aside: {why})" if why else ""
+        what = f'table "{table_name}" has no manifest in topic "{self.topic_partition.topic}"'
+        return f"{what}{more}; start the table's job"
 
 
 def problem_of(table: Table, manifest: Manifest) -> str | None:
     """Return why a gateway with the contract of `table` cannot follow `manifest`, in one sentence; None if it can."""
+    problem = _problem_of(table, manifest)
+    return None if problem is None else shortened(problem)
+
+
+def shortened(problem: str) -> str:
+    """Return a sentence that quotes a manifest, in a form that each status and log can hold."""
+    if len(problem) > PROBLEM_CHARACTERS_MAX:
+        half = PROBLEM_CHARACTERS_MAX // 2
+        problem = f"{problem[:half]} … {problem[-half:]}"  # the end says what to do
+    return problem.encode("utf-8", errors="replace").decode()
+
+
+def _problem_of(table: Table, manifest: Manifest) -> str | None:
     if manifest.generation < 1:
         return _problem(table, manifest, "has no generation", "publish it with a job of this version")
     if not manifest.changelog_topic or not manifest.changelog_topic_id:
@@ -126,7 +157,7 @@ class ManifestSequence:
         change = _change(known, manifest)
         if change is None:
             return None
-        return (
+        return shortened(
             f'table "{manifest.table}": manifest of generation {manifest.generation} was replaced by one with another '
             f"{change}; build the table's next generation with tablegate job rebuild"
         )

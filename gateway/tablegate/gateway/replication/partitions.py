@@ -135,7 +135,7 @@ class PartitionReplica:
 
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
-        batch = self._reader.read(fetched.records, self.position)
+        batch = self._reader.read(fetched.records, self.position, self.partition)
         position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
         lineage = continued(position.lineage, fetched.runs)
         position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final, lineage=lineage)
@@ -238,7 +238,13 @@ class GenerationReplica:
         self._clock = clock
         self._on_move = on_move
         decoder = RowDecoder(table, manifest.value_schemas)
-        self._reader = RecordReader(manifest.generation, decoder=decoder, expiry=table.expiry, now_ms=clock.now_ms)
+        self._reader = RecordReader(
+            manifest.generation,
+            table=table,
+            partition_count=manifest.partition_count,
+            decoder=decoder,
+            now_ms=clock.now_ms,
+        )
         self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()
         positions = stored_positions(store, copy.store_id, manifest)

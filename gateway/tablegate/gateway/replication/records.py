@@ -1,10 +1,12 @@
 """Turns the records of a changelog into changes for a store. Plain code; it keeps nothing but counts.
 
-A record is a row (a key, a version header of this generation, an Avro value or none), a progress marker (an empty key),
-or poison: it is skipped and counted, as a gateway that stops at a bad record would serve nothing. What comes after the
+A record is a row (a key of the table in the key's partition, a version header of this generation, an Avro value of the
+same key or none), a progress marker (an empty key), or poison: it is skipped and counted, as a gateway that stops at a
+bad record would serve nothing, and one that stores it would answer falsely of other rows. What comes after the
 last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out.
 
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
+Decision: docs/decisions/0060-a-rows-key-is-checked-at-apply.md
 Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
 """
 
@@ -13,26 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from google.protobuf.message import DecodeError
-
+from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
-from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset
+from tablegate.gateway.contract.rows import NO_KEY, RowDecoder, UndecodableRecord
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, PARTITIONS_MAX, VERSION_BYTES, Offset, Partition
 from tablegate.gateway.contract.windows import Expiry
+from tablegate.gateway.kafka.border import TIME_MS_MAX, Poison, known_time_ms, read_marker
 from tablegate.gateway.kafka.log import Record, TopicPartition
 from tablegate.gateway.stores.base import Change, Conflict, Position, Repeat
-from tablegate.v1.changelog_pb2 import ProgressMarker
 
 HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been compacted, by any clock
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
 _LATE = "row comes after the last marker of its generation"
-_FOREIGN_KEY = "key is too short for the table's key columns"
-
-
-class Poison(Exception):
-    """A record that cannot be applied; the message is the reason, without data."""
+_ELSEWHERE = "key belongs to another partition"
 
 
 @dataclass(slots=True)
@@ -94,29 +91,48 @@ class Batch:
 
 
 class RecordReader:
-    """Reads the records of one generation, of all its partitions. `decoder` may be replaced by one of more schemas."""
+    """Reads the records of one generation of a table, of all its partitions.
+
+    `decoder` may be replaced by one of more schemas.
+    """
 
     def __init__(
-        self, generation: int, *, decoder: RowDecoder, expiry: Expiry | None, now_ms: Callable[[], int]
+        self, generation: int, *, table: Table, partition_count: int, decoder: RowDecoder, now_ms: Callable[[], int]
     ) -> None:
         self.decoder = decoder
+        self._table = table
+        self._partition_count = partition_count
         self._generation = generation
         self._generation_bytes = generation.to_bytes(4, "big")
-        self._expiry = expiry
+        self._expiry = table.expiry
         self._now_ms = now_ms
 
-    def read(self, records: list[Record], position: Position) -> Batch:
-        """Return what records that follow on a position come to."""
+    def read(self, records: list[Record], position: Position, partition: Partition) -> Batch:
+        """Return what records of a partition that follow on a position come to."""
         batch = self._decode(records, position)
+        self._keep_own(batch, partition)
         if self._expiry is not None and batch.changes:
             batch.changes, foreign = split_expired(batch.changes, self._expiry, now_us=self._now_ms() * 1_000)
-            batch.skipped += [(_FOREIGN_KEY, offset) for offset in foreign]
+            batch.skipped += [(NO_KEY, offset) for offset in foreign]
         return batch
+
+    def _keep_own(self, batch: Batch, partition: Partition) -> None:
+        """Leave out the changes of keys that belong to another partition: a Get asks for them there."""
+        keys = [change[1] for change in batch.changes]
+        found = self._table.partitions_of(keys, self._partition_count)
+        if found.count(partition) < len(keys):
+            changes, batch.changes = zip(batch.changes, found, strict=True), []
+            for change, its in changes:
+                if its == partition:
+                    batch.changes.append(change)
+                else:
+                    batch.skipped.append((_ELSEWHERE, change.offset))
 
     def _decode(self, records: list[Record], position: Position) -> Batch:
         """Turn records into changes. The loop runs for each record of a restore: keep it short."""
         batch = Batch([], position.source_offsets, position.as_of_ms, position.is_final)
-        decode, generation_bytes, append = self.decoder.decode, self._generation_bytes, batch.changes.append
+        decode, is_key, append = self.decoder.decode_row, self.decoder.is_key, batch.changes.append
+        generation_bytes = self._generation_bytes
         left = iter(records)
         for record in () if batch.is_final else left:
             offset, key, value, version, time_ms = record
@@ -128,36 +144,43 @@ class RecordReader:
                     and version[:4] == generation_bytes
                     and len(key) <= KEY_BYTES_MAX
                 ):
-                    row = None if value is None else decode(value)
+                    if not 0 <= time_ms <= TIME_MS_MAX:
+                        time_ms = 0
+                    if value is not None:
+                        row = decode(key, value)
+                    elif is_key(key):
+                        row = None
+                    else:
+                        raise Poison(NO_KEY)
                     append(_change(Change, (offset, key, version, row, time_ms)))
                 elif key == b"":
                     self._read_marker(value, batch)
                     if batch.is_final:
-                        batch.as_of_ms = time_ms
+                        batch.as_of_ms = known_time_ms(time_ms)
                         break
                 else:
                     raise Poison(self._why_not_a_row(record))
             except (Poison, UndecodableRecord) as error:
                 batch.skipped.append((str(error), offset))
+            # A mistake of ours in one record is no reason to serve none of the others.
+            except Exception as error:  # noqa: BLE001
+                batch.skipped.append((f"reading it failed with {type(error).__name__}", offset))
         if records and not batch.is_final:
-            batch.as_of_ms = records[-1].time_ms
+            batch.as_of_ms = known_time_ms(records[-1].time_ms)
         batch.skipped += [(_LATE, record.offset) for record in left if record.key != b""]
         return batch
 
     def _read_marker(self, value: bytes | None, batch: Batch) -> None:
         """Record a progress marker: no source offset goes back, and those of the last marker count alone."""
-        try:
-            marker = ProgressMarker.FromString(value or b"")
-        except DecodeError:
-            raise Poison("progress marker does not parse") from None
+        marker = read_marker(value)
         if marker.generation != self._generation:
             raise Poison("progress marker of another generation")
-        offsets = {} if marker.final else dict(batch.source_offsets)
-        for topic in marker.sources:
-            for partition, next_offset in topic.next_offsets.items():
-                at = (topic.topic, partition)
-                offsets[at] = max(next_offset, offsets.get(at, next_offset))
-        batch.source_offsets, batch.is_final = offsets, marker.final
+        offsets = {} if marker.is_final else dict(batch.source_offsets)
+        for at, next_offset in marker.next_offsets.items():
+            offsets[at] = max(next_offset, offsets.get(at, next_offset))
+        if len(offsets) > PARTITIONS_MAX:
+            raise Poison(f"progress markers have more than {PARTITIONS_MAX} source partitions")
+        batch.source_offsets, batch.is_final = offsets, marker.is_final
 
     def _why_not_a_row(self, record: Record) -> str:
         if record.key is None:

@@ -10,29 +10,52 @@ store's only writer. A step:
 4. Do what is due (`_keep_house`): manifests, topics, assignment, switches, announcements, removal of what is old. All
    of it is in small steps, as a live record may wait for it.
 5. Store the status twice a second, and at once where a state has changed.
+
+What goes wrong with one table is that table's: an exception that is not the store's sets it aside (`_apart`). The
+others go on; what is here of it is answered, growing older; after a pause, which doubles each time, it is begun anew
+from what is stored, as by a restart.
+
+Decision: docs/decisions/0059-a-border-for-what-comes-from-topics.md
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.cluster.membership import Membership, own_id
-from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
 from tablegate.gateway.replication.manifests import ManifestTopic
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S, Repairing
-from tablegate.gateway.replication.states import GenerationState, Move, OnMove, PartitionState, TableState
+from tablegate.gateway.replication.states import (
+    ForbiddenMove,
+    GenerationState,
+    Move,
+    OnMove,
+    PartitionState,
+    TableState,
+)
 from tablegate.gateway.replication.stored import next_name, partitions_of
 from tablegate.gateway.replication.sweep import Sweep, SweepLimits
 from tablegate.gateway.replication.table import TableReplicator
-from tablegate.gateway.stores.base import Phase, StoreFull, StoreWriter
+from tablegate.gateway.stores.base import Phase, StoreFull, StoreUnavailable, StoreWriter
 from tablegate.v1 import cluster_pb2, status_pb2
 from tablegate.v1.cluster_pb2 import GenerationAnnouncement, TableAnnouncement
-from tablegate.v1.status_pb2 import GatewayStatus, GenerationStatus, GetStatusResponse, PartitionStatus, TableStatus
+from tablegate.v1.status_pb2 import (
+    GatewayStatus,
+    GenerationStatus,
+    GetStatusResponse,
+    PartitionStatus,
+    PoisonCount,
+    TableStatus,
+)
 
 POLL_S = 0.1  # longest wait for a record: SIGTERM and answers of brokers wait no longer
 BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
@@ -40,7 +63,11 @@ ANSWER_POLL_S = 0.01  # while an answer of the brokers is awaited
 STATUS_EVERY_S = 0.5
 FULL_RETRY_S = 1.0
 DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
+FAULT_RETRY_S = 1.0  # a table that failed is begun anew after so long; doubles while it keeps failing
+FAULT_RETRY_MAX_S = 60.0
+FAULT_STEADY_S = 300.0  # a table that went on for so long since begins with the shortest pause again
 TOMBSTONES_EVERY_S = 60.0
+FAULT_CHARACTERS_MAX = 500  # of a fault's text, which is in each status
 TOMBSTONES_MAX = 1_000  # a partition, each time
 TOMBSTONE_AGE_MIN_MS = 86_400_000  # a stale record comes later than that at the latest
 
@@ -52,6 +79,16 @@ class _Followed(NamedTuple):
 
     replica: PartitionReplica
     table: TableReplicator
+
+
+@dataclass(slots=True)
+class _FaultyTable:
+    """A table that failed, and why. `is_aside`: it was not begun anew since. `retry_at_s` is of the monotonic clock."""
+
+    fault: str
+    retry_at_s: float
+    pause_s: float
+    is_aside: bool = True
 
 
 class Replicator:
@@ -81,7 +118,7 @@ class Replicator:
         self._store = store
         self._clock = clock
         self._publish = publish
-        self._manifest_topic = ManifestTopic(tables_topic, log=log, clock=clock)
+        self._manifest_topic = ManifestTopic(tables_topic, tables=catalogue.tables, log=log, clock=clock)
         self._membership = membership
         self._cluster = None if membership is None else Cluster(membership, start_id=start_id, log=log, clock=clock)
         self._on_move = on_move
@@ -92,19 +129,24 @@ class Replicator:
         caught_up_ms = self._demote(catalogue)
         self._garbage = self._unnamed_store_ids(catalogue)
         abandoned = set(self._garbage)
-        self._tables = {
-            name: TableReplicator(
+
+        def new_table(table: Table, caught_up_ms: int) -> TableReplicator:
+            return TableReplicator(
                 table,
                 store=store,
                 log=log,
                 clock=clock,
                 assignment=assignment,
-                caught_up_ms=caught_up_ms.get(name, 0),
+                caught_up_ms=caught_up_ms,
                 abandoned=abandoned,
                 on_move=self._record_move,
             )
-            for name, table in sorted(catalogue.tables.items())
+
+        self._new_table = new_table
+        self._tables = {
+            name: new_table(table, caught_up_ms.get(name, 0)) for name, table in sorted(catalogue.tables.items())
         }
+        self._faulty: dict[str, _FaultyTable] = {}
         self._fetched: list[tuple[_Followed | None, Fetched]] = []  # and not applied yet
         self._is_full = False
         self._is_reachable: bool | None = None
@@ -171,12 +213,13 @@ class Replicator:
             self._fetched = [(followed.get(each.topic_partition), each) for each in fetched]
 
     def _timeout_s(self, poll_s: float) -> float:
-        is_unclean = any(table.is_unclean for table in self._tables.values())
+        sound = self._sound()
+        is_unclean = any(table.is_unclean for table in sound)
         if self._garbage or is_unclean or self._sweep.is_under_way:
             return min(BUSY_POLL_S, poll_s)
         # Answers of brokers come in another thread, and nothing wakes a fetch that waits for records: so it waits for a
         # shorter time.
-        is_pending = self._manifest_topic.is_pending or any(table.is_pending for table in self._tables.values())
+        is_pending = self._manifest_topic.is_pending or any(table.is_pending for table in sound)
         is_pending = is_pending or (self._cluster is not None and self._cluster.is_pending)
         return min(ANSWER_POLL_S, poll_s) if is_pending else poll_s
 
@@ -199,12 +242,69 @@ class Replicator:
                 self._manifest_topic.apply(fetched)
             elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
                 self._cluster.apply(fetched)
-            elif followed is not None and followed.replica.is_followed:
-                if followed.replica.is_lost_by(fetched):
-                    followed.table.lost(followed.replica)
-                else:
-                    followed.replica.apply(fetched)
+            elif followed is not None and followed.replica.is_followed and not self._is_set_aside(followed.table):
+                with self._apart(followed.table):
+                    if followed.replica.is_lost_by(fetched):
+                        followed.table.lost(followed.replica)
+                    else:
+                        followed.replica.apply(fetched)
             self._fetched.pop(0)
+
+    # What goes wrong with one table.
+
+    @contextmanager
+    def _apart(self, table: TableReplicator) -> Iterator[None]:
+        """Set a table aside where something fails that is not the store: the other tables go on."""
+        try:
+            yield
+        except (StoreUnavailable, ForbiddenMove):  # what the latter stops, and why, says decision 52
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the other tables have no part in it
+            self._set_aside(table, error)
+
+    def _is_set_aside(self, table: TableReplicator) -> bool:
+        faulty = self._faulty.get(table.table.name)
+        return faulty is not None and faulty.is_aside
+
+    def _set_aside(self, table: TableReplicator, error: Exception) -> None:
+        """Follow a table no more for a while. Its rows stay, and are answered: they only grow older."""
+        name, now_s = table.table.name, self._clock.monotonic_s()
+        before = self._faulty.get(name)
+        is_again = before is not None and now_s < before.retry_at_s + FAULT_STEADY_S
+        pause_s = min(2 * before.pause_s, FAULT_RETRY_MAX_S) if before is not None and is_again else FAULT_RETRY_S
+        fault = f"{type(error).__name__}: {error}"[:FAULT_CHARACTERS_MAX]
+        self._faulty[name] = _FaultyTable(fault, now_s + pause_s, pause_s)
+        # Where it fails in the same way each time it is begun anew, once is enough.
+        if before is None or not is_again or before.fault != fault:
+            _logger.error(
+                'table "%s" is set aside, by a mistake of ours: %s; what is here is served on, and it is tried again',
+                name,
+                fault,
+                exc_info=error,
+                extra={"table": name},
+            )
+        for generation in table.generations.followed():
+            for replica in generation.replicas:
+                self._log.unfollow(replica.topic_partition)
+        self._followed, self._has_news = None, True
+
+    def _begin_anew(self) -> None:
+        """Begin tables anew whose pause is over, from what is stored, as a restart would."""
+        now_s = self._clock.monotonic_s()
+        for name, faulty in self._faulty.items():
+            if faulty.is_aside and now_s >= faulty.retry_at_s:
+                old = self._tables[name]
+                with self._apart(old):
+                    new = self._new_table(old.table, old.caught_up_ms)
+                    new.skipped = old.skipped
+                    self._tables[name] = new
+                    self._manifest_topic.repeat(name)
+                    faulty.is_aside = False
+                self._followed = None
+
+    def _sound(self) -> list[TableReplicator]:
+        """Return the tables that are not set aside."""
+        return [table for table in self._tables.values() if not self._is_set_aside(table)]
 
     def _record_move(self, move: Move) -> None:
         """Act on a change of a state: readers and the other gateways are to know at once."""
@@ -220,8 +320,10 @@ class Replicator:
             self._has_news |= self._cluster.tick()
         if self._cluster is None or self._cluster.is_ready:
             self._accept_manifests()
-        for table in self._tables.values():
-            table.tick()
+        self._begin_anew()
+        for table in self._sound():
+            with self._apart(table):
+                table.tick()
             self._garbage += table.generations.garbage
             table.generations.garbage.clear()
         self._announce()
@@ -229,8 +331,8 @@ class Replicator:
         # A few rows with each step: to remove a whole generation at once would hold up live records for seconds.
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
-        self._sweep.step(self._tables.values())
-        self._repairing.step(self._tables.values())
+        self._sweep.step(self._sound(), apart=self._apart)
+        self._repairing.step(self._sound())
         now_s = self._clock.monotonic_s()
         if now_s >= self._tombstones_at_s:
             self._tombstones_at_s = now_s + TOMBSTONES_EVERY_S
@@ -243,13 +345,21 @@ class Replicator:
             return
         cluster.announce(
             lambda: [
-                announcement(table, replicas=membership.replicas_wanted(name)) for name, table in self._tables.items()
+                each
+                for name, table in self._tables.items()
+                if (each := self._announcement(table, replicas=membership.replicas_wanted(name))) is not None
             ],
             at_once=self._has_news,
         )
         if cluster.is_draining and not self._is_drained and not self._followed_partitions():
             self._is_drained = True
             _logger.info("all partitions are with other gateways: this one may be stopped")
+
+    def _announcement(self, table: TableReplicator, *, replicas: int) -> TableAnnouncement | None:
+        """Return what is here of a table, set aside or not: it is answered from all the same."""
+        with self._apart(table):
+            return announcement(table, replicas=replicas)
+        return None
 
     def drain(self) -> None:
         """Give all partitions to the other gateways of the cluster, and answer from them until those have them."""
@@ -264,13 +374,15 @@ class Replicator:
         topic = self._manifest_topic
         if not topic.is_read and topic.exists is not False:
             return
-        for name, table in self._tables.items():
+        for table in self._sound():
+            name = table.table.name
             unread = topic.pop_unread(name)
             if unread or name not in topic.manifests:
-                table.accept(unread, missing=topic.why_missing(name))
+                with self._apart(table):
+                    table.accept(unread, missing=topic.why_missing(name))
 
     def _drop_tombstones(self) -> None:
-        for table in self._tables.values():
+        for table in self._sound():
             serving = table.serving
             if serving is None:
                 continue
@@ -315,18 +427,29 @@ class Replicator:
         self._status_at_s = now_s + STATUS_EVERY_S
         self._has_news = False
         status = gateway_status(
-            self._tables.values(),
+            self._table_statuses(now_s),
             now_ms=self._clock.now_ms(),
-            now_s=now_s,
             kafka_reachable=bool(self._is_reachable),
             gateway_id=own_id(self._membership),
             gateways=() if self._cluster is None else self._cluster.statuses(),
+            gateways_poison={} if self._cluster is None else self._cluster.poison,
         )
         try:
             self._store.set_status(status.SerializeToString())
             self._publish()  # for what else has changed: this comes often enough
         except StoreFull as error:
             self._log_full(str(error))
+
+    def _table_statuses(self, now_s: float) -> Iterator[TableStatus]:
+        for name, table in self._tables.items():
+            status = TableStatus(table=name)
+            with self._apart(table):
+                status = _table_status(table, now_s)
+            # Manifests that were set aside have spoiled no row: they are named and not counted among the records.
+            status.poison.extend(poison_counts(table.skipped.reasons + self._manifest_topic.poison_of[name]))
+            if self._is_set_aside(table):
+                status.fault = self._faulty[name].fault
+            yield status
 
     def close(self) -> None:
         """Store how far it is, and leave the cluster. The log and the store are the caller's to close."""
@@ -376,19 +499,25 @@ def _announced(generation: GenerationReplica) -> GenerationAnnouncement:
 
 
 def gateway_status(
-    tables: Iterable[TableReplicator],
+    tables: Iterable[TableStatus],
     *,
     now_ms: int,
-    now_s: float,
     kafka_reachable: bool,
     gateway_id: str = "",
     gateways: Sequence[GatewayStatus] = (),
+    gateways_poison: Mapping[str, int] = MappingProxyType({}),
 ) -> GetStatusResponse:
     """Return the status of a gateway; one that stands alone has no `gateway_id`."""
     status = GetStatusResponse(kafka_reachable=kafka_reachable, gateway_id=gateway_id, gateways=gateways)
-    status.tables.extend(_table_status(table, now_s) for table in tables)
+    status.tables.extend(tables)
+    status.gateways_poison.extend(poison_counts(gateways_poison))
     status.beat_time.FromMilliseconds(now_ms)
     return status
+
+
+def poison_counts(reasons: Mapping[str, int]) -> list[PoisonCount]:
+    """Return the counts of what was set aside, by reason."""
+    return [PoisonCount(reason=reason, count=count) for reason, count in sorted(reasons.items())]
 
 
 def _table_status(table: TableReplicator, now_s: float) -> TableStatus:

@@ -6,7 +6,8 @@ have. It works in small steps between two fetches, as a live record may wait for
 Decision: docs/decisions/0014-retention-in-the-gateway.md
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from tablegate.gateway.contract.keys import InvalidKey, after_prefix
@@ -47,8 +48,16 @@ class Sweep:
         """Return whether a sweep has begun and is not at its end."""
         return bool(self._waiting)
 
-    def step(self, tables: Iterable[TableReplicator]) -> None:
-        """Begin a sweep when it is time, or go on with it by `step_max` runs and rows."""
+    def step(
+        self,
+        tables: Collection[TableReplicator],
+        *,
+        apart: Callable[[TableReplicator], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> None:
+        """Begin a sweep when it is time, or go on with it by `step_max` runs and rows.
+
+        What is done to a table is done in `apart` of it; what that lets pass unfinished is left to the next sweep.
+        """
         started_s = self._clock.monotonic_s()
         if not self._waiting and started_s >= self._at_s:
             self._begin(tables)
@@ -56,10 +65,15 @@ class Sweep:
         while self._waiting and left > 0:
             table, generation, replica = self._waiting[0]
             expiry = table.table.expiry
-            if expiry is None or not replica.is_followed:
+            if expiry is None or not replica.is_followed or table not in tables:
                 self._cursor = None
             else:
-                left -= self._remove(expiry, generation.store_id, replica, left)
+                read = None
+                with apart(table):
+                    read = self._remove(expiry, generation.store_id, replica, left)
+                if read is None:
+                    self._cursor = None
+                left -= read or 1
             if self._cursor is None:
                 self._waiting.pop(0)
                 self._cursor = b""
