@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.types import Partition, StoreId
@@ -253,3 +254,22 @@ def test_kafka_goes_away_and_comes_back(tmp_path: Path) -> None:
             changelog.put({1: (9.0, 3), 1_000: (2.0, 1)})
             soon(lambda: gateway.rows() == changelog.rows, "it goes on by itself", 60)
             soon(lambda: gateway.status().kafka_reachable, "it sees that Kafka is back")
+
+
+def test_a_replicator_that_stands_still_is_told_and_restarted(tmp_path: Path, changelog: RatingsChangelog) -> None:
+    changelog.put(dict(many(50)))
+    changelog.publish()
+    with _gateway(tmp_path, changelog, hang_limit_s=12.0) as gateway:
+        gateway.wait_until_serving()
+        old = gateway.replicator()
+        os.kill(old, signal.SIGSTOP)
+        soon(lambda: gateway.status().replicator_hangs, "status says that the replicator hangs")
+        soon(lambda: gateway.health() == HealthCheckResponse.NOT_SERVING, "health says so")
+        assert gateway.replicator() == old
+        assert gateway.rows() == changelog.rows
+        soon(lambda: gateway._replicators() not in ([], [old]), "another replicator starts")
+        changelog.put({362: (9.0, 2)})
+        soon(lambda: gateway.rows() == changelog.rows, "the table is followed again")
+        soon(lambda: gateway.health() == HealthCheckResponse.SERVING, "health says so")
+        assert not gateway.status().replicator_hangs
+        assert [line for line in gateway.log() if line.get("message") == "a process hangs; it is killed"]

@@ -107,3 +107,54 @@ def test_supervisor_passes_a_drain_on_and_again_after_a_restart() -> None:
     lives = [event for name, event in watched.events if name == "replicator"]
     assert lives[:6] == ["open", "draining", "exited", "open", "draining", "exited"]
     assert watched.events.index(("worker", "exited")) > watched.events.index(("replicator", "exited"))
+
+
+BEATS = "def beat(): print(json.dumps({'event': 'beat'}), flush=True)\ntell('up')\nfor _ in range(3): beat()\n"
+
+
+def _lives(watched: Watched) -> int:
+    return watched.events.count(("a", "up"))
+
+
+def test_a_process_that_stands_still_is_killed_and_starts_again() -> None:
+    code = BEATS + "os.kill(os.getpid(), signal.SIGSTOP)"
+    watched = Watched(_spec("a", code, hang_limit_s=0.4), until=lambda events: events.count(("a", "up")) >= 3)
+    assert len(set(watched.pids)) >= 3
+    assert ("a", "beat") not in watched.events
+
+
+def test_a_process_whose_loop_does_not_turn_is_killed() -> None:
+    watched = Watched(
+        _spec("a", BEATS + "while True: pass", hang_limit_s=0.4), until=lambda events: events.count(("a", "up")) >= 2
+    )
+    assert len(set(watched.pids)) >= 2
+
+
+def test_a_process_in_a_write_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    """It beats no more, for five times the limit, and writes; then it says so."""
+    code = BEATS + f"file = open({str(tmp_path / 'file')!r}, 'wb', buffering=0)\n"
+    code += "for _ in range(40):\n    file.write(bytes(65536)); time.sleep(0.05)\ntell('written')\n"
+    code += "while True:\n    beat(); time.sleep(0.05)"
+    watched = Watched(_spec("a", code, hang_limit_s=0.4), until=lambda events: ("a", "written") in events)
+    assert _lives(watched) == 1
+
+
+def test_a_process_that_never_sent_a_beat_is_not_watched() -> None:
+    code = "tell('up')\ntime.sleep(2)\ntell('later')\ntime.sleep(60)"
+    watched = Watched(_spec("a", code, hang_limit_s=0.2), until=lambda events: ("a", "later") in events)
+    assert _lives(watched) == 1
+
+
+def test_a_supervisor_that_stood_still_kills_nobody() -> None:
+    code = (
+        BEATS
+        + "for _ in range(40):\n    beat(); time.sleep(0.05)\ntell('done')\nwhile True:\n    beat(); time.sleep(0.05)"
+    )
+
+    def until(events: list[tuple[str, str]]) -> bool:
+        if events == [("a", "up")]:
+            time.sleep(1.0)
+        return ("a", "done") in events
+
+    watched = Watched(_spec("a", code, hang_limit_s=0.3), until=until)
+    assert _lives(watched) == 1

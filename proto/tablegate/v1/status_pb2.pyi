@@ -91,20 +91,22 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison")
+    __slots__ = ("tables", "beat_time", "kafka_reachable", "gateway_id", "gateways", "gateways_poison", "replicator_hangs")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     BEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     KAFKA_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_POISON_FIELD_NUMBER: _ClassVar[int]
+    REPLICATOR_HANGS_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
     beat_time: _timestamp_pb2.Timestamp
     kafka_reachable: bool
     gateway_id: str
     gateways: _containers.RepeatedCompositeFieldContainer[GatewayStatus]
     gateways_poison: _containers.RepeatedCompositeFieldContainer[PoisonCount]
-    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ...) -> None: ...
+    replicator_hangs: bool
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., beat_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kafka_reachable: _Optional[bool] = ..., gateway_id: _Optional[str] = ..., gateways: _Optional[_Iterable[_Union[GatewayStatus, _Mapping]]] = ..., gateways_poison: _Optional[_Iterable[_Union[PoisonCount, _Mapping]]] = ..., replicator_hangs: _Optional[bool] = ...) -> None: ...
 
 class PoisonCount(_message.Message):
     __slots__ = ("reason", "count")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.programs.processes import alive
@@ -35,6 +36,18 @@ def soon(holds: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+def _with_hang_limit(hang_limit_s: float) -> str:
+    """Return a program that is the command line, but for a limit that no option sets."""
+    return (
+        "from dataclasses import replace\n"
+        "from tablegate.gateway.cli.main import main\n"
+        "from tablegate.gateway.server import app\n"
+        "serve = app.serve\n"
+        f"app.serve = lambda config: serve(replace(config, hang_limit_s={hang_limit_s}))\n"
+        "main()\n"
+    )
+
+
 class GatewayProcess:
     """`tablegate serve` with the ratings contract, or one like it, in the background."""
 
@@ -49,11 +62,13 @@ class GatewayProcess:
         reflection: bool = False,
         listen: str = "127.0.0.1:0",
         options: Sequence[str] = (),
+        hang_limit_s: float | None = None,
     ) -> None:
         self.data = data
         self.lines: list[str] = []
         self.log_file = data.parent / f"{data.name}.log"
-        self._command = [sys.executable, "-m", "tablegate.gateway.cli", "serve", "--contract", str(contract)]
+        program = ["-m", "tablegate.gateway.cli"] if hang_limit_s is None else ["-c", _with_hang_limit(hang_limit_s)]
+        self._command = [sys.executable, *program, "serve", "--contract", str(contract)]
         self._command += [
             "--bootstrap",
             bootstrap,
@@ -190,6 +205,12 @@ class GatewayProcess:
         rows = [(row.movie_id, (row.average_rating, row.rating_count)) for row in self.scan()]
         assert len(rows) == len(dict(rows)), "a row came twice"
         return dict(rows)
+
+    def health(self) -> int:
+        """Return what grpc.health.v1 says of all services."""
+        assert self.channel is not None
+        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
+        return HealthCheckResponse.FromString(check(b"", timeout=5)).status
 
     def status(self) -> GetStatusResponse:
         """Return what the gateway says of itself."""

@@ -140,9 +140,10 @@ PIPE_COLUMNS = 1_000
 def status(answer: GetStatusResponse, directory: Directory) -> None:
     """Print the status of a gateway. `directory` is made of the same status."""
     age_s = time.time() - answer.beat_time.ToMilliseconds() / 1000
+    hangs = " and hangs" if answer.replicator_hangs else ""
     kafka = "reachable" if answer.kafka_reachable else "[yellow]unreachable: answers become stale[/yellow]"
     name = f"gateway {answer.gateway_id}, " if answer.gateway_id else ""
-    OUT.print(f"{name}replicator seen {max(age_s, 0):.1f} s ago, Kafka {kafka}")
+    OUT.print(f"{name}replicator seen {max(age_s, 0):.1f} s ago{hangs}, Kafka {kafka}")
     if answer.gateways:
         OUT.print()
         _print(_gateways(answer.gateways))

@@ -125,6 +125,7 @@ def _specs(
             log_file=None if config.log_file is None else str(config.log_file),
             pipe_fds=tuple(pipe_fds),
             kafka_options=config.kafka_options,
+            hang_limit_s=config.hang_limit_s,
         ).to_json()
 
     def before_replicator_restart(killed_by: int) -> None:
@@ -143,6 +144,7 @@ def _specs(
         # Before, it does not listen for the signal, and would die of it.
         drain_after=STORE_OPENED,
         before_restart=before_replicator_restart,
+        hang_limit_s=config.hang_limit_s,
     )
     workers = [
         ChildSpec(

@@ -6,7 +6,9 @@ It sends its parent events, as lines of JSON on stdout, and never outlives it.
 import base64
 import ctypes
 import json
+import math
 import os
+import select
 import signal
 import sys
 import threading
@@ -32,6 +34,9 @@ FAILED = "failed"  # the replicator: it cannot begin, and why
 LISTENING = "listening"
 SERVING = "serving"  # a worker: all tables
 NOT_SERVING = "not-serving"
+BEAT = "beat"  # the replicator: its loop has turned
+
+HANG_LIMIT_S = 60.0  # of a replicator that does nothing; its longest waits, for Redis and brokers, are some seconds
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
@@ -58,6 +63,7 @@ class ChildConfig:
     membership: Membership | None = None  # None: the gateway stands alone
     pipe_fds: tuple[int, ...] = ()  # a worker's end of its pipe; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict)
+    hang_limit_s: float = HANG_LIMIT_S
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -118,6 +124,21 @@ def send_event(event: str, **more: Any) -> None:
     """Send the parent an event."""
     sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
     sys.stdout.flush()
+
+
+class Beats:
+    """Sends the parent a beat now and then, while `beat` is called over and over: so it knows that a loop turns."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._sent_s = -math.inf
+
+    def beat(self) -> None:
+        """Send one where it is time. It never waits: a parent that does not read has no use for it."""
+        now_s = time.monotonic()
+        if now_s >= self._sent_s + self._every_s and select.select([], [sys.stdout], [], 0)[1]:
+            self._sent_s = now_s
+            send_event(BEAT)
 
 
 def die_with_parent(parent: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
 from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.server.child import HANG_LIMIT_S
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 STORE_DIRECTORY = "store"
@@ -55,6 +56,7 @@ class ServeConfig:
     replicas_of: Mapping[str, int] = field(default_factory=dict)  # those of certain tables
     gateways_topic: str = GATEWAYS_TOPIC
     drain_s: float = 10.0  # longest wait for unary calls at the end
+    hang_limit_s: float = HANG_LIMIT_S
 
     @property
     def store(self) -> Path:

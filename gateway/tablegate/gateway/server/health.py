@@ -1,7 +1,11 @@
-"""Health (grpc.health.v1): a service is SERVING while every partition of every table that it reads is answered."""
+"""Health (grpc.health.v1): a service is SERVING while every partition of every table that it reads is answered.
+
+With a replicator that hangs none is: what is here is answered, and grows older.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
@@ -62,6 +66,30 @@ def _is_live(snapshot: Snapshot, name: str, directory: Directory) -> bool:
         if not is_here and not directory.replicas(name, partition):
             return False
     return True
+
+
+class ReplicatorBeat:
+    """Whether the replicator lives, as a worker sees it: it stores another status twice a second.
+
+    What counts is when that was seen to change, by the clock that only goes on: the time within it is of a clock that
+    may be set.
+    """
+
+    def __init__(self, late_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self.late_s = late_s
+        self._monotonic_s = monotonic_s
+        self._status = b""
+        self._changed_s = monotonic_s()
+
+    def note(self, status: bytes) -> None:
+        """Record what the status is now."""
+        if status != self._status:
+            self._status, self._changed_s = status, self._monotonic_s()
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether nothing was heard of it for too long."""
+        return self._monotonic_s() >= self._changed_s + self.late_s
 
 
 class Health:

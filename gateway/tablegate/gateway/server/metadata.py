@@ -6,7 +6,7 @@ answer.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -46,21 +46,28 @@ from tablegate.v1.status_pb2 import (
 
 STATUS_SERVICE = "tablegate.v1.GatewayService"
 STATUS_TIMEOUT_S = 5.0
+
+_REPLICATOR_HANGS = gateway_status_pb2.GetStatusResponse(replicator_hangs=True).SerializeToString()
 READ_EVERY_S = 0.25  # changes that come within it are sent as one
 READ_TIMES = 20  # as long as reading took the last time: tables of many partitions are read less often
 
 Found = TypeVar("Found")
 
 
-def status_methods(store: StoreReader) -> Methods:
-    """Return GetStatus, answered with the bytes that the replicator left in `store`."""
+def status_methods(store: StoreReader, *, is_late: Callable[[], bool] = lambda: False) -> Methods:
+    """Return GetStatus, answered with the bytes that the replicator left in `store`.
+
+    With `is_late` they are old, and the answer says so.
+    """
 
     def get_status(_data: bytes, _call: Call) -> bytes:
         try:
             with store.snapshot() as snapshot:
-                return snapshot.status()
+                status = snapshot.status()
         except StoreUnavailable as error:
             raise StoreAway from error
+        # Messages that follow on one another are one message.
+        return status + _REPLICATOR_HANGS if is_late() else status
 
     return {f"/{STATUS_SERVICE}/GetStatus": UnaryMethod(get_status, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)}
 

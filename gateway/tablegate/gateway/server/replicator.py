@@ -25,7 +25,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
-from tablegate.gateway.server.child import FAILED, STORE_OPENED, ChildConfig, send_event
+from tablegate.gateway.server.child import FAILED, STORE_OPENED, Beats, ChildConfig, send_event
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable, StoreWentBack, StoreWriter
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tablegate.gateway.stores.lmdb.store import LmdbStore
     from tablegate.gateway.stores.redis.store import RedisStore
 
+BEATS_PER_LIMIT = 20  # sent in the time after which its parent takes it to hang
 YOUNG_OBJECTS_MAX = 100_000  # before a collection looks at them: a batch's records die by themselves
 
 _logger = logging.getLogger("tablegate.gateway.replication")
@@ -63,13 +64,14 @@ def run_replicator(
     drain: threading.Event | None = None,
     on_open: Callable[[], None] = lambda: None,
     notify: Callable[[StoreChanges], None] = lambda _: None,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Follow the changelogs until SIGTERM or SIGINT, or `stop`; then leave the store with its clean mark.
 
     With SIGUSR1, or `drain`, all partitions are given to the other gateways of the cluster.
     Without `stop` the main thread must call this, as it takes the signals. `on_open` is called when the store can
-    be opened for reading and nothing of before is served any more, `notify` with what has changed. A store that is
-    corrupt is wiped and restored; one that went back is followed on from what it has.
+    be opened for reading and nothing of before is served any more, `notify` with what has changed, `beat` with each
+    turn of a loop. A store that is corrupt is wiped and restored; one that went back is followed on from what it has.
     Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
     """
     drain = drain or threading.Event()
@@ -83,11 +85,11 @@ def run_replicator(
     gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
     catalogue = bind(config.files)
     while not stop.is_set():
-        store = _open(config, stop)
+        store = _open(config, stop, beat)
         if store is None:
             return
         try:
-            _follow(config, catalogue, store, stop, drain, on_open, notify)
+            _follow(config, catalogue, store, stop, drain, on_open, notify, beat)
             store.close()
         except StoreCorrupt as error:
             _logger.error("%s; it is wiped and restored", error)
@@ -101,10 +103,11 @@ def run_replicator(
             raise
 
 
-def _open(config: ReplicatorConfig, stop: threading.Event) -> "LmdbStore | RedisStore | None":
+def _open(config: ReplicatorConfig, stop: threading.Event, beat: Callable[[], None]) -> "LmdbStore | RedisStore | None":
     """Open the store, wiped where it must be; wait for room on a full disk. None: stopped before."""
     is_full = False
     while not stop.is_set():
+        beat()
         try:
             return open_for_writing(config.store, config.store_url, own_id(config.membership))
         except StoreCorrupt as error:
@@ -127,6 +130,7 @@ def _follow(
     drain: threading.Event,
     on_open: Callable[[], None],
     notify: Callable[[StoreChanges], None],
+    beat: Callable[[], None],
 ) -> None:
     notifying = NotifyingStore(store, notify)
     log = KafkaLog(config.bootstrap, config.kafka_options)
@@ -148,6 +152,7 @@ def _follow(
                 is_draining = True
                 replicator.drain()
             replicator.step()
+            beat()
         replicator.close()
     finally:
         log.close()
@@ -167,7 +172,12 @@ def replicator_main(config: ChildConfig) -> None:
     workers = ReplicatorEnd(config.pipe_fds)
     workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
     try:
-        run_replicator(replicator_config, on_open=lambda: send_event(STORE_OPENED), notify=workers.publish)
+        run_replicator(
+            replicator_config,
+            on_open=lambda: send_event(STORE_OPENED),
+            notify=workers.publish,
+            beat=Beats(config.hang_limit_s / BEATS_PER_LIMIT).beat,
+        )
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})
         send_event(FAILED, reason=str(error))

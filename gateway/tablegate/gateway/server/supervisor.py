@@ -8,6 +8,12 @@ A child that dies starts again after a pause, which doubles while it keeps dying
 workers wait for the replicator's first event, as before it the store says of an earlier run that it is live. At the
 end, workers drain first and the replicator stops after them, so that what they answer stays fresh. A child that does
 not end in its time is killed; one whose parent is killed ends by itself (`child.die_with_parent`).
+
+One that lives and does nothing is killed as well, where its spec has a limit: it sends beats as its loop turns, and has
+neither sent one nor written to a disk for so long. A write that takes long is no reason to begin it again, and a
+supervisor that stood still itself, with the whole machine perhaps, knows nothing of the others.
+
+Decision: docs/decisions/0061-a-replicator-that-hangs-is-restarted.md
 """
 
 import json
@@ -19,12 +25,16 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from tablegate.gateway.server.child import BEAT
 
 BACKOFF_S = 0.2  # before a dead process starts again; doubles while it keeps dying
 BACKOFF_MAX_S = 5.0
 STEADY_S = 30.0  # a process that lived this long starts again at once
+TURNS_PER_LIMIT = 4  # how often in the limit of a process that hangs its beats are looked at
 KILL_MARGIN_S = 3.0  # beyond what a process was given to end by itself
 REPLICATOR_STOP_S = 10.0  # it ends its batch and syncs the store
 
@@ -41,7 +51,8 @@ class ChildSpec:
     `settings` is the line it reads from stdin; it has `stop_s` to end by itself; those that are `first_to_stop` have
     ended before the others get their signal. It starts once any process has sent the event `start_after`, where that is
     given. `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has sent the
-    event `drain_after`, where that is given, and again after a restart.
+    event `drain_after`, where that is given, and again after a restart. From its first event `BEAT` on it is killed
+    where it sends none for `hang_limit_s`, where that is given.
     """
 
     name: str
@@ -53,6 +64,7 @@ class ChildSpec:
     pass_fds: Sequence[int] = ()
     before_restart: Callable[[int], None] | None = None
     drain_after: str | None = None
+    hang_limit_s: float | None = None
 
 
 class _Child:
@@ -64,6 +76,8 @@ class _Child:
         self.started = 0.0
         self.start_at = 0.0
         self.may_drain = False  # it listens for SIGUSR1
+        self._beat_s: float | None = None  # when it last sent a beat, or was seen to write; None: it sent none yet
+        self._written_bytes: int | None = None  # by then
         self._backoff_s = BACKOFF_S
         self._unread = b""
 
@@ -71,6 +85,7 @@ class _Child:
         """Start it. In a group of its own: Ctrl-C in a terminal is the parent's to handle."""
         self.started = now
         self.may_drain = False
+        self._beat_s = None
         self._unread = b""
         self.process = subprocess.Popen(
             self.spec.command,
@@ -95,6 +110,26 @@ class _Child:
         self.start_at = now + self._backoff_s
         delay_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, BACKOFF_MAX_S)
         return delay_s
+
+    def beat(self, now: float) -> None:
+        """Record that its loop has turned."""
+        assert self.process is not None
+        self._beat_s, self._written_bytes = now, written_bytes(self.process.pid)
+
+    def excuse(self, now: float) -> None:
+        """Begin to wait for its next beat now."""
+        self._beat_s = None if self._beat_s is None else now
+
+    def hangs(self, now: float) -> bool:
+        """Return whether it has done nothing for its limit."""
+        limit_s = self.spec.hang_limit_s
+        if self.process is None or limit_s is None or self._beat_s is None or now < self._beat_s + limit_s:
+            return False
+        written = written_bytes(self.process.pid)
+        if written == self._written_bytes:
+            return True
+        self._beat_s, self._written_bytes = now, written  # it is in a long write, which goes on
+        return False
 
     def lines(self, data: bytes) -> list[Mapping[str, Any]]:
         """Return the whole lines that `data` completes."""
@@ -128,6 +163,9 @@ class Supervisor:
         self._is_draining = False
         self._interrupts = 0
         self._seen: set[str | None] = {None}  # events, of any process
+        limits_s = [spec.hang_limit_s for spec in specs if spec.hang_limit_s is not None]
+        self._turn_s = min(limits_s) / TURNS_PER_LIMIT if limits_s else None  # None: nothing is due but starts
+        self._turned_s = time.monotonic()
 
     def stop(self) -> None:
         """Make `run` end the processes and return."""
@@ -144,7 +182,8 @@ class Supervisor:
         try:
             while not self._stopping:
                 self._start_due()
-                self._wait(self._next_start_s())
+                self._wait(self._next_turn_s())
+                self._kill_hanging()
         finally:
             self._stop_all()
             for number, handler in old.items():
@@ -185,6 +224,26 @@ class Supervisor:
         ]
         return max(0.0, min(waiting) - time.monotonic()) if waiting else None
 
+    def _next_turn_s(self) -> float | None:
+        due_s = [each for each in (self._next_start_s(), self._turn_s) if each is not None]
+        return min(due_s, default=None)
+
+    def _kill_hanging(self) -> None:
+        if self._turn_s is None:
+            return
+        now = time.monotonic()
+        stood_still = now - self._turned_s > 2 * self._turn_s  # their beats may be unread, or they stood still, too
+        self._turned_s = now
+        for child in self._children:
+            if stood_still:
+                child.excuse(now)
+            elif child.hangs(now):
+                assert child.process is not None
+                limit_s = child.spec.hang_limit_s
+                _logger.error("a process hangs; it is killed", extra={"child": child.spec.name, "limit_s": limit_s})
+                child.excuse(now)  # until it is dead
+                child.process.kill()
+
     def _wait(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, 65_536)
@@ -193,6 +252,9 @@ class Supervisor:
                 continue
             if data:
                 for event in child.lines(data):
+                    if event.get("event") == BEAT:
+                        child.beat(time.monotonic())
+                        continue
                     self._seen.add(str(event.get("event")))
                     if child.spec.drain_after is not None and child.spec.drain_after == event.get("event"):
                         child.may_drain = True
@@ -256,3 +318,12 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
+
+
+def written_bytes(pid: int) -> int | None:
+    """Return how many bytes a process has written to disks so far; None where that is not known."""
+    try:
+        text = Path(f"/proc/{pid}/io").read_text()
+        return int(text.partition("\nwrite_bytes:")[2].split()[0])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from typing_extensions import override
@@ -39,7 +39,7 @@ from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
-from tablegate.gateway.server.health import Health, live_tables
+from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.worker_pipe import WorkerEnd
@@ -51,6 +51,7 @@ from tablegate.gateway.stores.opening import open_for_reading
 CHECK_S = 0.2  # how often a worker checks that its store is the same, and its tables are live
 HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
 OPEN_EVERY_S = 0.2  # a store that is away is tried so often
+LATE_PART = 1 / 3  # of the time after which a replicator that hangs is restarted: then health and status say so
 COUNTS_EVERY_S = 1.0
 COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
@@ -81,6 +82,8 @@ class _Worker:
         own = own_id(config.membership)
         self._store = WatchedStore(lambda: open_for_reading(directory, config.store_url, own))
         self._health = Health(catalogue)
+        self._beat = ReplicatorBeat(config.hang_limit_s * LATE_PART)
+        self._was_late = False
         self._notifier = Notifier()
         pipes = [WorkerEnd(fd, self._notifier) for fd in config.pipe_fds]  # none where no replicator is
         self._pipe = pipes[0] if pipes else None
@@ -96,7 +99,7 @@ class _Worker:
         methods = {
             **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **self._health.methods(),
-            **status_methods(self._store),
+            **status_methods(self._store, is_late=lambda: self._beat.is_late),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
@@ -159,13 +162,27 @@ class _Worker:
 
     def _check_health(self) -> None:
         was_serving = self._health.serving
+        self._note_beat()
         live = live_tables(self._store, self._health.tables, self._directory)
+        if self._was_late:
+            live = frozenset()
         self._health.update(live)
         if self._health.serving != was_serving:
             missing = sorted(self._health.tables - live)
             if missing:
                 _logger.warning("not all tables are served", extra={"missing": missing})
             send_event(SERVING if self._health.serving else NOT_SERVING, missing=missing)
+
+    def _note_beat(self) -> None:
+        """Notice whether the replicator lives. While the store is away nobody can tell, and nothing is served."""
+        with suppress(StoreUnavailable), self._store.snapshot() as snapshot:
+            self._beat.note(snapshot.status())
+        is_late = self._beat.is_late
+        if is_late and not self._was_late:
+            _logger.error(
+                "the replicator hangs; what is here is answered, and grows older", extra={"silent_s": self._beat.late_s}
+            )
+        self._was_late = is_late
 
     def _note(self, changes: StoreChanges) -> None:
         """Hear of other gateways at once, where the status may say something new of them."""
