@@ -112,7 +112,7 @@ def test_supervisor_passes_a_drain_on_and_again_after_a_restart() -> None:
 BEATS = "def beat(): print(json.dumps({'event': 'beat'}), flush=True)\ntell('up')\nfor _ in range(3): beat()\n"
 
 
-def _lives(watched: Watched) -> int:
+def _starts(watched: Watched) -> int:
     return watched.events.count(("a", "up"))
 
 
@@ -136,13 +136,13 @@ def test_a_process_in_a_write_that_goes_on_is_left_alone(tmp_path: Path) -> None
     code += "for _ in range(40):\n    file.write(bytes(65536)); time.sleep(0.05)\ntell('written')\n"
     code += "while True:\n    beat(); time.sleep(0.05)"
     watched = Watched(_spec("a", code, hang_limit_s=0.4), until=lambda events: ("a", "written") in events)
-    assert _lives(watched) == 1
+    assert _starts(watched) == 1
 
 
 def test_a_process_that_never_sent_a_beat_is_not_watched() -> None:
     code = "tell('up')\ntime.sleep(2)\ntell('later')\ntime.sleep(60)"
     watched = Watched(_spec("a", code, hang_limit_s=0.2), until=lambda events: ("a", "later") in events)
-    assert _lives(watched) == 1
+    assert _starts(watched) == 1
 
 
 def test_a_supervisor_that_stood_still_kills_nobody() -> None:
@@ -157,4 +157,4 @@ def test_a_supervisor_that_stood_still_kills_nobody() -> None:
         return ("a", "done") in events
 
     watched = Watched(_spec("a", code, hang_limit_s=0.3), until=until)
-    assert _lives(watched) == 1
+    assert _starts(watched) == 1

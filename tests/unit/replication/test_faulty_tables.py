@@ -16,7 +16,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
-from tablegate.gateway.kafka.client import DELETE_RETENTION_MS, told_retention_ms
+from tablegate.gateway.kafka.client import DELETE_RETENTION_MS, retention_ms_of
 from tablegate.gateway.kafka.log import TopicFacts, TopicPartition
 from tablegate.gateway.replication.replicator import FAULT_RETRY_MAX_S, Replicator
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreFull
@@ -196,9 +196,9 @@ def test_a_description_that_is_not_understood_is_asked_for_again(
     world.seconds(1)
     assert world.has("parcels", last)
     assert not world.status("parcels").fault
-    said = [line for line in caplog.records if "is not understood" in line.message]
-    assert {line.args[0] for line in said if isinstance(line.args, tuple)} == {CHANGELOG.topic, "tables"}
-    assert len(said) == 2
+    logged = [line for line in caplog.records if "is not understood" in line.message]
+    assert {line.args[0] for line in logged if isinstance(line.args, tuple)} == {CHANGELOG.topic, "tables"}
+    assert len(logged) == 2
     world.log.odd = None
     world.seconds(10)
     assert world.status("parcels").serving
@@ -211,8 +211,8 @@ class Entry:
 
 @pytest.mark.parametrize("config", [{}, {"delete.retention.ms": Entry(None)}, {"delete.retention.ms": Entry("long")}])
 def test_a_broker_that_tells_no_retention_has_kafkas_default(config: dict[str, Any]) -> None:
-    assert told_retention_ms(config) == DELETE_RETENTION_MS
-    assert told_retention_ms({"delete.retention.ms": Entry("60000")}) == 60_000
+    assert retention_ms_of(config) == DELETE_RETENTION_MS
+    assert retention_ms_of({"delete.retention.ms": Entry("60000")}) == 60_000
 
 
 def test_manifests_of_tables_of_others_are_not_kept(world: World) -> None:

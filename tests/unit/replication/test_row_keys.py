@@ -22,7 +22,7 @@ from tests.kit.replication.replicator import Gateway, Job, key_of, value_of
 from tests.kit.table.filled import catalogue_of
 from tests.kit.table.parcels import PARCELS
 
-NO_KEY, ANOTHER, ELSEWHERE = (
+NO_KEY, ANOTHER, OTHER_PARTITION = (
     "key is none of the table",
     "row has other key columns than its key",
     "key belongs to another partition",
@@ -93,7 +93,7 @@ def test_a_key_of_another_partition_is_poison(partition: int) -> None:
         batch = read(table, *pairs, *((each, None) for each, _ in pairs), partition=partition, count=3)
         own = [each for each, _ in pairs if table.partition_of(each, 3) == partition]
         assert [change.key for change in batch.changes] == own * 2
-        assert [reason for reason, _ in batch.skipped] == [ELSEWHERE] * (2 * len(pairs) - 2 * len(own))
+        assert [reason for reason, _ in batch.skipped] == [OTHER_PARTITION] * (2 * len(pairs) - 2 * len(own))
 
 
 @given(depot=st.text(max_size=20), number=st.integers(-(2**63), 2**63 - 1))
@@ -127,6 +127,10 @@ def test_poison_of_keys_is_told_by_reason(gateway: Gateway, job: Job) -> None:
     ):
         job.broker.append(job.source(own), each, value, version=make_version(1, at))
     gateway.seconds(1)
-    assert {each.reason: each.count for each in gateway.table_status().poison} == {NO_KEY: 2, ANOTHER: 1, ELSEWHERE: 1}
+    assert {each.reason: each.count for each in gateway.table_status().poison} == {
+        NO_KEY: 2,
+        ANOTHER: 1,
+        OTHER_PARTITION: 1,
+    }
     assert gateway.table_status().poison_records == 4
     assert gateway.rows().keys() == {1, 2}

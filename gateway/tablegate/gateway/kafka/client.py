@@ -196,7 +196,7 @@ class KafkaLog(Log):
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)[resource]
         try:
-            return told_retention_ms(answer.result(self._request_timeout_s))
+            return retention_ms_of(answer.result(self._request_timeout_s))
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 return DELETE_RETENTION_MS
@@ -378,7 +378,7 @@ class KafkaLog(Log):
             self._consumer.close()
 
 
-def told_retention_ms(config: Mapping[str, Any]) -> int:
+def retention_ms_of(config: Mapping[str, Any]) -> int:
     """Return a topic's `delete.retention.ms` of the entries that a broker told of it; Kafka's default without one."""
     entry = config.get("delete.retention.ms")
     try:

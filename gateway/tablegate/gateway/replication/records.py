@@ -29,7 +29,7 @@ HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been co
 _logger = logging.getLogger("tablegate.gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
 _LATE = "row comes after the last marker of its generation"
-_ELSEWHERE = "key belongs to another partition"
+_OTHER_PARTITION = "key belongs to another partition"
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class RecordReader:
                 if its == partition:
                     batch.changes.append(change)
                 else:
-                    batch.skipped.append((_ELSEWHERE, change.offset))
+                    batch.skipped.append((_OTHER_PARTITION, change.offset))
 
     def _decode(self, records: list[Record], position: Position) -> Batch:
         """Turn records into changes. The loop runs for each record of a restore: keep it short."""
