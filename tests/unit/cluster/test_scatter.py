@@ -21,7 +21,14 @@ from tablegate.gateway.cluster.scatter import (
     ScatterGather,
 )
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.query.errors import InvalidPageToken, NotCaughtUp, PartitionUnavailable, ShuttingDown, status_of
+from tablegate.gateway.query.errors import (
+    ForeignForward,
+    InvalidPageToken,
+    NotCaughtUp,
+    PartitionUnavailable,
+    ShuttingDown,
+    status_of,
+)
 from tests.kit.replication.statuses import live, status
 
 Part = tuple[str, tuple[int, ...]]
@@ -31,6 +38,7 @@ AWAY = PeerFailed(Status(code=14, message="connection refused"))
 NOT_HERE = PeerFailed(status_of(PartitionUnavailable("ratings", 1, "it is being restored")))
 LEAVING = PeerFailed(status_of(ShuttingDown()))
 LATE = PeerFailed(status_of(NotCaughtUp("ratings", 1, "its changelog has more")))
+CLOCK_OFF = PeerFailed(status_of(ForeignForward("was made too long ago, or by a clock that is ahead")))
 WRONG = PeerFailed(status_of(InvalidPageToken("the page token is damaged")))
 TIMED_OUT = PeerFailed(Status(code=4, message="Deadline Exceeded"))
 
@@ -95,7 +103,7 @@ def test_the_owner_is_asked_first() -> None:
     assert asked.answers(1) == asked.calls == [(owner, (1,))]
 
 
-@pytest.mark.parametrize("failed", [AWAY, NOT_HERE, LEAVING])
+@pytest.mark.parametrize("failed", [AWAY, NOT_HERE, LEAVING, CLOCK_OFF])
 def test_the_next_is_asked_where_one_has_not_got_it(failed: PeerFailed) -> None:
     asked, owner, standby = asked_of_two()
     asked.ends[owner] = failed
@@ -111,6 +119,23 @@ def test_what_any_would_say_is_said(failed: PeerFailed) -> None:
         asked.answers(1)
     assert raised.value is failed
     assert [name for name, _ in asked.calls] == [owner]
+
+
+def test_a_token_that_all_refuse_is_an_error_of_its_own() -> None:
+    asked, owner, standby = asked_of_two()
+    asked.ends = {owner: CLOCK_OFF, standby: CLOCK_OFF}
+    with pytest.raises(PeerFailed) as raised:
+        asked.answers(1)
+    assert raised.value.reason == "FOREIGN_FORWARD"
+    assert [name for name, _ in asked.calls] == [owner, standby]
+
+
+@pytest.mark.parametrize("refuses_first", [True, False])
+def test_who_was_away_may_yet_accept_a_token_that_others_refuse(refuses_first: bool) -> None:
+    asked, owner, standby = asked_of_two()
+    asked.ends = dict(zip((owner, standby), (CLOCK_OFF, AWAY) if refuses_first else (AWAY, CLOCK_OFF), strict=True))
+    with pytest.raises(NoReplica):
+        asked.answers(1)
 
 
 def test_where_nobody_has_it_nobody_is_asked_twice() -> None:

@@ -228,6 +228,16 @@ def test_gateways_with_other_keys_say_what_is_wrong() -> None:
         assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_FORWARD")
 
 
+def test_a_gateway_whose_token_is_refused_by_one_is_answered_by_the_next() -> None:
+    """As where the clock of one gateway is wrong by more than a forward token lives."""
+    with GrpcCluster(EACH_ON_TWO, signers={"c": TokenSigner([b"f" * 32])}) as cluster:
+        cluster.put(rating(number, count=number) for number in range(ROWS))
+        for partition, gateway_id in ((4, "a"), (5, "a"), (0, "b"), (1, "b")):
+            number = movie_of(cluster, partition)
+            assert cluster.ask(gateway_id, "GetRating", movie_id=number).rating.movie_id == number
+        assert any(call.method.endswith("GetRating") for call in cluster["c"].calls if call.is_forwarded)
+
+
 def token_ahead(cluster: GrpcCluster, movie_id: int) -> str:
     """Return the token of one change more than the partition of a movie, which is on "c", has."""
     token = opened(cluster.ask("c", "GetRating", movie_id=movie_id).read_info)

@@ -116,6 +116,52 @@ def test_nobody_dies_while_kafka_is_away(read: Topic) -> None:
     assert read.topic.alive() == {"us"}
 
 
+@pytest.fixture
+def shift_ms(broker: MemoryBroker) -> dict[str, int]:
+    """How far the broker's clock is ahead: "ms"; a test changes it."""
+    shift, right_ms = {"ms": 0}, broker.now_ms
+    broker.now_ms = lambda: right_ms() + shift["ms"]
+    return shift
+
+
+@pytest.mark.parametrize("jump_s", [-7_200, -30, 30, 7_200])
+def test_who_dies_is_dead_though_the_clock_of_kafka_jumps(read: Topic, shift_ms: dict[str, int], jump_s: int) -> None:
+    read.beat(5.0, "us", "other", "third")
+    shift_ms["ms"] = jump_s * 1_000
+    read.beat(ALIVE_MS / 1_000, "us", "third")
+    assert read.topic.alive() >= {"us", "third"}
+    read.beat(1.0, "us", "third")
+    assert read.topic.alive() == {"us", "third"}
+    read.beat(GONE_MS / 1_000, "us", "third")
+    assert read.topic.present() == {"us", "third"}
+
+
+@pytest.mark.parametrize("jump_s", [-7_200, 7_200])
+def test_a_jump_of_the_clock_of_kafka_kills_nobody(read: Topic, shift_ms: dict[str, int], jump_s: int) -> None:
+    read.beat(5.0, "us", "other")
+    shift_ms["ms"] = jump_s * 1_000
+    for _ in range(20):
+        read.beat(0.5, "us", "other")
+        assert read.topic.alive() == {"us", "other"}
+
+
+@pytest.mark.parametrize("jump_s", [-7_200, -60])
+def test_who_comes_after_a_jump_of_the_clock_of_kafka(
+    read: Topic, broker: MemoryBroker, shift_ms: dict[str, int], jump_s: int
+) -> None:
+    read.say("dead", record("dead"))
+    read.clock.passed_s += 20
+    read.say("other", record("other"))
+    shift_ms["ms"] = jump_s * 1_000
+    read.clock.passed_s += 0.5
+    for name in ("other", "third"):
+        read.say(name, record(name))
+    read.beat(1.0, "us", "other", "third")
+    assert read.topic.alive() == {"us", "other", "third"}
+    read.beat(ALIVE_MS / 1_000 + 1.0, "us", "third")
+    assert read.topic.alive() == {"us", "third"}
+
+
 def test_who_was_dead_long_before_we_came_is_so_as_soon_as_all_was_read(read: Topic) -> None:
     read.say("dead", record("dead"))
     read.clock.passed_s += 3_600

@@ -10,7 +10,9 @@ from tablegate.gateway.contract.tokens import InvalidToken, TokenSigner
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_FORWARD, Token
 
 FORWARDED = "tablegate-forwarded"  # the name of the metadata that says: one of ours asks
-TOKEN_AGE_MAX_MS = 60_000  # older, or as far ahead: a token that was caught somewhere, or a clock that is wrong
+# Older, or as far ahead: a token that was caught somewhere, or a clock that is wrong by more than one may be. It is so
+# long as a token is worth little to whoever caught it: a gateway that is shown it does not ask others, and that is all.
+TOKEN_AGE_MAX_MS = 3_600_000
 KEPT_MS = 10_000  # a token is used again for so long: signing it costs as much as a read
 _KEPT_MAX = 1_024
 

@@ -3,9 +3,10 @@
 Each gateway writes a record under its name twice a second, a beat. Whoever was not heard for `ALIVE_MS` is not asked
 any more; after `GONE_MS` its partitions are given to others, and after `FORGOTTEN_MS` its record is removed.
 
-Time is that of the topic itself: the moments at which Kafka appended its records, ours among them. So nothing depends
-on the clocks of gateways, and while Kafka is away nobody dies. When it comes back, the gap counts as `GAP_MAX_MS`: the
-others have to be heard first. A gap that this gateway was not there for counts in full.
+Time is that of the topic itself: what passes between the moments at which Kafka appended one record and the next, ours
+among them. So nothing depends on the clocks of gateways, and while Kafka is away nobody dies. When it comes back, the
+gap counts as `GAP_MAX_MS`: the others have to be heard first; and so does a clock of Kafka that jumps ahead. One that
+jumps back counts as nothing, and time goes on from there. A gap that this gateway was not there for counts in full.
 
 Decision: docs/decisions/0032-kafka-clock-for-membership.md
 """
@@ -95,8 +96,8 @@ class GatewaysTopic(CompactedTopic):
         self._gateway_id = gateway_id
         self._start_id = start_id
         self._earlier_starts: set[int] = set()
-        self._now_ms = 0  # the topic's time
-        self._newest_ms = 0  # of a record
+        self._now_ms = 0  # the topic's time: what Kafka's clock said at first, and what has passed since
+        self._appended_ms: int | None = None  # when the record before was, by Kafka's clock
 
     def alive(self) -> frozenset[str]:
         """Return the names of the gateways that are alive, ours included."""
@@ -125,13 +126,17 @@ class GatewaysTopic(CompactedTopic):
                 self.known[each.record.gateway_id] = KnownGateway(
                     each.record, beat_ms, beat_ms, _announced(each.record)
                 )
-                self._now_ms = self._newest_ms = max(self._newest_ms, beat_ms)
+                self._now_ms = max(self._now_ms, beat_ms)
+
+    @override
+    def _start_over(self) -> None:
+        self._appended_ms = None
 
     @override
     def _receive(self, record: Record) -> None:
         time_ms = known_time_ms(record.time_ms)
         self._advance(time_ms)
-        heard_ms = self._now_ms if self.heard_beat else time_ms
+        heard_ms = self._now_ms
         name = (record.key or b"").decode("utf-8", errors="replace")
         known = self.known.get(name)
         if record.value is None:
@@ -150,9 +155,14 @@ class GatewaysTopic(CompactedTopic):
             known.record, known.beat_ms, known.heard_ms = announcement, time_ms, heard_ms
 
     def _advance(self, time_ms: int) -> None:
-        passed_ms = max(0, time_ms - self._newest_ms)
-        self._newest_ms += passed_ms
-        self._now_ms += min(passed_ms, GAP_MAX_MS) if self.heard_beat else passed_ms
+        before_ms, self._appended_ms = self._appended_ms, time_ms
+        if before_ms is not None:
+            # From one record to the next, and not from the newest: else a clock that was put back by an hour would
+            # stand still for an hour, and whoever dies meanwhile would be asked on.
+            passed_ms = max(0, time_ms - before_ms)
+            self._now_ms += min(passed_ms, GAP_MAX_MS) if self.heard_beat else passed_ms
+        elif not self.heard_beat:
+            self._now_ms = time_ms
 
     def _receive_ours(self, announcement: GatewayRecord) -> None:
         """Receive a record under our name: of this start, of one before it, or of one after it."""

@@ -10,7 +10,8 @@ How it works:
    whoever answers first counts (a hedged request; Dean and Barroso, "The Tail at Scale", CACM 2013). Second requests
    are a share of all requests, so that a slow cluster does not get twice the load.
 4. A gateway that fails in a way in which another may do better (`another_may_answer`) is left out, and its partitions
-   are assigned anew. Any other error is the answer.
+   are assigned anew. Any other error is the answer. One that refuses our forward token has another clock or other keys
+   than we have: the next may not. Only where all that can be asked refuse it, that is the answer.
 
 Debt: the gateway that is asked for a whole run of partitions fails or succeeds as one; there is no partial result.
 """
@@ -41,7 +42,8 @@ MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
 # An error without a reason of ours comes from the network or a proxy on the way, so another gateway may well answer.
-_ANOTHER_MAY_ANSWER = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN"})
+_TOKEN_REFUSED = "FOREIGN_FORWARD"
+_ANOTHER_MAY_ANSWER = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN", _TOKEN_REFUSED})
 _ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 
 PartialResult = TypeVar("PartialResult")
@@ -211,6 +213,7 @@ class ScatterGather(Generic[PartialResult]):
         self._local = local
         self._may_wait = may_wait
         self._own = Peer(directory.own_id, "", "")
+        self._was_away = False  # that a gateway failed in another way than by refusing our token
 
     async def results(
         self, partitions: Collection[Partition], tried: frozenset[str] = frozenset()
@@ -254,7 +257,14 @@ class ScatterGather(Generic[PartialResult]):
             except PeerFailed as failed:
                 if not failed.another_may_answer:
                     raise
-            return await (self.results(partitions, tried) if others is None else others)
+                refused = failed if failed.reason == _TOKEN_REFUSED else None
+                self._was_away |= refused is None
+            try:
+                return await (self.results(partitions, tried) if others is None else others)
+            except NoReplica:
+                if refused is None or self._was_away:
+                    raise
+                raise refused from None
         finally:
             for task in (first, others):
                 if task is not None:
