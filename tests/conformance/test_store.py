@@ -288,6 +288,28 @@ def test_restoring_keeps_no_history(store: StoreWriter) -> None:
     assert history_offsets(store) == [4]
 
 
+def test_a_history_begins_anew_where_its_writer_says_so(store: StoreWriter) -> None:
+    """In one write, in which the partition stays answered from; and what came before is history no more."""
+    store.apply(ID, P0, [change(0, b"a", 1, b"1"), change(1, b"b", 1, b"2")], position(2))
+    store.expire(ID, P0, [b"b"], time_ms=1)
+    batch = [change(2, b"a", 2, b"3"), change(4, b"c", 1, None), change(6, b"a", 3, b"4"), change(7, b"d", 1, b"5")]
+    store.apply(ID, P0, batch, position(8, history_start=6))
+    found = stored_position(store)
+    assert found is not None
+    assert (found.phase, found.next_offset, found.history_start) == (Phase.LIVE, 8, 6)
+    assert history_offsets(store) == [6, 7]
+    assert [each.before for each in history(store)] == [b"3", None]
+    assert get(store, b"a") == b"4"
+    store.apply(ID, P0, [change(8, b"a", 4, b"6")], position(9, history_start=3))
+    assert history_offsets(store) == [6, 7, 8]
+    store.apply(ID, P0, [change(9, b"a", 5, b"7")], position(10, history_start=10))
+    assert history_offsets(store) == []
+    store.apply(ID, P0, [change(10, b"a", 6, b"8")], position(11))
+    found = stored_position(store)
+    assert found is not None
+    assert (found.history_start, history_offsets(store)) == (10, [10])
+
+
 def test_old_tombstones_are_dropped(store: StoreWriter) -> None:
     batch = [change(i, bytes([i]), 1, None, time_ms=i) for i in range(6)]
     batch.append(change(6, b"\x01", 2, b"back", time_ms=6))

@@ -213,6 +213,10 @@ class MemoryStore(OwnStore):
             part.position = replace(position, history_start=position.next_offset)
         else:
             history_start = position.history_start if part.position is None else part.position.history_start
+            if position.history_start > history_start:
+                history_start = position.history_start
+                part.history.clear()
+                applied = [change for change in applied if change.offset >= history_start]
             part.position = replace(position, history_start=history_start)
             self._remember(part, part.position, applied)
 

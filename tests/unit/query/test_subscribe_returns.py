@@ -235,6 +235,44 @@ def test_who_comes_back_to_a_gateway_that_was_away_misses_no_delete(job: Job, ga
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize(("hours", "is_long"), [(0.1, False), (2.5, False), (7, True), (11, True)])
+def test_who_comes_to_a_gateway_that_was_cut_off_from_kafka_misses_no_delete(
+    job: Job, gateway: Gateway, hours: float, is_long: bool
+) -> None:
+    """The gateway ran on meanwhile, and has fetched tombstones whose rows were compacted away."""
+    job.put(range(8))
+    other = Gateway(gateway.broker, gateway.clock)
+    gateway.steps()
+    is_cut = [True]
+    fetch = gateway.replicator._log.fetch
+    gateway.replicator._log.fetch = lambda **asked: [] if is_cut[0] else fetch(**asked)  # type: ignore[method-assign]
+    job.put([20, 21])
+    other.steps()
+    there, here = (Asker(each.catalogue, each.store, SERVICE, None) for each in (other, gateway))
+
+    async def talk() -> None:
+        one = Copy()
+        async with opened(there, METHOD, subscribe_options=options("", **OFTEN)) as stream:
+            await stream.until(one, other.rows())
+        job.put([20, 21], delete=True)
+        gateway.steps(2, pass_s=hours * 1_800)
+        if is_long:
+            for partition in range(PARTITIONS):
+                gateway.broker.compact(job.source(partition))
+        job.put([30])
+        is_cut[0] = False
+        gateway.seconds(1)
+        job.put([31])
+        gateway.steps()
+        assert gateway.is_served()
+        async with opened(here, METHOD, subscribe_options=options(one.token, **OFTEN)) as stream:
+            await settle(stream, one)
+        assert one.rows.keys() == {*range(8), 30, 31}
+        assert one.resets == (2 if is_long else 1)
+
+    asyncio.run(talk())
+
+
 def test_a_partition_that_comes_back_soon_goes_on_where_nothing_expires(job: Job, gateway: Gateway) -> None:
     """What is too young to be compacted is history, also where it was restored."""
     job.put(range(8))

@@ -13,15 +13,23 @@ from tablegate.gateway.replication.records import RecordReader, SkippedRecords
 from tablegate.gateway.replication.states import PartitionEvent, Subject, partition_machine
 from tablegate.gateway.stores.base import Phase, Position, StoreFull
 from tablegate.v1.changelog_pb2 import ProgressMarker
-from tests.kit.replication.replicator import key_of, ratings, value_of
+from tests.kit.replication.replicator import FakeClock, key_of, ratings, value_of
 from tests.kit.store.memory import MemoryStore
 
 SOURCE = TopicPartition("ratings-g1-changelog", Partition(0))
 ID = StoreId(1)
 
 
+class ClockAtZero(FakeClock):
+    """A clock of 1970, when all records of these tests are appended."""
+
+    def now_ms(self) -> int:
+        return 0
+
+
 class Setup:
     def __init__(self, *, barrier: int = 0, next_offset: int = 0, phase: Phase = Phase.RESTORING) -> None:
+        self.clock = ClockAtZero()
         self.full = False
         self.writes_left = 1_000
         self.store = MemoryStore(free_bytes=self._free_bytes)
@@ -37,7 +45,7 @@ class Setup:
             position=Position(start, 0, phase, start),
             barrier=Offset(barrier),
             skipped=self.skipped,
-            now_ms=lambda: 0,
+            clock=self.clock,
             machine=machine,
         )
 

@@ -29,10 +29,14 @@ class Reader(Protocol):
 
 
 class TopicDescription(NamedTuple):
-    """An answer: the topic (None: there is none), when it was asked for, and where readers were then."""
+    """An answer: the topic (None: there is none), when it was asked for, and where readers were then.
+
+    `asked_s` is of the clock that only goes on: not later than the question was sent.
+    """
 
     facts: TopicFacts | None
     asked_ms: int
+    asked_s: float
     offsets: Mapping[object, Offset]
 
     def was_beyond(self, reader: Reader, end_offset: Offset) -> bool:
@@ -53,6 +57,7 @@ class TopicWatcher:
         self._answer: Future[TopicFacts | None] | None = None
         self._ask_at_s = 0.0
         self._asked_ms = 0
+        self._asked_s = 0.0
         self._offsets: Mapping[object, Offset] = {}
         self._fault = ""  # of the last answer
 
@@ -74,8 +79,8 @@ class TopicWatcher:
         """Ask for the topic when it is time; return each answer once. A failed question is asked again."""
         now_s = self._clock.monotonic_s()
         if self._answer is None and now_s >= self._ask_at_s:
+            self._asked_ms, self._asked_s = self._clock.now_ms(), now_s
             self._answer = self._log.describe_topic(topic)
-            self._asked_ms = self._clock.now_ms()
             self._offsets = {reader: reader.next_offset for reader in readers}
         if self._answer is None or not self._answer.done():
             return None
@@ -93,7 +98,7 @@ class TopicWatcher:
             self.answered = False
             return None
         self.answered, self._fault = True, ""
-        return TopicDescription(facts, self._asked_ms, self._offsets)
+        return TopicDescription(facts, self._asked_ms, self._asked_s, self._offsets)
 
     def _log_fault(self, topic: str, fault: str) -> None:
         if fault != self._fault:

@@ -25,7 +25,7 @@ Decision: docs/decisions/0065-the-last-record-is-read-again.md
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
@@ -65,6 +65,8 @@ class PartitionReplica:
 
     `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED. `is_proved`:
     the position is known to be one of this changelog; else the first fetch shows it, and it is not LIVE before.
+    `whole_s`: when Kafka was asked last for an end that is reached, so that all that comes now is younger; None: not
+    yet.
     """
 
     def __init__(
@@ -76,10 +78,11 @@ class PartitionReplica:
         position: Position,
         barrier: Offset,
         skipped: SkippedRecords,
-        now_ms: Callable[[], int],
+        clock: Clock,
         machine: PartitionMachine,
         is_proved: bool = True,
     ) -> None:
+        self.whole_s: float | None = None
         self.topic_partition = topic_partition
         self.barrier = barrier
         self.end_offset = barrier
@@ -89,10 +92,10 @@ class PartitionReplica:
         self.store_id = machine.subject.store_id
         self._reader = reader
         self._skipped = skipped
-        self._now_ms = now_ms
+        self._clock = clock
         self._machine = machine
         # What comes has been compacted, perhaps, where that is long ago: it is no history.
-        is_young = position.as_of_ms >= now_ms() - HISTORY_RESTORED_MS
+        is_young = position.as_of_ms >= clock.now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
         self.position = position.in_phase(Phase.CATCHING_UP if continues else Phase.RESTORING)
         arrival = self._event_on_reaching(position) if is_proved or position.is_final else None
@@ -160,9 +163,15 @@ class PartitionReplica:
         return PartitionEvent.REACH_BARRIER if is_first and position.next_offset >= self.barrier else None
 
     def _apply(self, changes: list[Change], position: Position) -> None:
-        """Store changes and position. Where this ends a restore, the history begins, with what is young enough."""
-        if self.position.phase is Phase.RESTORING and position.phase is Phase.LIVE:
-            old = count_old(changes, self._now_ms())
+        """Store changes and position. Where this ends a restore, the history begins, with what is young enough.
+
+        It begins anew, too, where what comes is old: this gateway was cut off from Kafka for hours.
+        """
+        if position.phase is Phase.RESTORING:
+            self._put(changes, position)
+            return
+        old = 0 if self._is_in_touch() else count_old(changes, self._clock.now_ms())
+        if self.position.phase is Phase.RESTORING:
             at = changes[old].offset if old < len(changes) else position.next_offset
             # Two writes: what is too old for the history is stored as a restore does it, without history; only then
             # does the history begin. A crash between them leaves a restore to go on with.
@@ -170,7 +179,15 @@ class PartitionReplica:
             restored = replace(position, next_offset=at, is_final=is_final, lineage=cut(position.lineage, at))
             self._put(changes[:old], restored.in_phase(Phase.RESTORING))
             changes = changes[old:]
+        elif old:
+            at = changes[old].offset if old < len(changes) else position.next_offset
+            position = replace(position, history_start=at)
         self._put(changes, position)
+
+    def _is_in_touch(self) -> bool:
+        """Return whether all that comes is young, whatever clocks say."""
+        since_s = self.whole_s
+        return since_s is not None and self._clock.monotonic_s() - since_s <= HISTORY_RESTORED_MS / 1_000
 
     def _put(self, changes: list[Change], position: Position) -> None:
         applied, stale = self._store.apply(self.store_id, self.partition, changes, position)
@@ -280,7 +297,7 @@ class GenerationReplica:
             position=replace(position, incarnation_id=position.incarnation_id or incarnation_id),
             barrier=self.facts.end_offsets[partition],
             skipped=self._skipped,
-            now_ms=self._clock.now_ms,
+            clock=self._clock,
             machine=self._assign(partition),
             is_proved=self._is_proved(partition, position),
         )

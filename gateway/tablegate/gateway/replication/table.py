@@ -313,6 +313,9 @@ class TableReplicator:
         if why is not None:
             return why
         generation.record_facts(facts)
+        for replica, end in ends:
+            if replica.position.next_offset >= end:
+                replica.whole_s = described.asked_s
         # To be in touch is not enough: a store that lags, or that a full disk holds up, may be missing deletes.
         if all(replica.position.next_offset >= end for replica, end in ends):
             generation.caught_up_ms = described.asked_ms

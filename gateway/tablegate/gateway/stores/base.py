@@ -261,8 +261,9 @@ class StoreWriter(StoreReader, Protocol):
         A change is applied only if its version is newer than what is stored at its key, tombstones included; others
         are returned as stale. Applied changes enter the history but while `position.phase` is RESTORING; the history
         keeps the newest `HISTORY_CHANGES_MAX` of a partition, and `history_start` of the stored position follows from
-        that (while RESTORING it becomes `position.next_offset`). Several changes of one key may come in one batch. Of
-        what gateways share, the incarnation is that of whoever was first.
+        that (while RESTORING it becomes `position.next_offset`). Where that of `position` is higher than what is
+        stored, the history begins anew there: changes before it, also those of this batch, are not in it. Several
+        changes of one key may come in one batch. Of what gateways share, the incarnation is that of whoever was first.
         A stale change behind the record that is stored makes its key pending in `repairs`, unless it is a `Repeat`:
         that is the newest record from then on. So is an applied change: neither needs a repair. Of one version with
         two contents, the one that came first stays.

@@ -332,9 +332,14 @@ class LmdbStore(LmdbReader, OwnStore):
                 _drop_oldest(cursor, prefix, count)
                 new, count = replace(position, history_start=position.next_offset), 0
             else:
+                if stored is not None and position.history_start > stored.history_start:
+                    _drop_oldest(cursor, prefix, count)
+                    young = [change for change in applied if change.offset >= position.history_start]
+                    applied, count, applied_count = iter(young), 0, len(young)
+                elif stored is not None:
+                    position = replace(position, history_start=stored.history_start)
                 _add_applied(cursor, prefix, applied)
-                new = position if stored is None else replace(position, history_start=stored.history_start)
-                new, count = self._bound_history(cursor, prefix, new, count + applied_count)
+                new, count = self._bound_history(cursor, prefix, position, count + applied_count)
         transaction.put(prefix, layout.pack_position(new, count), db=self._environment.positions)
 
     def _bound_history(self, cursor: Any, prefix: bytes, position: Position, count: int) -> tuple[Position, int]:

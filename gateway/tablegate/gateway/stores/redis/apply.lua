@@ -101,9 +101,15 @@ if restoring then
   redis.call('UNLINK', history)
   last_offset, last_order, history_start = 0, 0, new_next
 else
+  if number(new, 19) > history_start then
+    history_start = number(new, 19)
+    redis.call('UNLINK', history)
+  end
   for _, change in ipairs(changes) do
     local value = change[2]
-    remember(number(value, 1), $RECORD_ORDER, change, time_of(value), not is_row(value), change[3])
+    if number(value, 1) >= history_start then
+      remember(number(value, 1), $RECORD_ORDER, change, time_of(value), not is_row(value), change[3])
+    end
   end
   history_start = bound(history_start)
 end
