@@ -236,7 +236,7 @@ def test_who_comes_back_to_a_gateway_that_was_away_misses_no_delete(job: Job, ga
 
 
 @pytest.mark.parametrize(("hours", "is_long"), [(0.1, False), (2.5, False), (7, True), (11, True)])
-def test_who_comes_to_a_gateway_that_was_cut_off_from_kafka_misses_no_delete(
+def test_a_gateway_that_was_cut_off_from_kafka_hides_no_delete(
     job: Job, gateway: Gateway, hours: float, is_long: bool
 ) -> None:
     """The gateway ran on meanwhile, and has fetched tombstones whose rows were compacted away."""

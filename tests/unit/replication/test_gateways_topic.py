@@ -125,7 +125,7 @@ def shift_ms(broker: MemoryBroker) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("jump_s", [-7_200, -30, 30, 7_200])
-def test_who_dies_is_dead_though_the_clock_of_kafka_jumps(read: Topic, shift_ms: dict[str, int], jump_s: int) -> None:
+def test_who_dies_is_dead_though_kafkas_clock_jumps(read: Topic, shift_ms: dict[str, int], jump_s: int) -> None:
     read.beat(5.0, "us", "other", "third")
     shift_ms["ms"] = jump_s * 1_000
     read.beat(ALIVE_MS / 1_000, "us", "third")

@@ -8,6 +8,7 @@ import pytest
 from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
 from tablegate.gateway.replication.manifests import ManifestSequence
+from tablegate.gateway.replication.stored import newest_name
 from tablegate.v1 import options_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.call.asker import Asker
@@ -179,7 +180,8 @@ def test_a_contract_that_changed_along_does_not_make_it_good(
     """The store has what another contract placed, and the gateway has the newer one, which agrees with the job's."""
     state = served.state()
     change(state.manifest)
-    served.store.put_table("ratings", state)
+    for name in ("ratings", newest_name("ratings")):
+        served.store.put_table(name, state)
     served.restart()
     served.seconds(10)
     assert not served.is_served()

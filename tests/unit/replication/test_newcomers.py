@@ -1,14 +1,16 @@
 """A gateway that joins while a table is rebuilt: it answers from nothing newer than the others do."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from tablegate.gateway.cli.served import directory_of, served_tables
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.manifests import ManifestSequence
 from tablegate.gateway.replication.progress import TableLog
-from tablegate.gateway.replication.stored import StoredTable, next_name
+from tablegate.gateway.replication.stored import StoredTable
 from tablegate.v1.cluster_pb2 import GatewayRecord
 from tests.kit.replication.replicators import Member, SlowLog, World
 from tests.kit.seeds import seeds
@@ -189,8 +191,11 @@ def test_manifest_learnt_from_others_binds_no_later_manifest() -> None:
     table_log = TableLog("ratings", world.clock)
     stored = StoredTable(new.catalogue.tables["ratings"], store=new.store, clock=world.clock, table_log=table_log)
     assert stored.newest_manifest() == world.manifest
-    stored.forget(next_name("ratings"))
-    assert stored.newest_manifest() is None
+    from_others = stored.state("ratings")
+    assert from_others is not None
+    assert (from_others.manifest.generation, from_others.manifest.changelog_topic) == (1, "")
+    stored.keep_newest(from_others.manifest)
+    assert ManifestSequence(stored.newest_manifest()).breach_of(replace(world.job, generation=1).manifest()) is None
 
 
 def test_gateways_of_older_versions_are_not_waited_for() -> None:

@@ -169,10 +169,10 @@ def test_a_forbidden_move_stops_the_replicator_before_anything_is_stored(gateway
     serving = gateway.replicator._tables["ratings"].serving
     assert serving is not None
     replica = serving.replicas[0]
-    replica._machine.state = PartitionState.FROZEN  # which follows nothing
+    replica._machine.state = PartitionState.ASSIGNED  # which follows nothing
     next_offset = gateway.position(0).next_offset
     job.mark(0, {0: 1}, final=True)
-    with pytest.raises(ForbiddenMove, match=r'partition 0 is FROZEN, where "reach last marker" cannot happen$'):
+    with pytest.raises(ForbiddenMove, match=r'partition 0 is ASSIGNED, where "reach last marker" cannot happen$'):
         gateway.steps()
     assert gateway.position(0).next_offset == next_offset
 

@@ -74,6 +74,9 @@ class Assignment(Protocol):
     def is_switch_due(self, table: str, *, new: int) -> bool:
         """Return whether another living gateway answers from generation `new` or a newer one."""
 
+    def newest_generation(self, table: str) -> int:
+        """Return the newest generation that another living gateway follows; 0: none does."""
+
 
 class SoleGateway(Assignment):
     """Everything is here."""
@@ -108,3 +111,7 @@ class SoleGateway(Assignment):
     @override
     def is_switch_due(self, table: str, *, new: int) -> bool:
         return False
+
+    @override
+    def newest_generation(self, table: str) -> int:
+        return 0

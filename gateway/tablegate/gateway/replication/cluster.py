@@ -268,6 +268,10 @@ class Cluster(Assignment):
     def is_switch_due(self, table: str, *, new: int) -> bool:
         return any(live.generation >= new for _, live in self._others(table))
 
+    @override
+    def newest_generation(self, table: str) -> int:
+        return max((max(live.generation, live.next_generation) for _, live in self._others(table)), default=0)
+
     def _others(self, table: str) -> list[tuple[KnownGateway, AnnouncedTable]]:
         """Return what the other gateways that are alive announce of a table."""
         names = self._alive - {self._membership.gateway_id}

@@ -13,9 +13,13 @@ A switch leaves no gap and takes nobody back in time:
    (`Assignment.unmet_requirement`). Reads are answered by one generation at a time, see `query/`.
 4. The old one is RETIRED, and its rows are removed in small steps.
 
+Whatever changes is stored first, and then remembered: a store may refuse any write. Then all is here as it was, but for
+what is stored already, and the same is tried again.
+
 Decision: docs/decisions/0013-final-markers-end-a-generation.md
 Decision: docs/decisions/0040-late-joiners-wait.md
 Decision: docs/decisions/0041-build-what-is-answered.md
+Decision: docs/decisions/0066-stored-before-it-is-so.md
 """
 
 import logging
@@ -33,6 +37,7 @@ from tablegate.gateway.replication.states import (
     TableMachine,
 )
 from tablegate.gateway.replication.stored import StoredTable, next_name
+from tablegate.gateway.stores.base import StoreFull
 from tablegate.v1.changelog_pb2 import Manifest
 
 RETURN_S = 7.0  # with the time after which a gateway is taken for dead, that after which its partitions are given away
@@ -98,23 +103,23 @@ class Generations:
         """Accept another manifest of the newest that is followed."""
         current = self.current
         assert current is not None
-        current.update(manifest)
         self._stored.keep(self._table if current is self.serving else next_name(self._table), manifest, current.copy)
+        current.update(manifest)
 
     # What begins, and what ends.
 
     def build(self, generation: GenerationReplica) -> None:
         """Follow a generation beside what is served."""
+        self._stored.keep(next_name(self._table), generation.manifest, generation.copy)
         self._late_joiner = None
         generation.machine.move(GenerationEvent.BUILD)
         self.building = generation
-        self._stored.keep(next_name(self._table), generation.manifest, generation.copy)
 
     def serve(self, generation: GenerationReplica) -> None:
         """Answer from a generation, from now on; there is none beside it."""
-        self._late_joiner = None
         self._stored.keep(self._table, generation.manifest, generation.copy)
         self._stored.forget(next_name(self._table))
+        self._late_joiner = None
         generation.machine.move(GenerationEvent.SERVE)
         self.serving, self.building, self.unmet = generation, None, ""
         self._machine.move(TableEvent.SERVED)
@@ -147,6 +152,10 @@ class Generations:
     def forget(self, generation: GenerationReplica, *, problem: str) -> None:
         """Drop what is followed; where it is what was served, the store says why nothing is."""
         was_built = generation is self.building
+        if was_built:
+            self._stored.forget(next_name(self._table))
+        else:
+            self._stored.forget(self._table, problem=problem, manifest=generation.manifest)
         generation.stop()
         self.abandon(generation.store_id)
         if was_built:
@@ -155,10 +164,6 @@ class Generations:
             self.serving = None
         if self.current is None:
             self._machine.move(TableEvent.STARTED_OVER)
-        if was_built:
-            self._stored.forget(next_name(self._table))
-        else:
-            self._stored.forget(self._table, problem=problem, manifest=generation.manifest)
 
     def abandon(self, *store_ids: StoreId) -> None:
         """Have store ids removed."""
@@ -197,10 +202,17 @@ class Generations:
         elif may_serve:
             self.switch(generation)
         elif late_joiner.others != others:
-            self._let_others_answer(generation, late_joiner)
+            try:
+                self._let_others_answer(generation, late_joiner)
+            except StoreFull:
+                late_joiner.others = others  # the workers do not know of the new ones yet
+                raise
 
     def _let_others_answer(self, generation: GenerationReplica, late_joiner: "LateJoiner") -> None:
         """Build the first generation that is here, beside what others answer from if that is known."""
+        self._stored.keep(next_name(self._table), generation.manifest, generation.copy)
+        # The workers route by this: the generation, partition count and topic id of the others, and no rows of ours.
+        self._stored.forget(self._table, manifest=late_joiner.others)
         if generation is self.serving:
             # Nothing of it is live yet, so no client has been given a row of it: it may step back without anybody
             # seeing rows go back.
@@ -209,9 +221,6 @@ class Generations:
             generation.machine.move(GenerationEvent.BUILD)
         self.serving, self.building, self._late_joiner = None, generation, late_joiner
         self._machine.move(TableEvent.BUILT_FIRST)
-        self._stored.keep(next_name(self._table), generation.manifest, generation.copy)
-        # The workers route by this: the generation, partition count and topic id of the others, and no rows of ours.
-        self._stored.forget(self._table, manifest=late_joiner.others)
         if late_joiner.others is not None:
             self._wait(generation, f"other gateways answer from generation {late_joiner.others.generation}")
 

@@ -78,6 +78,10 @@ class ManifestTopic(CompactedTopic):
         """Return the manifests of a table since the last call, the newest last; None: it was removed."""
         return self._unread.pop(table_name, ())
 
+    def put_back(self, table_name: str, unread: Sequence[Manifest | None]) -> None:
+        """Have these returned once more, before what came since: they could not be used yet."""
+        self._unread[table_name][:0] = unread
+
     def why_missing(self, table_name: str) -> str:
         """Return why there is no manifest of a table."""
         if not self.exists:
@@ -134,11 +138,18 @@ class ManifestSequence:
 
     Tokens name partitions and offsets of a generation, and a row is looked for where the manifest says. So a manifest
     that says otherwise needs a higher generation, unless the table was given up: its manifest was removed.
+
+    Nor does a table go back to an older generation, as of a job that was frozen while the next one was built.
     """
 
     def __init__(self, known: Manifest | None) -> None:
         """`known`: the newest manifest that was followed before a restart."""
         self._known = known
+        self.was_removed = False
+
+    def is_older(self, manifest: Manifest) -> bool:
+        """Return whether a newer generation was followed already."""
+        return self._known is not None and manifest.generation < self._known.generation
 
     def accept(self, manifest: Manifest) -> None:
         """Accept a manifest that can be followed: what comes is held to it, unless it is of an older generation."""
@@ -147,12 +158,13 @@ class ManifestSequence:
 
     def end(self) -> None:
         """Record that the manifest was removed: whatever comes next is the first."""
-        self._known = None
+        self._known, self.was_removed = None, True
 
     def breach_of(self, manifest: Manifest) -> str | None:
         """Return why nobody may follow the next manifest, in one sentence; None where it keeps to the one before."""
         known = self._known
-        if known is None or manifest.generation != known.generation:
+        # What is known of a generation of others names no topic.
+        if known is None or manifest.generation != known.generation or not known.changelog_topic:
             return None
         change = _change(known, manifest)
         if change is None:

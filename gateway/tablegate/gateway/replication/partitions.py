@@ -122,6 +122,11 @@ class PartitionReplica:
         return self._machine.state is not PartitionState.ABSENT
 
     @property
+    def is_fetched(self) -> bool:
+        """Return whether what was fetched of it is to be applied still."""
+        return self._machine.state not in (PartitionState.ABSENT, PartitionState.FROZEN)
+
+    @property
     def next_offset(self) -> Offset:
         """Return the first offset that is not applied."""
         return self.position.next_offset
@@ -362,11 +367,17 @@ class GenerationReplica:
         known = self._assignment.version, answered
         if known == self._reconciled:
             return
-        self._reconciled = known
+        self._reconciled = None  # until it is done: the store may refuse to remove a partition
+        was_removed = self._reconcile(is_served=is_served, answered=answered)
+        self._reconciled = None if was_removed else known  # it may be assigned again
+
+    def _reconcile(self, *, is_served: bool, answered: frozenset[Partition]) -> bool:
+        """Do so; return whether a partition was removed."""
+        was_removed = False
         assigned = self.assigned()
         self._is_assignment_known = assigned is not None
         if assigned is None:
-            return
+            return False
         assigned |= answered
         for replica in list(self.replicas):
             partition = replica.partition
@@ -375,6 +386,7 @@ class GenerationReplica:
             # Nobody reads what is being restored, so nobody has to have it before it may go.
             elif replica.state is PartitionState.RESTORING:
                 self.remove(replica)
+                was_removed = True
             elif not self._are_others_live(partition, is_served=is_served):
                 self._keep(replica)
             elif partition not in self.revoking:
@@ -385,8 +397,10 @@ class GenerationReplica:
                 replica.move(PartitionEvent.REVOKE)
             elif self._assignment.heard_beat >= self.revoking[partition]:
                 self.remove(replica)
+                was_removed = True
         here = [replica.partition for replica in self.replicas]
         self._set_pending(frozenset() if self.is_frozen else assigned.difference(here))
+        return was_removed
 
     def assigned(self) -> frozenset[Partition] | None:
         """Return the partitions that are to be here; None while that is not known."""
@@ -425,15 +439,16 @@ class GenerationReplica:
 
     def remove(self, replica: PartitionReplica) -> None:
         """Follow a partition no more, and remove it: its position at once, so that nobody reads the rest."""
+        # A crash from here on leaves rows without a position. The next start finds them by that, and removes them.
+        is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)
         self._log.unfollow(replica.topic_partition)
         self.replicas.remove(replica)
         self.joined.discard(replica.partition)
         self.revoking.pop(replica.partition, None)
         self._machines.pop(replica.partition).move(PartitionEvent.REMOVE)
         self._reconciled = None  # it may be assigned again
-        # A crash from here on leaves rows without a position. The next start finds them by that, and removes them.
-        self._unclean.add(replica.partition)
-        self._clean(replica.partition)
+        if not is_clean:
+            self._unclean.add(replica.partition)
 
     @property
     def is_unclean(self) -> bool:
@@ -478,6 +493,10 @@ class GenerationReplica:
         """Fetch no more: the generation is retired."""
         self._stop_partitions()
         self.machine.move(GenerationEvent.RETIRE)
+
+    def abandon(self) -> None:
+        """Fetch no more: the generation was never followed, as it could not be stored that it is."""
+        self._stop_partitions()
 
     def _stop_partitions(self) -> None:
         self._unfollow()

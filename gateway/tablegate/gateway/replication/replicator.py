@@ -149,6 +149,7 @@ class Replicator:
         self._faulty: dict[str, _FaultyTable] = {}
         self._fetched: list[tuple[_Followed | None, Fetched]] = []  # and not applied yet
         self._is_full = False
+        self._refusal = ""  # of a full store, in this step
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
         self._sweep = Sweep(store, clock, sweep_limits)
@@ -195,16 +196,23 @@ class Replicator:
         else:
             self._fetch(poll_s)
         has_records = bool(self._fetched)
-        try:
-            self._apply_fetched()
-            if has_records:
-                self._publish()
-            self._keep_house()
-        except StoreFull as error:
-            self._log_full(str(error))
+        self._refusal = ""
+        self._do(self._apply_fetched)
+        if has_records:
+            self._publish()
+        self._keep_house()
+        if self._refusal:
+            self._log_full(self._refusal)
         else:
             self._log_not_full()
         self._put_status()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do something that writes to the store. Where a full one refuses, it is done at one of the next steps."""
+        try:
+            work()
+        except StoreFull as error:
+            self._refusal = str(error)
 
     def _fetch(self, poll_s: float) -> None:
         fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
@@ -242,7 +250,7 @@ class Replicator:
                 self._manifest_topic.apply(fetched)
             elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
                 self._cluster.apply(fetched)
-            elif followed is not None and followed.replica.is_followed and not self._is_set_aside(followed.table):
+            elif followed is not None and followed.replica.is_fetched and not self._is_set_aside(followed.table):
                 with self._apart(followed.table):
                     if followed.replica.is_lost_by(fetched):
                         followed.table.lost(followed.replica)
@@ -320,14 +328,20 @@ class Replicator:
             self._has_news |= self._cluster.tick()
         if self._cluster is None or self._cluster.is_ready:
             self._accept_manifests()
-        self._begin_anew()
+        self._do(self._begin_anew)
+        # Each on its own: what a full store refuses one table holds up no other. And whatever it refuses, what is
+        # stored is answered on, so the other gateways have to hear that we are alive.
         for table in self._sound():
             with self._apart(table):
-                table.tick()
+                self._do(table.tick)
             self._garbage += table.generations.garbage
             table.generations.garbage.clear()
         self._announce()
         self._log_reachable()
+        self._do(self._remove_old)
+
+    def _remove_old(self) -> None:
+        """Remove some of what nobody reads any more."""
         # A few rows with each step: to remove a whole generation at once would hold up live records for seconds.
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
@@ -378,8 +392,12 @@ class Replicator:
             name = table.table.name
             unread = topic.pop_unread(name)
             if unread or name not in topic.manifests:
-                with self._apart(table):
-                    table.accept(unread, missing=topic.why_missing(name))
+                try:
+                    with self._apart(table):
+                        table.accept(unread, missing=topic.why_missing(name))
+                except StoreFull as error:
+                    topic.put_back(name, unread)
+                    self._refusal = str(error)
 
     def _drop_tombstones(self) -> None:
         for table in self._sound():

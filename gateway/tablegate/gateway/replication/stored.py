@@ -1,7 +1,8 @@
 """What the store has of a table's generations, and whether it can be followed on from. It keeps no state of its own.
 
 Under its own name the store has the generation that a table is answered from, under another name (`next_name`) the one
-that is built. After a restart they are followed on from where they are, unless something may be missing in them:
+that is built, and under a third one the newest manifest that was followed, whatever became of it. After a restart they
+are followed on from where they are, unless something may be missing in them:
 
     deletes     a store that was away for long does not see tombstones that Kafka has removed meanwhile (`is_too_old`)
     rows        those of another row message, or that were removed by a shorter retention or a clock that went back
@@ -33,6 +34,11 @@ def next_name(table_name: str) -> str:
     return f"{table_name}/next"
 
 
+def newest_name(table_name: str) -> str:
+    """Return the name under which the store keeps the newest manifest that was followed; no table has such a name."""
+    return f"{table_name}/newest"
+
+
 class StoredTable:
     """The states of one table in the store. `caught_up_ms` is always when it last had its whole changelog; 0: never."""
 
@@ -61,11 +67,16 @@ class StoredTable:
             retention_us=self._table.retention_us or 0,
             row_digest=self._table.row_digest,
         )
-        self._store.put_table(name, state)
+        self._put(name, state)
+
+    def _put(self, name: str, state: TableState) -> None:
+        """Store a state, unless it is stored: what was refused is tried again with all that was done before it."""
+        if state != (self.state(name) or TableState()):
+            self._store.put_table(name, state)
 
     def forget(self, name: str, *, problem: str = "", manifest: Manifest | None = None) -> None:
         """Store that nothing is followed under a name, and why; `manifest`: by which it was."""
-        self._store.put_table(name, TableState(problem=problem, manifest=manifest))
+        self._put(name, TableState(problem=problem, manifest=manifest))
 
     def refuse(self, problem: str) -> None:
         """Store that the table is not served. Its rows stay."""
@@ -74,14 +85,19 @@ class StoredTable:
         if state is not None:
             kept.CopyFrom(state)
         kept.problem = problem
-        self._store.put_table(self._table.name, kept)
+        self._put(self._table.name, kept)
 
     def newest_manifest(self) -> Manifest | None:
-        """Return the manifest of the highest generation that was followed; None where none is known."""
-        states = [self.state(name) for name in (self._table.name, next_name(self._table.name))]
-        # What is known of a generation of others names no topic.
-        manifests = [state.manifest for state in states if state is not None and state.manifest.changelog_topic]
-        return max(manifests, key=lambda manifest: manifest.generation, default=None)
+        """Return the newest manifest that was followed since the table was made; None where none is known.
+
+        Of a generation that other gateways alone have followed, it has the number and nothing else.
+        """
+        state = self.state(newest_name(self._table.name))
+        return state.manifest if state is not None and state.HasField("manifest") else None
+
+    def keep_newest(self, manifest: Manifest | None) -> None:
+        """Store which manifest is the newest; None: the table was removed."""
+        self._put(newest_name(self._table.name), TableState(manifest=manifest))
 
     def older(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest of an older generation that is stored, and that this contract can serve on."""

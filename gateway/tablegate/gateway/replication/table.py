@@ -18,7 +18,8 @@ Debt: a table that starts over answers nothing until it is restored, though its 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tablegate.gateway.cluster.assignment import Assignment
@@ -41,7 +42,7 @@ from tablegate.gateway.replication.states import (
     table_machine,
 )
 from tablegate.gateway.replication.stored import StoredTable
-from tablegate.gateway.stores.base import Copy, StoreWriter
+from tablegate.gateway.stores.base import Copy, StoreFull, StoreWriter
 from tablegate.internal.v1 import store_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
@@ -126,23 +127,30 @@ class TableReplicator:
 
         `missing`: why there is none.
         """
-        manifest = breach = problem = None
-        for manifest in manifests:
-            if manifest is None:
+        self._hear_of_others(manifests)
+        manifest = older = breach = problem = None
+        for each in manifests:
+            if each is None:
                 # A removed manifest ends the sequence: a table that was deleted and made again begins with any
                 # generation.
+                self._stored.keep_newest(None)
                 self._sequence.end()
-                continue
-            breach = self._sequence.breach_of(manifest)
-            problem = problem_of(self.table, manifest)
-            if breach is None and problem is None:
-                self._sequence.accept(manifest)
+                manifest = older = None
+            elif self._sequence.is_older(each):
+                older = each
+            else:
+                manifest, older = each, None
+                breach, problem = self._judge(each)
+        if older is not None:
+            self._table_log.log(logging.WARNING, f"ignored a manifest of the older generation {older.generation}")
+            if manifest is None:
+                manifest = self._newest_instead_of(older)
+                if manifest is None:
+                    return
+                breach, problem = self._judge(manifest)
         if manifest is None:
             self.manifest, self.refused_generation = None, 0
             self._refuse(missing, TableEvent.MANIFEST_REMOVED)
-            return
-        if self.manifest is not None and manifest.generation < self.manifest.generation:
-            self._table_log.log(logging.WARNING, f"ignored a manifest of the older generation {manifest.generation}")
             return
         if breach is not None:
             self._refuse_breach(manifest, breach)
@@ -163,6 +171,39 @@ class TableReplicator:
             # The process may have died between two generations. What was answered before goes on first; else rows would
             # go missing until the new generation is restored.
             self._resuming = self._stored.older(manifest)
+
+    def _judge(self, manifest: Manifest) -> tuple[str | None, str | None]:
+        """Return why nobody, or not this contract, may follow a manifest. One that may be followed is recorded."""
+        breach, problem = self._sequence.breach_of(manifest), problem_of(self.table, manifest)
+        if breach is None and problem is None:
+            self._stored.keep_newest(manifest)
+            self._sequence.accept(manifest)
+        return breach, problem
+
+    def _hear_of_others(self, manifests: Sequence[Manifest | None]) -> None:
+        """Record which generation other gateways have followed, unless the table was removed: they may not know yet."""
+        generation = self._assignment.newest_generation(self.table.name)
+        newest = Manifest(table=self.table.name, generation=generation)
+        is_newer = any(each is not None and each.generation < generation for each in manifests)
+        if is_newer and None not in manifests and not self._sequence.was_removed:
+            known = self._stored.newest_manifest()
+            if known is None or known.generation < generation:
+                self._stored.keep_newest(newest)
+                self._sequence.accept(newest)
+
+    def _newest_instead_of(self, older: Manifest) -> Manifest | None:
+        """Return what to follow at a start, where the topic has only an older manifest; None: nothing, or as before."""
+        if self.state is not TableState.NO_MANIFEST:
+            return None
+        newest = self._stored.newest_manifest()
+        assert newest is not None  # else none would be older
+        if newest.changelog_topic:
+            return newest
+        self.refused_generation = newest.generation
+        problem = f'table "{self.table.name}": manifest of generation {older.generation} came after generation'
+        hint = f"start the job of generation {newest.generation}, or remove the table first"
+        self._refuse(f"{problem} {newest.generation}, which other gateways follow; {hint}", TableEvent.MANIFEST_REFUSED)
+        return None
 
     def _refuse_manifest(self, manifest: Manifest, problem: str) -> None:
         """Serve the old generation on beside a new one that we cannot follow; else nothing."""
@@ -200,6 +241,7 @@ class TableReplicator:
         """Serve nothing, and log why. Rows stay: a good manifest or topic goes on with them."""
         is_new = problem != self.problem
         if is_new:
+            self._stored.refuse(problem)
             self.problem = problem
             self._table_log.log(level, problem)
             self.generations.stop()
@@ -208,8 +250,6 @@ class TableReplicator:
         # the log.
         if is_new or self._machine.next(event) is not self.state:
             self._machine.move(event)
-        if is_new:
-            self._stored.refuse(problem)
 
     # What its topics are.
 
@@ -387,8 +427,11 @@ class TableReplicator:
             self._forget(generation)
             self._open(manifest, facts)
         else:
+            # What is served is given up, too: nobody can tell which of its rows are wrong. That is stored first: should
+            # a full store put off what comes next, it is not gone on with these rows.
+            self._stored.forget(self.table.name, problem=_RESTORING.format(self.table.name))
             self._stop()
-            # What is served is given up, too: nobody can tell which of its rows are wrong.
+            self.generations.abandon(generation.store_id)
             self._open(manifest, facts, from_start=True)
 
     def _stop(self) -> None:
@@ -407,7 +450,9 @@ class TableReplicator:
         if facts is not None and state is not None and why is None:
             why = self._stored.fault_of(state, facts, caught_up_ms=self.caught_up_ms)
             if why is None:
-                self.generations.resume(self._follow(manifest, facts, state))
+                generation = self._follow(manifest, facts, state)
+                with self._unless_refused(generation):
+                    self.generations.resume(generation)
                 self._resuming, self.problem = None, ""
                 return
         self._resuming = None
@@ -429,19 +474,40 @@ class TableReplicator:
         used = {each.store_id for each in self.generations.followed()}
         if stored is not None:
             used.add(StoreId(stored.store_id))
-        self.generations.abandon(*sorted({StoreId(state.store_id) for state in states.values()} - used))
+        given_up = {name: state for name, state in states.items() if StoreId(state.store_id) not in used}
+        for name, state in given_up.items():
+            # Nobody may come upon rows that are being removed.
+            self._stored.forget(name, manifest=state.manifest if name == self.table.name else None)
+        self.generations.abandon(*sorted({StoreId(state.store_id) for state in given_up.values()}))
         generation = self._follow(manifest, facts, stored)
         served = states.get(self.table.name)
         # A generation that was answered from before a restart is no late joiner: its clients have seen its rows
         # already.
         was_served = from_start or (served is not None and served.store_id == generation.store_id)
+        with self._unless_refused(generation):
+            if beside:
+                self.generations.build(generation)
+            elif was_served:
+                self.generations.serve(generation)
+            else:
+                self.generations.serve_first(generation)
         self.problem = ""
-        if beside:
-            self.generations.build(generation)
-        elif was_served:
-            self.generations.serve(generation)
-        else:
-            self.generations.serve_first(generation)
+
+    @contextmanager
+    def _unless_refused(self, generation: GenerationReplica) -> Iterator[None]:
+        """Let go of a generation that a full store has not let in: it is opened again, from what is stored then."""
+        try:
+            yield
+        except StoreFull:
+            generation.abandon()
+            self._give_up(generation.copy)
+            raise
+
+    def _give_up(self, copy: Copy) -> None:
+        """Have what was stored under a new store id removed, unless the store names it already, or others share it."""
+        named = {StoreId(state.store_id) for state in self._stored.states().values()}
+        if copy.store_id not in named and not self._store.is_shared:
+            self.generations.abandon(copy.store_id)
 
     def _follow(self, manifest: Manifest, facts: TopicFacts, stored: store_pb2.TableState | None) -> GenerationReplica:
         """Follow a manifest into what is stored, or into a new store id, or one in which other gateways have it."""
@@ -454,20 +520,25 @@ class TableReplicator:
             copy = self._store.copy_of(changelog, unwanted=self.generations.abandoned)
         else:
             copy = Copy(StoreId(stored.store_id), stored.incarnation_id)
-        generation = GenerationReplica(
-            table=self.table,
-            manifest=manifest,
-            copy=copy,
-            facts=facts,
-            store=self._store,
-            log=self._log,
-            assignment=self._assignment,
-            skipped=self.skipped,
-            clock=self._clock,
-            caught_up_ms=self.caught_up_ms,
-            is_new=stored is None,
-            on_move=self._on_move,
-        )
+        try:
+            generation = GenerationReplica(
+                table=self.table,
+                manifest=manifest,
+                copy=copy,
+                facts=facts,
+                store=self._store,
+                log=self._log,
+                assignment=self._assignment,
+                skipped=self.skipped,
+                clock=self._clock,
+                caught_up_ms=self.caught_up_ms,
+                is_new=stored is None,
+                on_move=self._on_move,
+            )
+        except StoreFull:
+            if stored is None:
+                self._give_up(copy)
+            raise
         self._table_log.started(
             generation.progress,
             from_start=generation.is_new and bool(generation.replicas) and not generation.joined,
