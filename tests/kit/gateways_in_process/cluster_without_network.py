@@ -155,7 +155,8 @@ class LocalGateway:
         incarnation_id = (
             self.incarnations.setdefault(partition, self.incarnation_id) if whole.table.expiry is not None else 0
         )
-        position = Position(next_offset, now_ms(), phase, start, incarnation_id=incarnation_id)
+        history_start = start if known is None else known.history_start
+        position = Position(next_offset, now_ms(), phase, history_start, incarnation_id=incarnation_id)
         if known is None:  # the history begins where restoring ends
             self.store.apply(self.store_id, partition, changes, position.in_phase(Phase.RESTORING))
             changes = []

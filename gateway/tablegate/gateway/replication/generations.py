@@ -143,9 +143,12 @@ class Generations:
         self._machine.move(TableEvent.SERVED)
 
     def stop(self) -> None:
-        """Follow nothing. What is stored stays."""
+        """Follow nothing. What is stored stays, but for what the store names no more: a switch was broken off."""
+        named = {StoreId(state.store_id) for state in self._stored.states().values()}
         for generation in self.followed():
             generation.stop()
+            if generation.store_id not in named:
+                self.abandon(generation.store_id)
         self.serving = self.building = self._late_joiner = None
         self.unmet = ""
 

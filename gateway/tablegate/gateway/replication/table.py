@@ -431,7 +431,6 @@ class TableReplicator:
             # a full store put off what comes next, it is not gone on with these rows.
             self._stored.forget(self.table.name, problem=_RESTORING.format(self.table.name))
             self._stop()
-            self.generations.abandon(generation.store_id)
             self._open(manifest, facts, from_start=True)
 
     def _stop(self) -> None:
