@@ -160,6 +160,7 @@ def test_staleness_is_never_hidden() -> None:
     ratings = make_ratings(1, now_ms=lambda: clock[0])
     ratings.table.put([rating(1)])
     ratings.table.move(Partition(0), as_of_ms=clock[0])
+    ratings.asker.ends.offsets = _ends(ratings)
     request = _request(ratings, 10)
     request.read_options.max_staleness.seconds = 1
     clock[0] += 900
@@ -168,6 +169,91 @@ def test_staleness_is_never_hidden() -> None:
     with pytest.raises(NotCaughtUp, match="s old"):
         ratings.ask("GetRating", request)
     assert ratings.ask("GetRating", movie_id=1).rating.movie_id == 1
+
+
+def _ends(ratings: Ratings) -> dict[str, dict[int, int]]:
+    return {CHANGELOG: {int(partition): offset for partition, offset in ratings.table.next_offsets.items()}}
+
+
+def _fresh(ratings: Ratings, seconds: float, max_wait_ms: int = 30) -> Any:
+    request = _request(ratings, max_wait_ms)
+    request.read_options.max_staleness.FromMilliseconds(round(seconds * 1_000))
+    return request
+
+
+@pytest.mark.parametrize("behind_s", [0, 61, 7_200])
+def test_a_clock_that_is_behind_makes_nothing_fresh(behind_s: float) -> None:
+    """Its own clock says that the row is of this moment; but the changelog has had another one since."""
+    ratings = make_ratings(1, now_ms=lambda: now_ms() - round(behind_s * 1_000))
+    ratings.table.put([rating(1)])
+    ratings.table.move(Partition(0), as_of_ms=now_ms())
+    ratings.asker.ends.offsets = {CHANGELOG: {0: ratings.table.next_offsets[Partition(0)] + 1}}
+    with pytest.raises(NotCaughtUp, match="its changelog has more"):
+        ratings.ask("GetRating", _fresh(ratings, 3_600))
+    ratings.asker.ends.offsets = None
+    behind = make_ratings(1, now_ms=lambda: now_ms() - round(behind_s * 1_000))
+    behind.table.put([rating(1)])
+    behind.asker.ends.offsets = None
+    with pytest.raises(NotCaughtUp, match="Kafka does not answer"):
+        behind.ask("GetRating", _fresh(behind, 3_600))
+
+
+def test_kafka_is_asked_no_more_often_than_the_age_that_is_asked_for() -> None:
+    clock = now_ms()
+    ratings = make_ratings(1, now_ms=lambda: clock)
+    ratings.table.put([rating(1)])
+    ratings.table.move(Partition(0), as_of_ms=clock)
+    ratings.asker.ends.offsets = _ends(ratings)
+    for max_wait_ms in (30, 0, 0):
+        assert ratings.ask("GetRating", _fresh(ratings, 3_600, max_wait_ms)).rating.movie_id == 1
+    assert ratings.asker.ends.asked == 1
+    with pytest.raises(NotCaughtUp, match="Kafka was asked"):
+        ratings.ask("GetRating", _fresh(ratings, 0))
+    asked = ratings.asker.ends.asked
+    assert asked > 1
+    ratings.asker.ends.offsets = None  # what was proved stays so for as long
+    assert ratings.ask("GetRating", _fresh(ratings, 3_600)).rating.movie_id == 1
+    assert ratings.asker.ends.asked == asked
+
+
+def test_who_does_not_wait_for_rows_may_still_have_kafka_asked() -> None:
+    ratings = make_ratings(1)
+    ratings.table.put([rating(1)])
+    ratings.table.move(Partition(0), as_of_ms=now_ms())
+    ratings.asker.ends.offsets = _ends(ratings)
+    assert ratings.ask("GetRating", _fresh(ratings, 3_600, 0)).rating.movie_id == 1
+
+
+def test_a_read_waits_for_what_the_changelog_had() -> None:
+    ratings = make_ratings(1)
+    ratings.table.put([rating(1, count=1)])
+    ratings.table.move(Partition(0), as_of_ms=now_ms())
+    ratings.asker.ends.offsets = {CHANGELOG: {0: ratings.table.next_offsets[Partition(0)] + 1}}
+
+    async def catch_up() -> Any:
+        asking = asyncio.create_task(ratings.asker.ask_async("GetRating", _fresh(ratings, 60, 2_000)))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        ratings.table.put([rating(1, count=2)])
+        ratings.table.move(Partition(0), as_of_ms=now_ms())
+        ratings.asker.bell.notify()
+        return await asking
+
+    assert asyncio.run(catch_up()).rating.rating_count == 2
+
+
+def test_ends_of_another_generation_prove_nothing() -> None:
+    ratings = make_ratings(1)
+    ratings.table.put([rating(1)])
+    ratings.table.move(Partition(0), as_of_ms=now_ms())
+    ratings.asker.ends.offsets = _ends(ratings)
+    assert ratings.ask("GetRating", _fresh(ratings, 3_600)).rating.movie_id == 1
+    ratings.asker.ends.offsets = None
+    ratings.table.generation = 2
+    ratings.table.publish()
+    ratings.table.move(Partition(0), as_of_ms=now_ms())
+    with pytest.raises(NotCaughtUp, match="Kafka does not answer"):
+        ratings.ask("GetRating", _fresh(ratings, 3_600))
 
 
 def test_odd_options_are_refused(ratings: Ratings) -> None:

@@ -6,10 +6,11 @@ is also the one that is answered from: nothing can change between the check and 
 read is repeated whenever the store has changed (`when_fresh`), until it passes or `max_wait` is over.
 
 What is compared: a consistency token has next offsets of the changelog, `at_least_source` has offsets of the job's own
-sources, `latest` asks Kafka once for the end of the changelog (`prepare`), `max_staleness` compares times. A source
-offset that nobody has written would be waited for in vain; so Kafka is asked for that too, once the wait takes long
-(`verify`). A row may satisfy a requirement that its partition does not yet (`row_satisfies`): whoever reads their own
-write waits for that row, and not for the job's next report.
+sources, `latest` asks Kafka once for the end of the changelog (`prepare`), `max_staleness` asks for it where it was not
+asked for so long, and compares times as well (`_MaxStaleness`). A source offset that nobody has written would be waited
+for in vain; so Kafka is asked for that too, once the wait takes long (`verify`). A row may satisfy a requirement that
+its partition does not yet (`row_satisfies`): whoever reads their own write waits for that row, and not for the job's
+next report.
 
 The model is "zookies" of Zanzibar (Pang et al., USENIX ATC 2019) and the consistency options of SpiceDB.
 
@@ -48,6 +49,7 @@ from tablegate.gateway.stores.notifier import Notifier
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
+PREPARE_MIN_S = 0.05  # to ask Kafka takes milliseconds, which also who waits for no rows must have
 VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
 
 Answer = TypeVar("Answer")
@@ -62,14 +64,18 @@ Ask = Callable[[], Awaitable[None]]
 class ConsistencyRequirement:
     """A freshness that a request asks for, and how long it would wait (None: half of the time left).
 
-    `row_satisfies`: rows may say for themselves that they are fresh. `prepare` is awaited before anything is fresh
-    enough; `verify`, once the wait takes long, and it may raise a `QueryError`. `default_timeout_s` is the time of a
-    call without a deadline; `notifier` tells when there may be something fresher.
+    `row_satisfies`: rows may say for themselves that they are fresh. `prepare` is awaited before each look at the store
+    while nothing is fresh enough; without `asks_first`, what an earlier one has found may do. `stored_reason`: what of
+    `unmet_reason` the store alone can tell, where that is not all. `verify` is awaited once the wait takes long, and it
+    may raise a `QueryError`. `default_timeout_s` is the time of a call without a deadline; `notifier` tells when there
+    may be something fresher.
     """
 
     unmet_reason: UnmetReason
     row_satisfies: RowSatisfies | None = None
     prepare: Ask | None = None
+    asks_first: bool = False
+    stored_reason: UnmetReason | None = None
     verify: Ask | None = None
     max_wait_s: float | None = None
     default_timeout_s: float
@@ -138,11 +144,12 @@ async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequ
     end_s = wait_s if left_s is None else min(wait_s, left_s)
     verifying: asyncio.Future[None] | None = None
     try:
-        if requirement.prepare is not None:
-            # Where Kafka is slow the read's own check fails, and says that the end is not known.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(requirement.prepare(), end_s)
         while True:
+            if requirement.prepare is not None:
+                # Where Kafka is slow the read's own check fails, and says that the end is not known.
+                with suppress(TimeoutError):
+                    prepare_s = max(PREPARE_MIN_S, end_s - (time.monotonic() - started))
+                    await asyncio.wait_for(requirement.prepare(), prepare_s)
             try:
                 return attempt()
             except NotCaughtUp as error:
@@ -183,13 +190,14 @@ def _requirement_of(
                 unmet_reason=_behind_source(wanted, access), row_satisfies=_row_satisfies(wanted), verify=verify
             )
         case "max_staleness":
-            return make(unmet_reason=_too_old(_seconds(f"{name}.max_staleness", options.max_staleness), access))
+            fresh = _MaxStaleness(_seconds(f"{name}.max_staleness", options.max_staleness), access)
+            return make(unmet_reason=fresh.unmet_reason, prepare=fresh.prepare, stored_reason=fresh.too_old)
         case "latest":
             _must_be_true(f"{name}.latest", options.latest)
             if access.ends is None:
                 raise NotServed("read option latest is not served here: nobody asks Kafka; take at_least with a token")
             latest = _Latest(access, access.ends)
-            return make(unmet_reason=latest.unmet_reason, prepare=latest.prepare)
+            return make(unmet_reason=latest.unmet_reason, prepare=latest.prepare, asks_first=True)
         case "minimize_latency":
             _must_be_true(f"{name}.minimize_latency", options.minimize_latency)
     return None
@@ -204,9 +212,13 @@ class _Latest:
         self._topic_id = ""
         self._end_offsets: Mapping[int, int] = {}
         self._problem = "the end of its changelog is not known yet"
+        self._is_asked = False
 
     async def prepare(self) -> None:
-        """Ask for the ends; raise `PartitionUnavailable` where the table is not served."""
+        """Ask for the ends, once; raise `PartitionUnavailable` where the table is not served."""
+        if self._is_asked:
+            return
+        self._is_asked = True
         with self._access.store.snapshot() as snapshot:
             manifest = self._access.served(snapshot).manifest
         try:
@@ -224,6 +236,43 @@ class _Latest:
         if served.manifest.changelog_topic_id != self._topic_id:
             return "it has a new generation since the call arrived"
         return None if position.next_offset >= self._end_offsets.get(partition, 0) else "its changelog has more"
+
+
+class _MaxStaleness:
+    """At most so old, by two measures, both of which must be met.
+
+    No clock that is wrong makes an answer older than it may be: Kafka was asked for the end of the changelog not longer
+    ago than that, and all before the end is here. And the newest record that is here must look no older, by the clock
+    of this gateway: a changelog that nobody writes to any more is whole, and old all the same.
+    """
+
+    def __init__(self, max_staleness_s: float, access: TableAccess) -> None:
+        self._max_staleness_s = max_staleness_s
+        self._access = access
+
+    async def prepare(self) -> None:
+        """Ask for the ends where they are not known of late; raise `PartitionUnavailable` where nothing is served."""
+        with self._access.store.snapshot() as snapshot:
+            manifest = self._access.served(snapshot).manifest
+        if self._access.changelog_ends.age_s(manifest) > self._max_staleness_s:
+            await self._access.changelog_ends.ask(manifest)
+
+    def too_old(self, _served: ServedGeneration, _partition: Partition, position: Position) -> str | None:
+        """Return that the newest record of the partition looks too old."""
+        staleness_s = (self._access.now_ms() - position.as_of_ms) / 1_000
+        return None if staleness_s <= self._max_staleness_s else f"it is {staleness_s:.3f} s old"
+
+    def unmet_reason(self, served: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        """Return why the partition may be older."""
+        reason = self.too_old(served, partition, position)
+        if reason is not None:
+            return reason
+        ends = self._access.changelog_ends
+        age_s = ends.age_s(served.manifest)
+        if age_s > self._max_staleness_s:
+            why = ends.problem or f"Kafka was asked {age_s:.3f} s ago"
+            return f"it is not known to be as fresh: {why}"
+        return None if ends.is_reached(partition, position.next_offset) else "its changelog has more"
 
 
 def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
@@ -325,14 +374,6 @@ def _check_tracked(table: str, served: ServedGeneration, topic: str, source_part
             raise UntrackedSource(table, topic, f"{text}; check the position")
     text = f'its job does not read a topic named "{topic}"; name one that it reads, or use at_least'
     raise UntrackedSource(table, topic, text)
-
-
-def _too_old(max_staleness_s: float, access: TableAccess) -> UnmetReason:
-    def unmet_reason(_served: ServedGeneration, _partition: Partition, position: Position) -> str | None:
-        staleness_s = (access.now_ms() - position.as_of_ms) / 1_000
-        return None if staleness_s <= max_staleness_s else f"it is {staleness_s:.3f} s old"
-
-    return unmet_reason
 
 
 def _seconds(field: str, duration: Any) -> float:

@@ -182,13 +182,15 @@ class _Moment:
     def _unmet_reason(self, partition: Partition) -> str:
         """Return why this gateway's partition is not as fresh as asked; raise what is wrong with the requirement."""
         requirement = self._requirement
-        if requirement is None or requirement.prepare is not None:  # that one asks Kafka first
+        if requirement is None or requirement.asks_first:  # Kafka
             return ""
         if partition not in self._here:
             # Asked for its errors alone: a bad token is bad whoever answers.
             requirement.unmet_reason(self._served, partition, _NOWHERE)
             return ""
         position = self._access.live(self._snapshot, self._served, partition)
+        if requirement.stored_reason is not None:
+            return requirement.stored_reason(self._served, partition, position) or ""
         keys = self._keys[partition]
         try:
             if keys:

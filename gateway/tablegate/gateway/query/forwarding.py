@@ -79,7 +79,7 @@ def answer_fresh(read: UnaryRead) -> Answer:
     assert requirement is not None
     try:
         # The store is mostly fresh enough. Then the answer costs no coroutine, as for a read without a requirement.
-        if requirement.prepare is None:
+        if not requirement.asks_first:
             try:
                 return read.local()
             except NotCaughtUp:

@@ -19,6 +19,7 @@ from tablegate.gateway.contract.lineage import Place, add_places, place_at, plac
 from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.call import Fields, TopicEnds
+from tablegate.gateway.query.changelog_ends import ChangelogEnds
 from tablegate.gateway.query.errors import (
     CorruptRow,
     ForeignForward,
@@ -104,6 +105,7 @@ class TableAccess:
         self.signer = signer
         self.notifier = notifier
         self.ends = ends
+        self.changelog_ends = ChangelogEnds(ends)
         self.now_ms = now_ms
         self.limits = limits
         self.router = Router.alone() if router is None else router
