@@ -7,6 +7,7 @@ from typing import Any
 
 import fastavro
 from google.protobuf.duration_pb2 import Duration
+from typing_extensions import override
 
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue, Table
@@ -63,12 +64,27 @@ def value_of(window: Window, count: int) -> bytes:
     return b"\x00\x00\x00\x00\x01" + body.getvalue()
 
 
+class AdjustedClock(FakeClock):
+    """A gateway's clock, and how far it is ahead of the right one, which is the broker's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_s = 0.0
+
+    def right_ms(self) -> int:
+        return super().now_ms()
+
+    @override
+    def now_ms(self) -> int:
+        return self.right_ms() + round(self.ahead_s * 1_000)
+
+
 class Setup:
     """A job that writes windows into a broker in memory, and a replicator that a test steps."""
 
     def __init__(self, store: StoreWriter | None = None) -> None:
-        self.clock = FakeClock()
-        self.broker = MemoryBroker(self.clock.now_ms)
+        self.clock = AdjustedClock()
+        self.broker = MemoryBroker(self.clock.right_ms)
         self.broker.create("tables", 1)
         self.topic_id = self.broker.create(TOPIC, PARTITIONS)
         self.store = store or MemoryStore()

@@ -41,7 +41,7 @@ class Setup:
         self.replica = PartitionReplica(
             store=self.store,
             topic_partition=SOURCE,
-            reader=RecordReader(1, table=ratings(), partition_count=1, decoder=decoder, now_ms=lambda: 0),
+            reader=RecordReader(1, table=ratings(), partition_count=1, decoder=decoder),
             position=Position(start, 0, phase, start),
             barrier=Offset(barrier),
             skipped=self.skipped,

@@ -94,6 +94,8 @@ class PartitionReplica:
         self._skipped = skipped
         self._clock = clock
         self._machine = machine
+        self._ahead_ms = 0
+        self._note_time(position.as_of_ms)
         # What comes has been compacted, perhaps, where that is long ago: it is no history.
         is_young = position.as_of_ms >= clock.now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
@@ -143,7 +145,7 @@ class PartitionReplica:
 
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
-        batch = self._reader.read(fetched.records, self.position, self.partition)
+        batch = self._reader.read(fetched.records, self.position, self.partition, passed_ms=self.passed_ms())
         position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
         lineage = continued(position.lineage, fetched.runs)
         position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final, lineage=lineage)
@@ -154,6 +156,7 @@ class PartitionReplica:
         if position != self.position or batch.changes:
             self._apply(batch.changes, position)
         self.position = position
+        self._note_time(position.as_of_ms)
         self.end_offset = max(self.end_offset, position.next_offset)
         if arrival is not None:
             self._machine.move(arrival)
@@ -188,6 +191,18 @@ class PartitionReplica:
             at = changes[old].offset if old < len(changes) else position.next_offset
             position = replace(position, history_start=at)
         self._put(changes, position)
+
+    def passed_ms(self) -> int:
+        """Return a time that the clock of the partition's broker has passed, as surely as that does not go back.
+
+        It is what that said when it appended the newest record, and what has passed here since that came. What is
+        removed by it had expired, whatever the clock of this gateway says.
+        """
+        return round(self._clock.monotonic_s() * 1_000) + self._ahead_ms
+
+    def _note_time(self, appended_ms: int) -> None:
+        """Record that Kafka has appended a record at a time, which it had done by now."""
+        self._ahead_ms = max(self._ahead_ms, appended_ms - round(self._clock.monotonic_s() * 1_000))
 
     def _is_in_touch(self) -> bool:
         """Return whether all that comes is young, whatever clocks say."""
@@ -261,11 +276,7 @@ class GenerationReplica:
         self._on_move = on_move
         decoder = RowDecoder(table, manifest.value_schemas)
         self._reader = RecordReader(
-            manifest.generation,
-            table=table,
-            partition_count=manifest.partition_count,
-            decoder=decoder,
-            now_ms=clock.now_ms,
+            manifest.generation, table=table, partition_count=manifest.partition_count, decoder=decoder
         )
         self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()

@@ -3,7 +3,8 @@
 A record is a row (a key of the table in the key's partition, a version header of this generation, an Avro value of the
 same key or none), a progress marker (an empty key), or poison: it is skipped and counted, as a gateway that stops at a
 bad record would serve nothing, and one that stores it would answer falsely of other rows. What comes after the
-last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out.
+last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out, by a
+time that Kafka's clock has passed (`PartitionReplica.passed_ms`).
 
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
 Decision: docs/decisions/0060-a-rows-key-is-checked-at-apply.md
@@ -12,7 +13,7 @@ Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tablegate.gateway.contract.catalogue import Table
@@ -96,23 +97,24 @@ class RecordReader:
     `decoder` may be replaced by one of more schemas.
     """
 
-    def __init__(
-        self, generation: int, *, table: Table, partition_count: int, decoder: RowDecoder, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, generation: int, *, table: Table, partition_count: int, decoder: RowDecoder) -> None:
         self.decoder = decoder
         self._table = table
         self._partition_count = partition_count
         self._generation = generation
         self._generation_bytes = generation.to_bytes(4, "big")
         self._expiry = table.expiry
-        self._now_ms = now_ms
 
-    def read(self, records: list[Record], position: Position, partition: Partition) -> Batch:
-        """Return what records of a partition that follow on a position come to."""
+    def read(self, records: list[Record], position: Position, partition: Partition, *, passed_ms: int) -> Batch:
+        """Return what records of a partition that follow on a position come to.
+
+        `passed_ms`: a time that is over by Kafka's clock.
+        """
         batch = self._decode(records, position)
         self._keep_own(batch, partition)
         if self._expiry is not None and batch.changes:
-            batch.changes, foreign = split_expired(batch.changes, self._expiry, now_us=self._now_ms() * 1_000)
+            now_us = max(passed_ms, batch.as_of_ms) * 1_000
+            batch.changes, foreign = split_expired(batch.changes, self._expiry, now_us=now_us)
             batch.skipped += [(NO_KEY, offset) for offset in foreign]
         return batch
 

@@ -410,7 +410,7 @@ class Replicator:
                 self._store.drop_tombstones(
                     serving.store_id,
                     replica.partition,
-                    before_ms=self._clock.now_ms() - age_ms,
+                    before_ms=replica.passed_ms() - age_ms,
                     limit=TOMBSTONES_MAX,
                 )
 

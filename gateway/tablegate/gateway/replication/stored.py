@@ -5,10 +5,8 @@ that is built, and under a third one the newest manifest that was followed, what
 are followed on from where they are, unless something may be missing in them:
 
     deletes     a store that was away for long does not see tombstones that Kafka has removed meanwhile (`is_too_old`)
-    rows        those of another row message, or that were removed by a shorter retention or a clock that went back
+    rows        those of another row message, or that were removed by a shorter retention
     positions   that are not in the changelog any more, or not yet
-
-Time is the gateway's own clock: what was removed while that was ahead is missing once it is right again.
 
 Decision: docs/decisions/0021-age-of-a-store.md
 """
@@ -26,7 +24,6 @@ from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 
 OLD_STORE_PART = 0.5  # of delete.retention.ms: an older store may have missed deletes
-CLOCK_BACK_MAX_MS = 10_000  # a clock that is kept right is slowed, and goes back by less
 
 
 def next_name(table_name: str) -> str:
@@ -139,7 +136,7 @@ class StoredTable:
         is_closed = closed_facts(state.manifest, positions) is not None
         if not is_closed and self.is_too_old(caught_up_ms, facts):
             return "its store is too old, and may have missed deletes"
-        return self.early_removal(caught_up_ms, state.retention_us)
+        return early_removal(self._table, stored_retention_us=state.retention_us)
 
     def closed_facts(self, manifest: Manifest) -> TopicFacts | None:
         """Return the topic of a generation that is stored to its end, for which no broker need be asked."""
@@ -154,15 +151,6 @@ class StoredTable:
     def is_too_old(self, caught_up_ms: int, facts: TopicFacts) -> bool:
         """Return whether a store may have missed deletes."""
         return is_too_old(caught_up_ms, facts, now_ms=self._clock.now_ms())
-
-    def early_removal(self, caught_up_ms: int, stored_retention_us: int = 0) -> str | None:
-        """Return why a store may lack rows that are not expired; None where it does not."""
-        return early_removal(
-            self._table,
-            now_ms=self._clock.now_ms(),
-            caught_up_ms=caught_up_ms,
-            stored_retention_us=stored_retention_us,
-        )
 
 
 def partitions_of(manifest: Manifest) -> Sequence[Partition]:
@@ -209,15 +197,12 @@ def closed_facts(manifest: Manifest, positions: Sequence[Position | None]) -> To
     )
 
 
-def early_removal(table: Table, *, now_ms: int, caught_up_ms: int, stored_retention_us: int) -> str | None:
+def early_removal(table: Table, *, stored_retention_us: int) -> str | None:
     """Return why a store may lack rows that are not expired; None where it does not.
 
-    `caught_up_ms` is a time at which it removed what was expired then, `stored_retention_us` the retention by which it
-    did (0: none).
+    `stored_retention_us`: the retention by which it removed rows (0: none).
     """
     retention_us = table.retention_us
     if stored_retention_us and (retention_us is None or retention_us > stored_retention_us):
         return "its retention is longer than it was, and rows were removed by the shorter one"
-    if retention_us is not None and caught_up_ms - now_ms > CLOCK_BACK_MAX_MS:
-        return "the clock went back, and rows may have been removed before their time"
     return None

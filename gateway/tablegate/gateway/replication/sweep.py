@@ -4,6 +4,7 @@ A sweep reads the first row of each run of windows, so it takes as long as there
 have. It works in small steps between two fetches, as a live record may wait for it.
 
 Decision: docs/decisions/0014-retention-in-the-gateway.md
+Decision: docs/decisions/0068-windows-go-by-kafkas-clock.md
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -105,11 +106,11 @@ class Sweep:
         if limit <= 0:
             self._cursor = None
             return 1
-        now_ms = self._clock.now_ms()
+        passed_ms = replica.passed_ms()
         with self._store.snapshot() as snapshot:
-            expired, read = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=now_ms * 1_000)
+            expired, read = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=passed_ms * 1_000)
         if expired:
-            removed = self._store.expire(store_id, replica.partition, expired, time_ms=now_ms)
+            removed = self._store.expire(store_id, replica.partition, expired, time_ms=passed_ms)
             self._swept[replica] = (offset, swept + removed)
         return read
 

@@ -349,9 +349,6 @@ class TableReplicator:
         # here.
         if any(described.was_beyond(replica, end) for replica, end in ends):
             return "its changelog lost records that were applied"
-        why = self._stored.early_removal(generation.caught_up_ms)
-        if why is not None:
-            return why
         generation.record_facts(facts)
         for replica, end in ends:
             if replica.position.next_offset >= end:
