@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
+from tablegate.gateway.contract.lineage import places_of
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import StreamMethod
 from tablegate.internal.v1.tokens_pb2 import Token
@@ -93,8 +94,8 @@ class Stream:
         while True:
             copy.take(await self.next())
             token = token_of(copy.token)
-            marks = zip(token.partitions, token.next_offsets, strict=True)
-            is_there = all(offset == next_offsets[Partition(partition)] for partition, offset in marks)
+            places = places_of(token).items()
+            is_there = all(place.next_offset == next_offsets[partition] for partition, place in places)
             if is_there and copy.phase == SUBSCRIBE_PHASE_CURRENT:
                 return
 

@@ -20,6 +20,7 @@ from typing_extensions import override
 from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
+from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.rpc.calls import CallLimits
@@ -56,7 +57,7 @@ class Called(NamedTuple):
     left_s: float
 
 
-class _Ends(TopicEnds):
+class WrittenEnds(TopicEnds):
     """Kafka, as far as one gateway asks it: its changelogs end where a table's writer is."""
 
     def __init__(self, table: FilledTable) -> None:
@@ -88,6 +89,7 @@ class ClusterGateway:
         limits: QueryLimits,
         call_limits: CallLimits | None,
         switch_s: float,
+        answer_bytes_max: int,
     ) -> None:
         self.gateway_id = gateway_id
         self.port = 0
@@ -99,7 +101,7 @@ class ClusterGateway:
         self.table = FilledTable(MemoryStore(), self.catalogue.tables[table], partition_count)
         self.table.publish(phase=Phase.RESTORING)
         self.store = BreakingStore(self.table.store)
-        self.ends = _Ends(self.table)
+        self.ends = WrittenEnds(self.table)
         self.status = b""
         self._signer = signer
         self._tls = tls
@@ -107,6 +109,7 @@ class ClusterGateway:
         self._limits = limits
         self._call_limits = call_limits
         self._switch_s = switch_s
+        self._answer_bytes_max = answer_bytes_max
         self._notifier = Notifier()
         self._server: HttpServer | None = None
 
@@ -170,7 +173,9 @@ class ClusterGateway:
         credentials = None
         if self._tls is not None:
             credentials = Credentials(self._tls.certificate, self._tls.key, self._tls.client_ca)
-        forwarder = GrpcForwarder(ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials)
+        forwarder = GrpcForwarder(
+            ForwardTokenSigner(self._signer, wall_clock_ms).sign, credentials, answer_bytes_max=self._answer_bytes_max
+        )
         self.router = Router(Directory(switch_s=self._switch_s), forwarder)
         parts = self.catalogue, self.store, self._signer, self._notifier
         methods = {
@@ -215,6 +220,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         limits: QueryLimits = DEFAULT_LIMITS,
         call_limits: CallLimits | None = None,
         switch_s: float = SWITCH_S,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
         self._service = service
         self._tls = tls
@@ -236,6 +242,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
                 limits=limits,
                 call_limits=call_limits,
                 switch_s=switch_s,
+                answer_bytes_max=answer_bytes_max,
             )
 
         self.gateways = {gateway_id: made(gateway_id) for gateway_id in held}

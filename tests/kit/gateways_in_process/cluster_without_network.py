@@ -18,7 +18,7 @@ from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken, ForwardTokenSigner
 from tablegate.gateway.cluster.scatter import Forwarder, PeerFailed
 from tablegate.gateway.contract.types import Offset, Partition
-from tablegate.gateway.query.call import StreamMethod
+from tablegate.gateway.query.call import StreamMethod, TopicEnds
 from tablegate.gateway.query.errors import QueryError, ShuttingDown, status_of
 from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.router import Router
@@ -79,6 +79,17 @@ class Local(Forwarder):
                 yield message
 
 
+class _Ends(TopicEnds):
+    """Kafka, as far as a gateway asks it: the changelog ends where the whole table is."""
+
+    def __init__(self, cluster: "LocalCluster") -> None:
+        self._cluster = cluster
+
+    @override
+    async def ends(self, topic: str) -> Mapping[int, int]:
+        return {int(partition): offset for partition, offset in self._cluster.whole.next_offsets.items()}
+
+
 class LocalGateway:
     """A gateway. `calls` are those that have come; `said`: how many messages it gave. One that hangs gives no more.
 
@@ -113,6 +124,7 @@ class LocalGateway:
             self.answered,
             SIGNER,
             self.bell,
+            ends=_Ends(self._cluster),
             router=self.router,
             now_ms=self._cluster.now_ms,
             limits=self._cluster.limits,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.lineage import places_of
 from tablegate.gateway.query.limits import QueryLimits
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options, token_of
@@ -94,21 +94,22 @@ class Windows:
     def has_all_of(self, one: Copy) -> bool:
         """Return whether for each partition a gateway lives in whose store a copy can go on."""
         token = token_of(one.token)
-        ids = token.incarnation_ids
-        incarnations = [ids[number] for number in token.incarnations] or list(ids) * len(token.partitions)
+        ids, partitions = token.incarnation_ids, list(places_of(token))
+        incarnations = [ids[number] for number in token.incarnations] or list(ids) * len(partitions)
         return all(
             any(
                 not each.is_down and each.incarnations.get(partition) == incarnation_id
                 for each in self.cluster.gateways.values()
             )
-            for partition, incarnation_id in zip(map(Partition, token.partitions), incarnations, strict=True)
+            for partition, incarnation_id in zip(partitions, incarnations, strict=True)
         )
 
     def given(self, one: Copy) -> dict[Any, int]:
         """Return what is stored by those who gave a copy."""
         token, whole, found = token_of(one.token), self.cluster.whole, {}
-        incarnations = token.incarnations or [0] * len(token.partitions)
-        for partition, number in zip(map(Partition, token.partitions), incarnations, strict=True):
+        partitions = list(places_of(token))
+        incarnations = token.incarnations or [0] * len(partitions)
+        for partition, number in zip(partitions, incarnations, strict=True):
             gateway = self.cluster.gateways[token.gateways[number]]
             assert gateway.incarnations[partition] == token.incarnation_ids[number]
             with gateway.store.snapshot() as snapshot:

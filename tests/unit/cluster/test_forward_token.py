@@ -1,5 +1,7 @@
 """The token of a forwarded call: good for its table and an hour, and made by nobody else."""
 
+import random
+
 import pytest
 
 from tablegate.gateway.cluster.forward_token import (
@@ -10,6 +12,7 @@ from tablegate.gateway.cluster.forward_token import (
     ForwardTokenSigner,
 )
 from tablegate.gateway.contract.tokens import TokenSigner
+from tablegate.gateway.http.h2.headers import HEADER_BYTES_MAX
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 SIGNER = TokenSigner([b"k" * 32])
@@ -38,6 +41,16 @@ def signer(clock: Clock) -> ForwardTokenSigner:
 def test_a_forward_token_says_what_was_signed(forward_token: ForwardToken, signer: ForwardTokenSigner) -> None:
     for _ in range(2):
         assert signer.open(signer.sign(forward_token), "ratings") == forward_token
+
+
+@pytest.mark.parametrize("count", [100, 101, 2_000, 10_000, 65_536])
+def test_a_forward_token_fits_metadata_at_any_count(count: int, signer: ForwardTokenSigner, clock: Clock) -> None:
+    """The half that one gateway of two has by rendezvous: no list of them is shorter than a bit each."""
+    partitions = tuple(sorted(random.Random(count).sample(range(65_536), count // 2 or 1)))
+    token = ForwardToken("ratings", 3, partitions)
+    text = signer.sign(token)
+    assert len(text) < HEADER_BYTES_MAX - 4_096  # which has other fields too
+    assert ForwardTokenSigner(SIGNER, clock).open(text, "ratings") == token
 
 
 def test_a_forward_token_of_another_table_is_refused(signer: ForwardTokenSigner) -> None:

@@ -40,6 +40,7 @@ LEAVING = PeerFailed(status_of(ShuttingDown()))
 LATE = PeerFailed(status_of(NotCaughtUp("ratings", 1, "its changelog has more")))
 CLOCK_OFF = PeerFailed(status_of(ForeignForward("was made too long ago, or by a clock that is ahead")))
 WRONG = PeerFailed(status_of(InvalidPageToken("the page token is damaged")))
+TOO_LARGE = PeerFailed(Status(code=8, message="CLIENT: Received message larger than max (9 vs. 8)"))
 TIMED_OUT = PeerFailed(Status(code=4, message="Deadline Exceeded"))
 
 
@@ -111,7 +112,35 @@ def test_the_next_is_asked_where_one_has_not_got_it(failed: PeerFailed) -> None:
     assert [name for name, _ in asked.calls] == [owner, standby]
 
 
-@pytest.mark.parametrize("failed", [LATE, WRONG, TIMED_OUT])
+def test_where_one_is_behind_another_may_be_fresher() -> None:
+    """That a replica is behind says nothing of the others; and it is well, so it is asked first the next time."""
+    asked, owner, standby = asked_of_two()
+    asked.ends[owner] = LATE
+    asked.answers(1)
+    assert [name for name, _ in asked.calls] == [owner, standby]
+    assert not LATE.is_away
+
+
+def test_where_all_are_behind_the_client_hears_that() -> None:
+    asked, owner, standby = asked_of_two()
+    asked.ends = {owner: LATE, standby: AWAY}
+    with pytest.raises(PeerFailed) as raised:
+        asked.answers(1)
+    assert raised.value is LATE
+    assert [name for name, _ in asked.calls] == [owner, standby]
+
+
+def test_an_answer_too_large_is_final_and_no_sign_of_a_dead_gateway() -> None:
+    asked, owner, _ = asked_of_two()
+    asked.ends[owner] = TOO_LARGE
+    with pytest.raises(PeerFailed) as raised:
+        asked.answers(1)
+    assert raised.value is TOO_LARGE
+    assert [name for name, _ in asked.calls] == [owner]
+    assert not TOO_LARGE.is_away
+
+
+@pytest.mark.parametrize("failed", [WRONG, TIMED_OUT])
 def test_what_any_would_say_is_said(failed: PeerFailed) -> None:
     asked, owner, _ = asked_of_two()
     asked.ends[owner] = failed

@@ -10,6 +10,7 @@ from tablegate.gateway.contract.lineage import (
     Lineage,
     Place,
     add_places,
+    clear_places,
     continued,
     cut,
     is_continued_by,
@@ -18,7 +19,7 @@ from tablegate.gateway.contract.lineage import (
     place_at,
     places_of,
 )
-from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.internal.v1.tokens_pb2 import Token
 
 
@@ -87,9 +88,11 @@ def test_places_go_through_a_token() -> None:
         {2: place(3, 5), 4: place(9, 6, gap=2), 3: place(0)},
         {0: place(3), 1: place(4)},
     ):
-        token = Token(partitions=places if list(places) != list(range(len(places))) else ())
-        add_places(token, places.values())
+        token = Token(table="ratings")
+        add_places(token, {Partition(number): each for number, each in places.items()})
         assert places_of(Token.FromString(token.SerializeToString())) == places
+        clear_places(token)
+        assert token == Token(table="ratings")
 
 
 @st.composite

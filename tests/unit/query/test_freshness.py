@@ -3,6 +3,7 @@ import time
 from typing import Any
 
 import pytest
+from google.rpc import code_pb2
 
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import (
@@ -14,6 +15,7 @@ from tablegate.gateway.query.errors import (
     RowNotFound,
     TableRebuilt,
     UntrackedSource,
+    code_of,
 )
 from tests.kit.call.asker import Ratings, Shop, make_ratings
 from tests.kit.table.filled import LocalCall, now_ms, rating
@@ -153,6 +155,38 @@ def test_sources_that_are_not_read_are_refused(ratings: Ratings) -> None:
         ratings.ask("GetRating", _source(ratings, {0: -1}))
     with pytest.raises(InvalidField, match="no offset"):
         ratings.ask("GetRating", _source(ratings, {}))
+
+
+def test_a_topic_that_is_not_read_is_refused_before_kafka_is_asked(ratings: Ratings) -> None:
+    """Be there another offset to wait for as well, or a row that has it."""
+    ratings.table.keyed = True
+    ratings.table.publish()
+    ratings.table.put([rating(1), rating(2)])
+    for wanted in ({0: 1}, {0: 100}):
+        request = _source(ratings, wanted)
+        request.read_options.max_wait.seconds = 2
+        request.read_options.at_least_source.topics.add(topic="secrets").offsets[0] = 0
+        with pytest.raises(
+            UntrackedSource, match=r'field "read_options\.at_least_source\.topics\.topic".*"secrets"'
+        ) as raised:
+            ratings.ask("GetRating", request)
+        assert code_of(raised.value) == code_pb2.INVALID_ARGUMENT
+    with pytest.raises(InvalidField, match=r"topics\.topic.*249 characters"):
+        ratings.ask("GetRating", _source(ratings, {0: 0}, topic="t" * 100_000))
+    assert not ratings.asker.ends.asked
+
+
+def test_of_two_offsets_of_a_partition_the_higher_counts(ratings: Ratings) -> None:
+    ratings.table.put([rating(1)])
+    for partition in ratings.table.next_offsets:
+        ratings.table.move(partition, source_offsets={("ratings", 0): 8})
+    for offsets in ((7, 8), (8, 7)):
+        request = _source(ratings, {})
+        del request.read_options.at_least_source.topics[:]
+        for offset in offsets:
+            request.read_options.at_least_source.topics.add(topic="ratings").offsets[0] = offset
+        with pytest.raises(NotCaughtUp):
+            ratings.ask("GetRating", request)
 
 
 def test_staleness_is_never_hidden() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tablegate.gateway.contract.lineage import places_of
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, token_of
@@ -194,7 +195,7 @@ def test_a_token_says_of_each_store_once_who_it_is() -> None:
             await until(stream, one, windows.counts)
         token = token_of(one.token)
         assert sorted(zip(token.gateways, token.incarnation_ids, strict=True)) == [("g0", 1), ("g1", 2)]
-        assert len(token.incarnations) == len(token.partitions) == 8
+        assert len(token.incarnations) == len(places_of(token)) == 8
 
     asyncio.run(talk())
 

@@ -180,10 +180,10 @@ def test_what_the_store_refuses_sets_no_table_aside(world: World) -> None:
     "odd",
     [
         KeyError("delete.retention.ms"),
-        TopicFacts("id", (), (), 1),
-        TopicFacts("id", (Offset(0),), (), 1),
-        TopicFacts("id", (Offset(-2),), (Offset(0),), 1),
-        TopicFacts("id", (Offset(0),), (Offset(0),), -1),
+        TopicFacts("id", (), (), 1, ()),
+        TopicFacts("id", (Offset(0),), (), 1, ()),
+        TopicFacts("id", (Offset(-2),), (Offset(0),), 1, (0,)),
+        TopicFacts("id", (Offset(0),), (Offset(0),), -1, (0,)),
     ],
     ids=range(5),
 )

@@ -120,6 +120,35 @@ def test_a_consistency_token_of_lost_records_is_refused(
 
 
 @pytest.mark.parametrize("is_other", [False, True])
+def test_a_walk_that_has_read_lost_records_is_refused(
+    broker: MemoryBroker, gateway: Gateway, job: Job, is_other: bool
+) -> None:
+    """Pages and scans: a walk of before the loss goes on, as what it has read is still there."""
+    job.publish().put(range(20))
+    gateway.steps()
+    ends = _ends(job)
+    before = _begun_walks(_asker(gateway))
+    job.put(LOST)
+    gateway.steps()
+    lost = _begun_walks(_asker(gateway))
+    _lose_tail(job, ends, GROWN)
+    asker = _restored(broker, gateway, is_other=is_other)
+    with pytest.raises(TableRebuilt, match="lost records that the token's answer had; start over without it"):
+        asker.ask("ListRatings", page_token=lost[0])
+    with pytest.raises(TableRebuilt, match="lost records that the token's answer had; start over without it"):
+        asker.stream("ScanRatings", scan_options={"resume_token": lost[1]})
+    assert asker.ask("ListRatings", page_token=before[0]).ratings
+    assert asker.stream("ScanRatings", scan_options={"resume_token": before[1]})
+
+
+def _begun_walks(asker: Asker) -> tuple[str, str]:
+    """Return the tokens with which a walk over pages, and a scan, that were begun go on."""
+    page = asker.ask("ListRatings", page_size=5)
+    [message] = asker.stream("ScanRatings", most=1)
+    return page.next_page_token, message.progress.resume_token
+
+
+@pytest.mark.parametrize("is_other", [False, True])
 @pytest.mark.parametrize("saw_lost", [False, True])
 def test_a_resume_token_of_lost_records_begins_anew(
     broker: MemoryBroker, gateway: Gateway, job: Job, is_other: bool, saw_lost: bool

@@ -43,11 +43,11 @@ def parcel(depot: str, number: int) -> bytes:
 def read(table: Table, *records: tuple[bytes, bytes | None], partition: int, count: int) -> Batch:
     """Return what records of a partition come to, each a key and a value."""
     decoder = RowDecoder(table, {1: json.dumps(row_schema(table))})
-    reader = RecordReader(1, table=table, partition_count=count, decoder=decoder, now_ms=lambda: 0)
+    reader = RecordReader(1, table=table, partition_count=count, decoder=decoder)
     found = [
         Record(Offset(at), key, value, make_version(1, at), at) for at, (key, value) in enumerate(records, start=0)
     ]
-    return reader.read(found, Position(Offset(0), 0, Phase.LIVE, Offset(0)), Partition(partition))
+    return reader.read(found, Position(Offset(0), 0, Phase.LIVE, Offset(0)), Partition(partition), passed_ms=0)
 
 
 def key(depot: str, number: int) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -285,15 +286,91 @@ def test_an_answer_that_is_cut_off_takes_no_notification_along(pipe: WorkerPipe)
     asyncio.run(talk())
 
 
-def test_more_end_offsets_than_a_message_holds_are_refused_at_once(pipe: WorkerPipe) -> None:
+def test_more_end_offsets_than_a_message_holds_come_in_several(pipe: WorkerPipe) -> None:
+    """As many as a table may have partitions; what comes after them is answered as ever."""
+
     async def talk() -> None:
         worker, end = Worker(pipe), replicator(pipe)
         ENDS.clear()  # the thread that answers goes on
-        end.answer(lambda topic: dict.fromkeys(range(20000 if topic == "wide" else 2), 10**9))
+        end.answer(lambda topic: dict.fromkeys(range(65_536 if topic == "wide" else 2), 2**62))
         for _ in range(2):
-            with pytest.raises(EndsUnknown, match="20000 partitions are too many"):
-                await worker.end.ends("wide")
-        assert await worker.end.ends("narrow") == {0: 10**9, 1: 10**9}
+            assert await worker.end.ends("wide") == dict.fromkeys(range(65_536), 2**62)
+        assert await worker.end.ends("narrow") == {0: 2**62, 1: 2**62}
         worker.end.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["t" * 100_000, "t" * 65_500, "", "\ud800", "\x00"],
+    ids=["too long to be sent", "cut off", "empty", "half a character", "zero"],
+)
+def test_no_topic_ends_the_thread_that_answers(pipe: WorkerPipe, topic: str) -> None:
+    def end_offsets(topic: str) -> Mapping[int, int]:
+        if topic != "ratings":
+            raise ZeroDivisionError
+        return {0: 5}
+
+    async def talk() -> None:
+        end, worker = replicator(pipe), Worker(pipe)
+        ENDS.clear()  # the thread that answers goes on
+        end.answer(end_offsets)
+        asking = asyncio.ensure_future(worker.end.ends(topic))
+        await asyncio.sleep(0)
+        assert await worker.end.ends("ratings") == {0: 5}
+        asking.cancel()
+        await asyncio.wait({asking})
+        worker.end.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"{}", b'{"id": {}, "topic": 1}', b"\xff" * 100],
+    ids=["nothing", "cut off", "a list", "an empty question", "other types", "no text"],
+)
+def test_no_message_ends_the_thread_that_answers(pipe: WorkerPipe, data: bytes) -> None:
+    async def talk() -> None:
+        end, worker = replicator(pipe), Worker(pipe)
+        ENDS.clear()  # the thread that answers goes on
+        end.answer(lambda _: {0: 5})
+        with socket.socket(fileno=copy_of(pipe.worker_fd)) as raw:
+            raw.send(data)
+        assert await worker.end.ends("ratings") == {0: 5}
+        worker.end.close()
+
+    asyncio.run(talk())
+
+
+def test_all_who_wait_for_a_topic_share_one_question(pipe: WorkerPipe) -> None:
+    """Kafka is asked for whoever came before, and once more for all who came while it was asked."""
+    asked: list[str] = []
+    release = threading.Event()
+
+    def end_offsets(topic: str) -> Mapping[int, int]:
+        asked.append(topic)
+        release.wait()
+        return {0: len(asked)}
+
+    async def talk() -> None:
+        other_pipe = open_pipe()
+        worker, other = Worker(pipe), Worker(other_pipe)
+        end = replicator(pipe, other_pipe)
+        ENDS.clear()  # the thread that answers goes on
+        end.answer(end_offsets)
+        first = [asyncio.ensure_future(worker.end.ends("ratings")) for _ in range(100)]
+        while not asked:
+            await asyncio.sleep(0)
+        later = [asyncio.ensure_future(each.end.ends("ratings")) for each in (worker, other) for _ in range(1_000)]
+        await asyncio.sleep(0)
+        release.set()
+        assert await asyncio.gather(*first) == [{0: 1}] * 100
+        assert all(answer[0] > 1 for answer in await asyncio.gather(*later))
+        assert len(asked) <= 3  # the other worker's question may have come by itself
+        for each in (worker, other):
+            each.end.close()
+        close_pipe(other_pipe)
 
     asyncio.run(talk())

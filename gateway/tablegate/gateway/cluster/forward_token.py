@@ -3,7 +3,7 @@
 Decision: docs/decisions/0033-a-forward-is-the-same-call.md
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tablegate.gateway.contract.tokens import InvalidToken, TokenSigner
@@ -14,14 +14,15 @@ FORWARDED = "tablegate-forwarded"  # the name of the metadata that says: one of 
 # long as a token is worth little to whoever caught it: a gateway that is shown it does not ask others, and that is all.
 TOKEN_AGE_MAX_MS = 3_600_000
 KEPT_MS = 10_000  # a token is used again for so long: signing it costs as much as a read
+LISTED_MAX = 100  # more partitions are a bit each: 65,536 are 8 KiB, and metadata may have 16
 _KEPT_MAX = 1_024
 
 
 class ForwardToken(NamedTuple):
     """What a gateway asks another one for.
 
-    `generation`: it must serve this one; 0: any. `partitions`: only from these; none: from those that the request says.
-    `resume_token` takes the place of the request's where it is set.
+    `generation`: it must serve this one; 0: any. `partitions`, in order: only from these; none: from those that the
+    request says. `resume_token` takes the place of the request's where it is set.
     """
 
     table: str
@@ -50,16 +51,15 @@ class ForwardTokenSigner:
         # them safe is that they say who may answer from what, and for how long.
         made_ms, text = self._signed.get(token, (0, ""))
         if not 0 <= now_ms - made_ms < KEPT_MS:
-            text = self._signer.sign(
-                Token(
-                    kind=TOKEN_KIND_FORWARD,
-                    table=token.table,
-                    generation=token.generation,
-                    issue_time_ms=now_ms,
-                    partitions=token.partitions,
-                    resume_token=token.resume_token,
-                )
+            signed = Token(
+                kind=TOKEN_KIND_FORWARD,
+                table=token.table,
+                generation=token.generation,
+                issue_time_ms=now_ms,
+                resume_token=token.resume_token,
             )
+            _put_partitions(signed, token.partitions)
+            text = self._signer.sign(signed)
             # A resume token makes it one of a kind: keeping it would only fill the memory.
             if not token.resume_token:
                 _keep(self._signed, token, (now_ms, text))
@@ -83,8 +83,25 @@ class ForwardTokenSigner:
             signed = self._signer.open(text, kind=TOKEN_KIND_FORWARD, table=table, generation=None)
         except InvalidToken as error:
             raise ForeignForwardToken(error.fault.value) from None
-        token = ForwardToken(table, signed.generation, tuple(signed.partitions), signed.resume_token)
+        token = ForwardToken(table, signed.generation, _partitions_of(signed), signed.resume_token)
         return signed.issue_time_ms, token
+
+
+def _put_partitions(token: Token, partitions: Sequence[int]) -> None:
+    if len(partitions) <= LISTED_MAX:
+        token.partitions.extend(partitions)
+        return
+    bits = bytearray(max(partitions) // 8 + 1)
+    for partition in partitions:
+        bits[partition // 8] |= 1 << partition % 8
+    token.partition_bits = bytes(bits)
+
+
+def _partitions_of(token: Token) -> tuple[int, ...]:
+    if not token.partition_bits:
+        return tuple(token.partitions)
+    bits = token.partition_bits
+    return tuple(number for number in range(8 * len(bits)) if bits[number // 8] >> number % 8 & 1)
 
 
 def _keep(kept: dict, key: object, value: object) -> None:  # type: ignore[type-arg]

@@ -20,9 +20,8 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import FORWARDED, ForwardToken
-from tablegate.gateway.cluster.scatter import Forwarded, Forwarder, PeerFailed
+from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX, Forwarded, Forwarder, PeerFailed
 
-ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows
 WINDOW_BYTES = 256 * 1024  # of a stream that is read slowly, and so what it makes this process hold
 PING_S = 10  # a peer that went without a word is found out by it
 PING_TIMEOUT_S = 3
@@ -32,7 +31,6 @@ RECONNECT_MAX_S = 0.25  # a gateway that is back is asked again so soon; one tha
 
 _DETAILS = "grpc-status-details-bin"
 _OPTIONS = (
-    ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
     ("grpc.enable_retries", 0),  # the next replica is the retry
     ("grpc.enable_http_proxy", 0),  # what the environment names is for the world outside, not for gateways
     ("grpc.service_config_disable_resolution", 1),
@@ -94,9 +92,16 @@ class _Open:
 class GrpcForwarder(Forwarder):
     """Asks gateways over gRPC; without `credentials` in plaintext. Made in any thread, used in one event loop."""
 
-    def __init__(self, sign: Callable[[ForwardToken], str], credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        sign: Callable[[ForwardToken], str],
+        credentials: Credentials | None = None,
+        *,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+    ) -> None:
         super().__init__(sign)
         self._credentials = credentials
+        self._options = (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
         self._open: dict[Peer, _Open] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
@@ -164,9 +169,9 @@ class GrpcForwarder(Forwarder):
         if opened is None:
             credentials = None if self._credentials is None else self._credentials.current()
             if credentials is None:
-                channel = grpc.aio.insecure_channel(peer.endpoint, options=_OPTIONS)
+                channel = grpc.aio.insecure_channel(peer.endpoint, options=self._options)
             else:
-                channel = grpc.aio.secure_channel(peer.endpoint, credentials, options=_OPTIONS)
+                channel = grpc.aio.secure_channel(peer.endpoint, credentials, options=self._options)
             opened = self._open[peer] = _Open(channel, credentials)
         return opened
 

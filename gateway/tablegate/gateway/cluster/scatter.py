@@ -10,8 +10,9 @@ How it works:
    whoever answers first counts (a hedged request; Dean and Barroso, "The Tail at Scale", CACM 2013). Second requests
    are a share of all requests, so that a slow cluster does not get twice the load.
 4. A gateway that fails in a way in which another may do better (`another_may_answer`) is left out, and its partitions
-   are assigned anew. Any other error is the answer. One that refuses our forward token has another clock or other keys
-   than we have: the next may not. Only where all that can be asked refuse it, that is the answer.
+   are assigned anew. Any other error is the answer. So is that a replica is behind, where no other one is fresher. One
+   that refuses our forward token has another clock or other keys than we have: the next may not. Only where all that
+   can be asked refuse it, that is the answer.
 
 Debt: the gateway that is asked for a whole run of partitions fails or succeeds as one; there is no partial result.
 """
@@ -31,6 +32,7 @@ from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.contract.types import Partition
 
+ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a batch of long rows; a longer one is asked for in parts
 COOLING_S = 1.0  # a peer that was not there is asked last for so long
 HEDGE_MIN_S = 0.01
 HEDGE_MAX_S = 0.25
@@ -41,9 +43,13 @@ FIRST_MEAN_S = 0.025  # of a peer that was not asked yet: its connection has to 
 MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
+_BEHIND = "NOT_CAUGHT_UP"
 # An error without a reason of ours comes from the network or a proxy on the way, so another gateway may well answer.
 _TOKEN_REFUSED = "FOREIGN_FORWARD"
-_ANOTHER_MAY_ANSWER = frozenset({"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN", _TOKEN_REFUSED})
+_ANOTHER_MAY_ANSWER = frozenset(
+    {"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND}
+)
+_IS_THERE = frozenset({"PARTITION_UNAVAILABLE", _BEHIND})  # an answer of a gateway that is well
 _ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 
 PartialResult = TypeVar("PartialResult")
@@ -68,6 +74,7 @@ class PeerFailed(Exception):
 
     `reason` is that of its ErrorInfo in our domain, such as "PARTITION_UNAVAILABLE"; "" where there is none: then it
     was no gateway that spoke, but the network. `another_may_answer`: another replica may. `trailer`: as in `Forwarded`.
+    `is_too_large`: the answer was there, and is longer than this gateway receives.
     """
 
     def __init__(self, status: Status, trailer: Fields = ()) -> None:
@@ -75,7 +82,10 @@ class PeerFailed(Exception):
         self.status = status
         self.trailer = trailer
         self.reason = _reason_of(status)
-        self.another_may_answer = self.reason in _ANOTHER_MAY_ANSWER and status.code != code_pb2.DEADLINE_EXCEEDED
+        # gRPC's own word for a message beyond its limit. Every replica has the same rows, so none has a shorter answer.
+        self.is_too_large = not self.reason and status.code == code_pb2.RESOURCE_EXHAUSTED
+        is_final = self.is_too_large or status.code == code_pb2.DEADLINE_EXCEEDED
+        self.another_may_answer = self.reason in _ANOTHER_MAY_ANSWER and not is_final
 
     @property
     def another_may_continue(self) -> bool:
@@ -85,7 +95,17 @@ class PeerFailed(Exception):
     @property
     def is_away(self) -> bool:
         """Return whether the gateway is not there, for any partition."""
-        return self.another_may_answer and self.reason != "PARTITION_UNAVAILABLE"
+        return self.another_may_answer and self.reason not in _IS_THERE
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the gateway has the partition, but not as fresh as is asked for."""
+        return self.reason == _BEHIND
+
+    @property
+    def is_token_refused(self) -> bool:
+        """Return whether the gateway did not believe that a gateway of its cluster asks."""
+        return self.reason == _TOKEN_REFUSED
 
 
 @dataclass(slots=True)
@@ -240,6 +260,8 @@ class ScatterGather(Generic[PartialResult]):
         tried |= {peer.gateway_id}
         first = asyncio.ensure_future(self._ask(peer, partitions))
         others: asyncio.Future[list[PartialResult]] | None = None
+        behind: PeerFailed | None = None
+        refused: PeerFailed | None = None
         try:
             await asyncio.wait({first}, timeout=self._hedge_s(peer))
             if not first.done() and self._forwarder.may_hedge():
@@ -257,14 +279,23 @@ class ScatterGather(Generic[PartialResult]):
             except PeerFailed as failed:
                 if not failed.another_may_answer:
                     raise
-                refused = failed if failed.reason == _TOKEN_REFUSED else None
-                self._was_away |= refused is None
-            try:
-                return await (self.results(partitions, tried) if others is None else others)
-            except NoReplica:
-                if refused is None or self._was_away:
-                    raise
-                raise refused from None
+                if failed.is_behind:
+                    behind = failed
+                elif failed.is_token_refused:
+                    refused = failed
+                else:
+                    self._was_away = True
+            return await (self.results(partitions, tried) if others is None else others)
+        except NoReplica:
+            reason = behind or (None if self._was_away else refused)
+            if reason is None:
+                raise
+            raise reason from None
+        except PeerFailed as failed:
+            # That a replica is behind says more than that the last one refused our token.
+            if behind is None or not failed.is_token_refused:
+                raise
+            raise behind from None
         finally:
             for task in (first, others):
                 if task is not None:
@@ -273,9 +304,9 @@ class ScatterGather(Generic[PartialResult]):
                     task.add_done_callback(_retrieve_exception)
 
     def _hedge_s(self, peer: Peer) -> float | None:
-        """Return how long only this one is asked; None where only it is, as it is ours."""
+        """Return how long only this one is asked; None where only it is: ours, which waits for nothing."""
         if peer is self._own:
-            return None
+            return HEDGE_MAX_S if self._may_wait else None
         return HEDGE_MAX_S if self._may_wait else self._forwarder.hedge_s(peer)
 
     def _groups(self, partitions: Collection[Partition], tried: frozenset[str]) -> list[Group]:

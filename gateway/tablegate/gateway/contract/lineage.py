@@ -13,7 +13,7 @@ from the log. What compaction has removed is in no lineage, and then nothing is 
 Decision: docs/decisions/0064-a-place-has-a-leader-epoch.md
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tablegate.gateway.contract.types import Offset, Partition
@@ -105,15 +105,24 @@ def is_of_another_log(place: Place, lineage: Lineage) -> bool:
     return False
 
 
-def add_places(token: Token, places: Collection[Place]) -> None:
-    """Write places into a token, in the order of its partitions. What is the same of all is written once."""
-    token.next_offsets.extend([place.next_offset for place in places])
-    epochs = [place.leader_epoch + 1 for place in places]
-    gaps = [place.gap for place in places]
+def add_places(token: Token, places: Mapping[Partition, Place]) -> None:
+    """Write places into a token, in their order. What is the same of all is written once."""
+    # The common token has all partitions, in order; then their numbers need not be in it.
+    if list(places) != list(range(len(places))):
+        token.partitions.extend(places)
+    token.next_offsets.extend([place.next_offset for place in places.values()])
+    epochs = [place.leader_epoch + 1 for place in places.values()]
+    gaps = [place.gap for place in places.values()]
     if any(epochs):
         token.leader_epochs.extend(epochs[:1] if len(set(epochs)) == 1 else epochs)
     if any(gaps):
         token.gaps.extend(gaps)
+
+
+def clear_places(token: Token) -> None:
+    """Remove from a token what `add_places` has written."""
+    for name in ("partitions", "next_offsets", "leader_epochs", "gaps"):
+        token.ClearField(name)
 
 
 def places_of(token: Token) -> dict[Partition, Place]:

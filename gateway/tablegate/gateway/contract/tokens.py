@@ -1,27 +1,38 @@
 """Tokens: opaque to clients, signed, and refused wherever they do not belong.
 
-A token is "1." and the base64url of its body (`tablegate.internal.v1.Token`) and of a 16-byte tag over both.
+A token is "1." and the base64url of its body (`tablegate.internal.v1.Token`) and of a 16-byte tag over both. A body
+that is long is deflated, and the token begins with "2.". Of what was read a token has the place of each partition;
+where that would make it longer than clients should carry, it says that everything was (`ReadPositions`).
 
 Decision: docs/decisions/0023-token-in-each-message.md
+Decision: docs/decisions/0069-tokens-under-4-kb.md
 """
 
 import binascii
 import hashlib
 import hmac
+import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.gateway.contract.catalogue import Query, RangeQuery, ScanQuery, SubscribeQuery
+from tablegate.gateway.contract.lineage import Place, add_places, clear_places, places_of
+from tablegate.gateway.contract.types import Partition
 from tablegate.internal.v1.tokens_pb2 import Token, TokenKind
 
-TOKEN_CHARS_MAX = 16_384  # next offsets of about a thousand partitions
+CLIENT_TOKEN_CHARS_MAX = 4_096  # clients keep tokens in headers, URLs and databases
+TOKEN_CHARS_MAX = 65_536  # of what gateways give each other for a subscription: change positions of 1,000 partitions
+POSITIONS_MAX = 2_000  # of more partitions next offsets do not fit a client's token, so that is not tried
 KEY_BYTES_MIN = 32  # a key shorter than the digest weakens HMAC-SHA256
 
-_VERSION = "1."
+_PLAIN, _DEFLATED = "1.", "2."
+_DEFLATE_BYTES_MIN = 512  # a body of a few partitions would become no shorter
+_BODY_BYTES_MAX = 1024 * 1024  # what a deflated body may become
 _TAG_BYTES = 16  # half of SHA-256: a forger has one chance in 2**128 a try
 
 
@@ -56,6 +67,46 @@ class StaleGeneration(ValueError):
         self.generation = generation
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPositions:
+    """Up to where an answer was read: the place of each partition in it; no more is said of others.
+
+    `everything`: the partitions are too many to be named. What was read is no more than what the changelog has now, or
+    at any later time: so whoever has all that Kafka has when it is asked has what was read.
+    """
+
+    places: Mapping[Partition, Place] = field(default_factory=dict)
+    everything: bool = False
+
+    def __bool__(self) -> bool:
+        """Return whether it asks anything of a read that is to be as new."""
+        return self.everything or bool(self.places)
+
+    def joined(self, other: "ReadPositions") -> "ReadPositions":
+        """Return what either of them has read: of each partition the place that is further."""
+        places = dict(self.places)
+        for partition, place in other.places.items():
+            places[partition] = max(place, places.get(partition, place))
+        return ReadPositions(places, self.everything or other.everything)
+
+
+def put_positions(token: Token, read: ReadPositions) -> None:
+    """Put into a token what was read, exactly."""
+    token.everything = read.everything
+    add_places(token, dict(sorted(read.places.items())))
+
+
+def positions_of(token: Token) -> ReadPositions:
+    """Return what was read, as `put_positions` was given it."""
+    return ReadPositions(places_of(token), token.everything)
+
+
+def clear_positions(token: Token) -> None:
+    """Remove from a token what `put_positions` has put there."""
+    token.everything = False
+    clear_places(token)
+
+
 class TokenSigner:
     """Makes and opens tokens. The first of `keys` signs; any of them opens, so that a key can be replaced."""
 
@@ -68,8 +119,23 @@ class TokenSigner:
 
     def sign(self, token: Token) -> str:
         """Return the text of `token`."""
-        body = token.SerializeToString()
-        return _VERSION + urlsafe_b64encode(body + _tag(self._keys[0], body)).rstrip(b"=").decode("ascii")
+        body, version = token.SerializeToString(), _PLAIN
+        if len(body) >= _DEFLATE_BYTES_MIN:
+            deflated = zlib.compress(body)
+            if len(deflated) < len(body):
+                body, version = deflated, _DEFLATED
+        return version + urlsafe_b64encode(body + _tag(self._keys[0], version, body)).rstrip(b"=").decode("ascii")
+
+    def sign_read(self, token: Token, read: ReadPositions) -> str:
+        """Return the text of `token` with what was read put into it: with `everything` where it would be too long."""
+        if not read.everything and len(read.places) <= POSITIONS_MAX:
+            put_positions(token, read)
+            text = self.sign(token)
+            if len(text) < CLIENT_TOKEN_CHARS_MAX:
+                return text
+            clear_positions(token)
+        token.everything = True
+        return self.sign(token)
 
     def open(self, text: str, *, kind: TokenKind, table: str, generation: int | None, request_hash: int = 0) -> Token:
         """Return what `sign` was given; raise `InvalidToken`, or `StaleGeneration` where all but that fits.
@@ -88,26 +154,30 @@ class TokenSigner:
         return token
 
     def _verified(self, text: str) -> Token:
-        raw = _decoded(text)
+        version, raw = text[: len(_PLAIN)], _decoded(text)
         body, tag = raw[:-_TAG_BYTES], raw[-_TAG_BYTES:]
         # Every key is tried: a list of two or three, and no early end that could be timed.
-        matches = [hmac.compare_digest(_tag(key, body), tag) for key in self._keys]
+        matches = [hmac.compare_digest(_tag(key, version, body), tag) for key in self._keys]
         if not any(matches):
             raise InvalidToken(TokenFault.DAMAGED)
         try:
-            return Token.FromString(body)
-        except DecodeError:
+            return Token.FromString(_inflated(body) if version == _DEFLATED else body)
+        except (DecodeError, zlib.error):
             raise InvalidToken(TokenFault.DAMAGED) from None
 
 
-def _tag(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, b"1." + body, "sha256")[:_TAG_BYTES]
+def _tag(key: bytes, version: str, body: bytes) -> bytes:
+    return hmac.digest(key, version.encode("ascii") + body, "sha256")[:_TAG_BYTES]
+
+
+def _inflated(body: bytes) -> bytes:
+    return zlib.decompressobj().decompress(body, _BODY_BYTES_MAX)
 
 
 def _decoded(text: str) -> bytes:
-    if len(text) > TOKEN_CHARS_MAX or not text.startswith(_VERSION) or not text.isascii():
+    if len(text) > TOKEN_CHARS_MAX or not text.startswith((_PLAIN, _DEFLATED)) or not text.isascii():
         raise InvalidToken(TokenFault.DAMAGED)
-    encoded = text[len(_VERSION) :].encode("ascii")
+    encoded = text[len(_PLAIN) :].encode("ascii")
     try:
         raw = urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
     except binascii.Error:

@@ -5,7 +5,7 @@ its keys, this gateway's store being one source among them, and the results are 
 
 No answer mixes generations of the table. Where the responses tell theirs (`read_info`), any generation will do as long
 as it is one, which keeps a batch answerable while gateways switch; where they do not, all are asked for the generation
-that is known here (`generation_asked`).
+that is known here (`generation_asked`). Each half of a part that is too long to be handed over at once is asked for.
 
 Decision: docs/decisions/0042-retry-between-generations.md
 """
@@ -71,7 +71,7 @@ class _PartialResult(NamedTuple):
     gateway_id: str
     indexes: Sequence[int]
     results: Sequence[bytes]
-    info: bytes
+    infos: Sequence[bytes]
     positions: Mapping[Partition, Position]  # where this gateway read them
 
 
@@ -199,9 +199,19 @@ class BatchGetRead:
             return self._partial(router.directory.own_id, some, read.results, read.positions)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
-            some = indexes_of(partitions)
+            return await ask_for(peer, indexes_of(partitions), token)
+
+        async def ask_for(peer: Peer, some: Sequence[int], token: ForwardToken) -> _PartialResult:
             data = self._request_for(some).SerializeToString()
-            answer = await router.forwarder.unary(peer, query.path, data, token, call.time_left_s(), may_wait=may_wait)
+            left_s = call.time_left_s()
+            try:
+                answer = await router.forwarder.unary(peer, query.path, data, token, left_s, may_wait=may_wait)
+            except PeerFailed as failed:
+                if not failed.is_too_large or len(some) == 1:
+                    raise
+                # Rows that are too long to come together come in halves, of the same gateway: it is well.
+                half, token = len(some) // 2, token._replace(generation=generation or served.generation)
+                return _joined(await ask_for(peer, some[:half], token), await ask_for(peer, some[half:], token))
             return self._partial(peer.gateway_id, some, answer.message)
 
         results = await router.gather(
@@ -235,7 +245,7 @@ class BatchGetRead:
     ) -> _PartialResult:
         """Take a response apart; raise `PeerFailed` where it is none to what was asked."""
         query = self._plan.query
-        results, info = [], b""
+        results, infos = [], []
         results_number = query.results.number
         info_number = 0 if query.read_info is None else query.read_info.number
         try:
@@ -243,12 +253,12 @@ class BatchGetRead:
                 if number == results_number:
                     results.append(response[start:end])
                 elif number == info_number:
-                    info = response[value:end]
+                    infos.append(response[value:end])
         except ValueError:
             results = []
         if len(results) != len(indexes):
             raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked"))
-        return _PartialResult(gateway_id, indexes, results, info, positions or {})
+        return _PartialResult(gateway_id, indexes, results, infos, positions or {})
 
     def _merge_sources(self, served: ServedGeneration, partial_results: Sequence[_PartialResult]) -> bytes:
         """Return the response, its results in the order of the keys."""
@@ -260,6 +270,12 @@ class BatchGetRead:
                 results[index] = result
         self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in partial_results)))
         if self._plan.info_field is not None:
-            infos = [each.info for each in partial_results if each.info]
+            infos = [info for each in partial_results for info in each.infos if info]
             results.append(self._plan.info_field.encode(self.access.merged_read_info(served, positions, infos)))
         return b"".join(results)
+
+
+def _joined(first: _PartialResult, second: _PartialResult) -> _PartialResult:
+    """Return two results of one gateway as one."""
+    indexes, results = [*first.indexes, *second.indexes], [*first.results, *second.results]
+    return first._replace(indexes=indexes, results=results, infos=[*first.infos, *second.infos])

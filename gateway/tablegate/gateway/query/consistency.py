@@ -5,16 +5,18 @@ snapshot (`unmet_reason`). The read itself raises `NotCaughtUp` where there is a
 is also the one that is answered from: nothing can change between the check and the rows. Only then is there a wait: the
 read is repeated whenever the store has changed (`when_fresh`), until it passes or `max_wait` is over.
 
-What is compared: a consistency token has next offsets of the changelog, `at_least_source` has offsets of the job's own
-sources, `latest` asks Kafka once for the end of the changelog (`prepare`), `max_staleness` asks for it where it was not
-asked for so long, and compares times as well (`_MaxStaleness`). A source offset that nobody has written would be waited
-for in vain; so Kafka is asked for that too, once the wait takes long (`verify`). A row may satisfy a requirement that
-its partition does not yet (`row_satisfies`): whoever reads their own write waits for that row, and not for the job's
-next report.
+What is compared: a consistency token has next offsets of the changelog, or says that they are too many to be in it;
+then what Kafka has when it is asked is enough. Tokens of pages and scans have next offsets as well (`behind_walk`).
+`at_least_source` has offsets of the job's own sources, `latest` asks Kafka once for the end of the changelog
+(`prepare`), `max_staleness` asks for it where it was not asked for so long, and compares times as well
+(`_MaxStaleness`). A source offset that nobody has written would be waited for in vain; so Kafka is asked for that too,
+once the wait takes long (`verify`). A row may satisfy a requirement that its partition does not yet (`row_satisfies`):
+whoever reads their own write waits for that row, and not for the job's next report.
 
 The model is "zookies" of Zanzibar (Pang et al., USENIX ATC 2019) and the consistency options of SpiceDB.
 
 Decision: docs/decisions/0002-versions-count-inputs.md
+Decision: docs/decisions/0070-walks-carry-positions.md
 """
 
 import asyncio
@@ -28,11 +30,12 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Query
-from tablegate.gateway.contract.lineage import Place, is_of_another_log, places_of
-from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration
+from tablegate.gateway.contract.lineage import Place, is_of_another_log
+from tablegate.gateway.contract.tokens import InvalidToken, ReadPositions, positions_of
 from tablegate.gateway.contract.types import Offset, Partition, Version, read_version
 from tablegate.gateway.query.call import Call, EndsUnknown, TopicEnds
 from tablegate.gateway.query.errors import (
+    LOST_RECORDS,
     DeadlineExceeded,
     FutureOffset,
     InvalidConsistencyToken,
@@ -46,11 +49,12 @@ from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.stores.base import Position, Snapshot, StoredPartition
 from tablegate.gateway.stores.notifier import Notifier
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY, Token
 
 CHECK_S = 0.5  # a waiting read checks at least so often, whatever it is notified of
 PREPARE_MIN_S = 0.05  # to ask Kafka takes milliseconds, which also who waits for no rows must have
 VERIFY_AFTER_S = 0.1  # what is acknowledged is mostly here by then
+TOPIC_CHARS_MAX = 249  # Kafka's own limit
 
 Answer = TypeVar("Answer")
 UnmetReason = Callable[[ServedGeneration, Partition, Position], str | None]
@@ -68,7 +72,7 @@ class ConsistencyRequirement:
     while nothing is fresh enough; without `asks_first`, what an earlier one has found may do. `stored_reason`: what of
     `unmet_reason` the store alone can tell, where that is not all. `verify` is awaited once the wait takes long, and it
     may raise a `QueryError`. `default_timeout_s` is the time of a call without a deadline; `notifier` tells when there
-    may be something fresher.
+    may be something fresher. `is_walk`: it is also that of a page or a stream that goes on.
     """
 
     unmet_reason: UnmetReason
@@ -80,6 +84,7 @@ class ConsistencyRequirement:
     max_wait_s: float | None = None
     default_timeout_s: float
     notifier: Notifier
+    is_walk: bool = False
 
     def check(self, access: TableAccess, served: ServedGeneration, partition: Partition, position: Position) -> None:
         """Raise `NotCaughtUp` where the partition is not fresh enough."""
@@ -129,6 +134,65 @@ def requirement_reader(query: Query, access: TableAccess) -> Callable[[Message],
         return requirement
 
     return read
+
+
+def behind_walk(
+    token: Token | None, request: Message, query: Query, access: TableAccess, requirement: ConsistencyRequirement | None
+) -> ConsistencyRequirement | None:
+    """Return the requirement of a walk that goes on behind `token`: that, and to have all that the walk has read.
+
+    The request's `max_wait` holds for both. None where nothing is required.
+    """
+    read = ReadPositions() if token is None else positions_of(token)
+    if token is None or not read:
+        return requirement
+    generation, has_read = token.generation, _HasRead(read, access)
+
+    def unmet_reason(served: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        # Offsets of another generation mean nothing here. Whoever opens the walk's token for it refuses it.
+        reason = None if served.generation != generation else has_read.unmet_reason(served, partition, position)
+        if reason is None and requirement is not None:
+            reason = requirement.unmet_reason(served, partition, position)
+        return reason
+
+    if requirement is not None:
+        prepare = _one_after_another(has_read.prepare, requirement.prepare)
+        return replace(
+            requirement,
+            unmet_reason=unmet_reason,
+            row_satisfies=None,
+            prepare=prepare,
+            asks_first=requirement.asks_first or has_read.prepare is not None,
+            is_walk=True,
+        )
+    return ConsistencyRequirement(
+        unmet_reason=unmet_reason,
+        prepare=has_read.prepare,
+        asks_first=has_read.prepare is not None,
+        max_wait_s=_max_wait_s(request, query),
+        default_timeout_s=query.default_timeout_s,
+        notifier=access.notifier,
+        is_walk=True,
+    )
+
+
+def _max_wait_s(request: Message, query: Query) -> float | None:
+    if query.read_options is None:
+        return None
+    name = query.read_options.name
+    options = getattr(request, name)
+    return _seconds(f"{name}.max_wait", options.max_wait) if options.HasField("max_wait") else None
+
+
+def _one_after_another(first: Ask | None, second: Ask | None) -> Ask | None:
+    if first is None or second is None:
+        return first or second
+
+    async def both() -> None:
+        await first()
+        await second()
+
+    return both
 
 
 async def when_fresh(attempt: Callable[[], Answer], requirement: ConsistencyRequirement, call: Call) -> Answer:
@@ -182,12 +246,13 @@ def _requirement_of(
     make = partial(ConsistencyRequirement, default_timeout_s=default_timeout_s, notifier=access.notifier)
     match options.WhichOneof("consistency"):
         case "at_least":
-            return make(unmet_reason=_behind_token(options.at_least, access))
+            return make(**_at_least(options.at_least, access))
         case "at_least_source":
-            wanted = _wanted(f"{name}.at_least_source", options.at_least_source)
+            field = f"{name}.at_least_source"
+            wanted = _wanted(field, options.at_least_source)
             verify = None if access.ends is None else partial(_check_written, wanted, access, access.ends)
             return make(
-                unmet_reason=_behind_source(wanted, access), row_satisfies=_row_satisfies(wanted), verify=verify
+                unmet_reason=_behind_source(field, wanted, access), row_satisfies=_row_satisfies(wanted), verify=verify
             )
         case "max_staleness":
             fresh = _MaxStaleness(_seconds(f"{name}.max_staleness", options.max_staleness), access)
@@ -206,7 +271,7 @@ def _requirement_of(
 class _Latest:
     """Everything in the changelog when the call arrived: where that ended is asked once, after it did."""
 
-    def __init__(self, access: TableAccess, ends: TopicEnds) -> None:
+    def __init__(self, access: TableAccess, ends: TopicEnds | None) -> None:
         self._access = access
         self._ends = ends
         self._topic_id = ""
@@ -221,6 +286,9 @@ class _Latest:
         self._is_asked = True
         with self._access.store.snapshot() as snapshot:
             manifest = self._access.served(snapshot).manifest
+        if self._ends is None:
+            self._problem = "the end of its changelog is not known: nobody asks Kafka here"
+            return
         try:
             self._end_offsets = await self._ends.ends(manifest.changelog_topic)
         except EndsUnknown as error:
@@ -275,35 +343,47 @@ class _MaxStaleness:
         return None if ends.is_reached(partition, position.next_offset) else "its changelog has more"
 
 
-def _behind_token(token_text: str, access: TableAccess) -> UnmetReason:
-    places: dict[int, Mapping[Partition, Place]] = {}  # of the token, by the generation that is served
+_NOTHING_READ = Place(Offset(0))
+
+
+class _HasRead:
+    """All that earlier answers have read. `prepare` is None where their token says of each partition what that is."""
+
+    def __init__(self, read: ReadPositions, access: TableAccess) -> None:
+        self._table = access.table.name
+        self._places = read.places
+        # What was read was in the changelog. So whoever has all that Kafka has now has it, and more.
+        self._latest = _Latest(access, access.ends) if read.everything else None
+        self.prepare = None if self._latest is None else self._latest.prepare
+
+    def unmet_reason(self, served: ServedGeneration, partition: Partition, position: Position) -> str | None:
+        """Return why the partition does not have what was read of it; raise `TableRebuilt` where it never will."""
+        read = self._places.get(partition, _NOTHING_READ)
+        if is_of_another_log(read, position.lineage):
+            # The answer had records that the changelog has lost since: no wait brings them back.
+            raise TableRebuilt(self._table, LOST_RECORDS)
+        if position.next_offset < read.next_offset:
+            return "it has not applied what the token's answer had"
+        return None if self._latest is None else self._latest.unmet_reason(served, partition, position)
+
+
+def _at_least(token_text: str, access: TableAccess) -> dict[str, Any]:
+    """Return the parts of the requirement of a consistency token; raise `InvalidConsistencyToken`."""
+    try:
+        token = access.signer.open(token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=None)
+    except InvalidToken as error:
+        raise InvalidConsistencyToken(f"the consistency token {error.fault.value}; read without it") from None
+    has_read = _HasRead(positions_of(token), access)
 
     def unmet_reason(served: ServedGeneration, partition: Partition, position: Position) -> str | None:
-        if served.generation not in places:
-            try:
-                token = access.signer.open(
-                    token_text, kind=TOKEN_KIND_CONSISTENCY, table=access.table.name, generation=served.generation
-                )
-            except InvalidToken as error:
-                text = f"the consistency token {error.fault.value}; read without it"
-                raise InvalidConsistencyToken(text) from None
-            except StaleGeneration as error:
-                if error.token_generation < served.generation:
-                    # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
-                    raise TableRebuilt(access.table.name) from None
-                return "the token is of a newer generation of the table"
-            # The token is opened once for each generation that is served while the read waits, not for each partition.
-            places[served.generation] = places_of(token)
-        wanted = places[served.generation].get(partition, _NOTHING_READ)
-        if is_of_another_log(wanted, position.lineage):
-            # The answer had records that the changelog has lost since: no wait brings them back.
-            raise TableRebuilt(access.table.name, "lost records that the token's answer had")
-        return None if position.next_offset >= wanted.next_offset else "it has not applied what the token's answer had"
+        if token.generation < served.generation:
+            # Its offsets are of another changelog, and not every gateway knows which of them these rows cover.
+            raise TableRebuilt(access.table.name)
+        if token.generation > served.generation:
+            return "the token is of a newer generation of the table"
+        return has_read.unmet_reason(served, partition, position)
 
-    return unmet_reason
-
-
-_NOTHING_READ = Place(Offset(0))
+    return {"unmet_reason": unmet_reason, "prepare": has_read.prepare, "asks_first": has_read.prepare is not None}
 
 
 SourceOffsets = Mapping[tuple[str, int], int]
@@ -311,28 +391,34 @@ SourceOffsets = Mapping[tuple[str, int], int]
 
 
 def _wanted(name: str, source: Any) -> SourceOffsets:
+    """Return the offsets that a request names, of two for one partition the higher; raise `InvalidField`."""
     wanted: dict[tuple[str, int], int] = {}
     for topic in source.topics:
+        if len(topic.topic) > TOPIC_CHARS_MAX:
+            text = f"has more than {TOPIC_CHARS_MAX} characters, so it names no topic; send the name of a source"
+            raise InvalidField(f"{name}.topics.topic", text)
         for source_partition, offset in topic.offsets.items():
             if offset < 0:
                 raise InvalidField(f"{name}.topics.offsets", "is negative; send the offset of a record")
-            wanted[topic.topic, source_partition] = offset
+            at = (topic.topic, source_partition)
+            wanted[at] = max(offset, wanted.get(at, offset))
     if not wanted:
         raise InvalidField(f"{name}.topics", "has no offset; send at least one")
     return wanted
 
 
-def _behind_source(wanted: SourceOffsets, access: TableAccess) -> UnmetReason:
+def _behind_source(field: str, wanted: SourceOffsets, access: TableAccess) -> UnmetReason:
     def unmet_reason(served: ServedGeneration, _: Partition, position: Position) -> str | None:
         # Positions tell up to where the job had read its sources when it wrote what is applied here.
         known = position.source_offsets
-        for (topic, source_partition), offset in wanted.items():
-            next_offset = known.get((topic, source_partition))
-            if next_offset is None:
-                _check_tracked(access.table.name, served, topic, source_partition)
-            if next_offset is None or next_offset <= offset:
-                return "its job has not reported the source offset"
-        return None
+        # All of them before any is compared: no row says that it is fresh, and Kafka is not asked, for a topic that the
+        # job does not read.
+        for at in wanted:
+            if at not in known:
+                _check_tracked(field, access.table.name, served, *at)
+        if all(known.get(at, 0) > offset for at, offset in wanted.items()):
+            return None
+        return "its job has not reported the source offset"
 
     return unmet_reason
 
@@ -344,11 +430,12 @@ def _row_satisfies(wanted: SourceOffsets) -> RowSatisfies:
     """
     # With one source whose records keep their key's partition, a row's version is the offset of the newest record in
     # it.
-    newest = max(wanted.values())
+    newest, topics = max(wanted.values()), {topic for topic, _ in wanted}
 
     def row_satisfies(served: ServedGeneration, version: Version) -> bool:
         sources = served.manifest.sources
-        return len(sources) == 1 and sources[0].keyed and read_version(version)[1] >= newest
+        is_offset = len(sources) == 1 and sources[0].keyed and topics == {sources[0].topic}
+        return is_offset and read_version(version)[1] >= newest
 
     return row_satisfies
 
@@ -365,15 +452,16 @@ async def _check_written(wanted: SourceOffsets, access: TableAccess, ends: Topic
                 raise FutureOffset(access.table.name, topic, source_partition)
 
 
-def _check_tracked(table: str, served: ServedGeneration, topic: str, source_partition: int) -> None:
+def _check_tracked(field: str, table: str, served: ServedGeneration, topic: str, source_partition: int) -> None:
+    """Raise `UntrackedSource` where the job of the generation does not read that partition of a topic."""
     for source in served.manifest.sources:
         if source.topic == topic:
             if 0 <= source_partition < source.partition_count:
                 return
             text = f'source topic "{topic}" has no partition {source_partition}, only {source.partition_count} of them'
-            raise UntrackedSource(table, topic, f"{text}; check the position")
+            raise UntrackedSource(f"{field}.topics.offsets", table, topic, f"{text}; check the position")
     text = f'its job does not read a topic named "{topic}"; name one that it reads, or use at_least'
-    raise UntrackedSource(table, topic, text)
+    raise UntrackedSource(f"{field}.topics.topic", table, topic, text)
 
 
 def _seconds(field: str, duration: Any) -> float:

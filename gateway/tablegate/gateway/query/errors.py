@@ -27,7 +27,7 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_TABLE_REBUILT: code_pb2.FAILED_PRECONDITION,
     errors_pb2.ERROR_REASON_NOT_CAUGHT_UP: code_pb2.UNAVAILABLE,
     errors_pb2.ERROR_REASON_PARTITION_UNAVAILABLE: code_pb2.UNAVAILABLE,
-    errors_pb2.ERROR_REASON_UNTRACKED_SOURCE: code_pb2.FAILED_PRECONDITION,
+    errors_pb2.ERROR_REASON_UNTRACKED_SOURCE: code_pb2.INVALID_ARGUMENT,
     errors_pb2.ERROR_REASON_OVERLOADED: code_pb2.RESOURCE_EXHAUSTED,
     errors_pb2.ERROR_REASON_NOT_SERVED: code_pb2.UNIMPLEMENTED,
     errors_pb2.ERROR_REASON_CORRUPT_ROW: code_pb2.DATA_LOSS,
@@ -40,6 +40,7 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_SLOW_SUBSCRIBER: code_pb2.RESOURCE_EXHAUSTED,
     errors_pb2.ERROR_REASON_FUTURE_OFFSET: code_pb2.OUT_OF_RANGE,
     errors_pb2.ERROR_REASON_FOREIGN_FORWARD: code_pb2.PERMISSION_DENIED,
+    errors_pb2.ERROR_REASON_ANSWER_TOO_LARGE: code_pb2.RESOURCE_EXHAUSTED,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -136,6 +137,9 @@ class RowNotFound(QueryError):
         return [self._resource]
 
 
+LOST_RECORDS = "lost records that the token's answer had"
+
+
 class TableRebuilt(QueryError):
     """What the token was made from is gone: start over without the token."""
 
@@ -185,8 +189,15 @@ class UntrackedSource(QueryError):
 
     reason = errors_pb2.ERROR_REASON_UNTRACKED_SOURCE
 
-    def __init__(self, table: str, topic: str, text: str) -> None:
-        super().__init__(f'table "{table}": {text}', table=table, topic=topic)
+    def __init__(self, field: str, table: str, topic: str, text: str) -> None:
+        super().__init__(f'field "{field}": table "{table}": {text}', table=table, topic=topic)
+        self.field = field
+        self.description = text
+
+    def details(self) -> list[Message]:
+        """Return a BadRequest that names the field."""
+        violation = error_details_pb2.BadRequest.FieldViolation(field=self.field, description=self.description)
+        return [error_details_pb2.BadRequest(field_violations=[violation])]
 
 
 class FutureOffset(QueryError):
@@ -223,6 +234,16 @@ class RequestTooLarge(QueryError):
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(f"the request is longer than {bytes_max} bytes; split it", maxBytes=str(bytes_max))
+
+
+class AnswerTooLarge(QueryError):
+    """The answer of another gateway is longer than one hands the other: ask for less at once."""
+
+    reason = errors_pb2.ERROR_REASON_ANSWER_TOO_LARGE
+
+    def __init__(self, bytes_max: int) -> None:
+        text = f"the answer has more than the {bytes_max} bytes that one gateway hands another"
+        super().__init__(f"{text}; ask for less at once", maxBytes=str(bytes_max))
 
 
 class NotServed(QueryError):

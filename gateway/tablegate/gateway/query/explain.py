@@ -336,7 +336,7 @@ def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
         page = plan.page(request)
 
         def reads(served: ServedGeneration) -> Reads:
-            plan.remaining(request, page, served)
+            plan.remaining(page, served)
             return _all_or_one(plan.partitions(page, served), access, is_one=page.partition_prefix is not None)
 
         return reads

@@ -10,6 +10,9 @@ coroutine that asks others. Almost every read ends in `local` at once, and then 
 3. No gateway has a partition: gateways do not all switch to a new generation of a table in the same moment. So both
    are tried again for a moment, and for as long as gateways switch, but for no more than half of the client's time.
 
+A walk over pages may have read more elsewhere than this store has. It waits here for a moment only (`WALK_WAIT_S`);
+then others are asked, as one that gave a page before has it.
+
 There is one coroutine for all of it (`_answer_later`), made only when there is something to wait for.
 
 Decision: docs/decisions/0033-a-forward-is-the-same-call.md
@@ -20,6 +23,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tablegate.gateway.cluster.directory import Peer
@@ -33,12 +38,13 @@ from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store
 from tablegate.gateway.stores.base import StoreUnavailable
 
+WALK_WAIT_S = 0.25  # a store that follows has by then what another had
 RETRY_S = 0.1
 HEARD_S = 0.3  # in which this gateway hears that others have switched
 TIME_PART = 0.5  # of what the call has left: its client may want to try it elsewhere
 
 Result = TypeVar("Result")
-NotServedHere = PartitionUnavailable | StoreUnavailable
+NotServedHere = PartitionUnavailable | StoreUnavailable | NotCaughtUp
 """Why this gateway cannot answer."""
 
 
@@ -110,11 +116,17 @@ async def _answer_later(read: UnaryRead, reason: NotServedHere | None) -> bytes:
                     if not may_ask_others or _is_of_table(error):
                         raise
                     reason = error
+                except NotCaughtUp as error:
+                    if not _may_walk_on_by_others(read):
+                        raise
+                    reason = error
             return await read.remote(reason)
         except StoreUnavailable as away:
             # Only here does a store's error become a client's: above, it still decides who else is asked.
             raise _as_query_error(away) from away
         except PartitionUnavailable:
+            if isinstance(reason, NotCaughtUp):
+                raise reason from None
             left_s = read.call.time_left_s()
             if not may_ask_others:
                 raise
@@ -140,7 +152,21 @@ async def _local(read: UnaryRead) -> bytes:
     if _may_ask_others(read):
         # What is not here is not waited for.
         read.access.check_served_here(read.partitions)
-    return await when_fresh(read.local, read.requirement, read.call)
+    requirement = read.requirement
+    if _may_walk_on_by_others(read):
+        wait_s = WALK_WAIT_S if requirement.max_wait_s is None else min(WALK_WAIT_S, requirement.max_wait_s)
+        requirement = replace(requirement, max_wait_s=wait_s)
+    return await when_fresh(read.local, requirement, read.call)
+
+
+def _may_walk_on_by_others(read: UnaryRead) -> bool:
+    """Return whether it goes on with a walk, and each of its partitions is on another gateway as well."""
+    if read.requirement is None or not read.requirement.is_walk or not _may_ask_others(read):
+        return False
+    access = read.access
+    served = access.view().served
+    candidates = partial(access.router.candidates, access.table.name, generation=served.generation)
+    return all(candidates(partition) for partition in read.partitions(served))
 
 
 def _may_ask_others(read: UnaryRead) -> bool:
@@ -171,7 +197,7 @@ async def local_result(attempt: Callable[[], Result], requirement: ConsistencyRe
     """Return this gateway's part of an answer, once it is fresh; raise `PeerFailed` where others are to be asked."""
     try:
         return attempt() if requirement is None else await when_fresh(attempt, requirement, call)
-    except PartitionUnavailable as reason:
+    except (PartitionUnavailable, NotCaughtUp) as reason:
         raise PeerFailed(status_of(reason)) from None
     except StoreUnavailable:
         # As a peer that failed, so that this gateway is one source among others: where it cannot, a replica is asked.
@@ -188,6 +214,8 @@ async def forward_whole(read: UnaryRead, reason: NotServedHere, path: str, data:
     if isinstance(reason, PartitionUnavailable):
         partition = reason.partition
         assert partition is not None
+    elif isinstance(reason, NotCaughtUp):
+        [partition] = read.partitions(access.view().served)
     else:
         # The store is away, so its own word for the partition count is missing; the last known generation has to do.
         [partition] = read.partitions(access.last_served(reason))

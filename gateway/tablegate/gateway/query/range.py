@@ -3,6 +3,11 @@
 A page of one partition is read by whichever gateway has it. A page over all partitions takes a page of each source,
 this gateway's store being one of them, and merges them by key. Where a source has more rows behind its page, rows of
 others beyond its last key are cut off: they would come before rows that are not known yet.
+
+The token has, beside the last key, up to where the pages so far were read. Whoever answers the next page has to have
+that as well (`behind_walk`): a replica that is behind would leave out rows, or show those that were deleted.
+
+Decision: docs/decisions/0070-walks-carry-positions.md
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +21,14 @@ from google.rpc.status_pb2 import Status
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.scatter import PeerFailed
+from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
 from tablegate.gateway.contract.catalogue import RangeQuery
-from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.gateway.contract.tokens import ReadPositions, positions_of, request_hasher
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
-from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
-from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, QueryError
+from tablegate.gateway.query.consistency import ConsistencyRequirement, behind_walk, requirement_reader
+from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, NotCaughtUp, QueryError
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
     answer,
@@ -33,15 +38,24 @@ from tablegate.gateway.query.forwarding import (
 )
 from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
 from tablegate.gateway.query.router import Scope
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.query.serving import (
+    MergedRead,
+    ServedGeneration,
+    TableAccess,
+    read_positions,
+    several_trailer,
+)
 from tablegate.gateway.stores.base import Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
+from tablegate.v1.query_pb2 import ReadInfo
 
 Row = tuple[bytes, bytes]
 """Key and row bytes."""
 
 KEY = itemgetter(0)
+
+READ_TRAILER = b"tablegate-read"  # of a part of a page whose contract has no read info: its consistency token
 
 
 def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
@@ -55,18 +69,22 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
 
 
 class Page:
-    """What one call asks for."""
+    """What one call asks for. `token` is that of the page before it."""
 
-    __slots__ = ("bounds", "descending", "partition_prefix", "size", "token_text")
+    __slots__ = ("bounds", "descending", "partition_prefix", "size", "token")
 
     def __init__(
-        self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token_text: str
+        self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token: Token | None
     ) -> None:
         self.bounds = bounds
         self.partition_prefix = partition_prefix
         self.descending = descending
         self.size = size
-        self.token_text = token_text
+        self.token = token
+
+    def read_before(self) -> ReadPositions:
+        """Return up to where the pages before it were read."""
+        return ReadPositions() if self.token is None else positions_of(self.token)
 
 
 class StoreRead(NamedTuple):
@@ -91,13 +109,13 @@ class RangePlan:
         self._one_partition = prefix_count >= access.table.partition_by_count
         self._page_bytes_max = access.limits.page_bytes_max
         self._request_hash: Callable[[Message], int] = request_hasher(query)
-        self.read_requirement = requirement_reader(query, access)
+        self._read_requirement = requirement_reader(query, access)
         self._row_field = FieldEncoder(query.rows.number)
         self._token_field = FieldEncoder(query.next_page_token.number)
         self._info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
 
     def page(self, request: Message) -> Page:
-        """Return what `request` asks for; raise `InvalidField`."""
+        """Return what `request` asks for; raise `InvalidField` or `InvalidPageToken`."""
         query = self.query
         size = getattr(request, query.page_size.name)
         if size < 0:
@@ -107,8 +125,20 @@ class RangePlan:
             partition_prefix=self._read_prefix(request) if self._one_partition else None,
             descending=self._descending(request),
             size=min(size or query.default_page_size, query.max_page_size),
-            token_text=getattr(request, query.page_token.name),
+            token=self._opened(request, getattr(request, query.page_token.name)),
         )
+
+    def _opened(self, request: Message, token_text: str) -> Token | None:
+        """Return what is in a page token, of whichever generation; None for the first page."""
+        if not token_text:
+            return None
+        return self.access.open_any_generation(
+            token_text, kind=TOKEN_KIND_PAGE, request_hash=self._request_hash(request), refused=_page_token_refused
+        )
+
+    def requirement(self, request: Message, page: Page) -> ConsistencyRequirement | None:
+        """Return how fresh the page must be: as the request says, and as the pages before it; raise `InvalidField`."""
+        return behind_walk(page.token, request, self.query, self.access, self._read_requirement(request))
 
     def _descending(self, request: Message) -> bool:
         if self.query.order is None:
@@ -118,9 +148,7 @@ class RangePlan:
             raise InvalidField(self.query.order.name, "is no known order; send ORDER_ASCENDING or ORDER_DESCENDING")
         return bool(order == query_pb2.ORDER_DESCENDING)
 
-    def read(
-        self, request: Message, page: Page, requirement: ConsistencyRequirement | None, scope: Scope | None
-    ) -> StoreRead:
+    def read(self, page: Page, requirement: ConsistencyRequirement | None, scope: Scope | None) -> StoreRead:
         """Return the rows of a page, from one snapshot: of all partitions that it has, or of those of `scope`."""
         access = self.access
         with access.store.snapshot() as snapshot:
@@ -133,18 +161,22 @@ class RangePlan:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
-            bounds = self.remaining(request, page, served)
+            bounds = self.remaining(page, served)
             rows = [] if bounds.empty else _merge_partitions(snapshot, served, list(positions), bounds, page)
         return StoreRead(rows, served, positions)
 
     def response(
-        self, request: Message, page: Page, served: ServedGeneration, rows: list[Row], *, has_more: bool, info: bytes
+        self, request: Message, page: Page, rows: list[Row], merged: MergedRead, *, has_more: bool, info: bytes
     ) -> bytes:
-        """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them."""
+        """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them.
+
+        `merged` is what they were read from.
+        """
         page_rows = _page_of(rows, page.size, self._page_bytes_max)
         parts = [self._row_field.encode_all([row for _, row in page_rows])]
         if has_more or len(page_rows) < len(rows):
-            parts.append(self._token_field.encode(self._token(request, served, page_rows[-1][0])))
+            read = page.read_before().joined(merged.read)
+            parts.append(self._token_field.encode(self._token(request, merged.generation, read, page_rows[-1][0])))
         if self._info_field is not None:
             parts.append(self._info_field.encode(info))
         return b"".join(parts)
@@ -155,33 +187,28 @@ class RangePlan:
             return served.partitions
         return [self.access.table.partition_of(page.partition_prefix, served.partition_count)]
 
-    def remaining(self, request: Message, page: Page, served: ServedGeneration) -> KeyBounds:
-        """Return the bounds of what the page token leaves; raise `InvalidPageToken` or `TableRebuilt`."""
-        if not page.token_text:
+    def remaining(self, page: Page, served: ServedGeneration) -> KeyBounds:
+        """Return the bounds of what the page token leaves; raise `TableRebuilt` or `PartitionUnavailable`."""
+        token = page.token
+        if token is None:
             return page.bounds
-        token = self.access.open_token(
-            page.token_text,
-            kind=TOKEN_KIND_PAGE,
-            request_hash=self._request_hash(request),
-            served=served,
-            refused=_page_token_refused,
-        )
+        self.access.check_generation(token, served)
         start, end = page.bounds.start, page.bounds.end
         if page.descending:
             return KeyBounds(start, token.after_key if end is None else min(end, token.after_key))
         after = token.after_key + b"\x00"  # the lowest key above it
         return KeyBounds(None if start is None else max(start, after), end)
 
-    def _token(self, request: Message, served: ServedGeneration, after_key: bytes) -> bytes:
+    def _token(self, request: Message, generation: int, read: ReadPositions, after_key: bytes) -> bytes:
         token = Token(
             kind=TOKEN_KIND_PAGE,
             table=self.access.table.name,
-            generation=served.generation,
+            generation=generation,
             request_hash=self._request_hash(request),
             issue_time_ms=self.access.now_ms(),
             after_key=after_key,
         )
-        return self.access.signer.sign(token).encode("ascii")
+        return self.access.signer.sign_read(token, read).encode("ascii")
 
 
 class _PartialResult(NamedTuple):
@@ -198,24 +225,31 @@ class RangeRead:
     """A request, parsed."""
 
     def __init__(self, plan: RangePlan, data: bytes, call: Call) -> None:
-        """Parse a request; raise `InvalidField` or `ForeignForward`."""
+        """Parse a request; raise `InvalidField`, `InvalidPageToken` or `ForeignForward`."""
         self.access = plan.access
         self.call = call
         self._plan = plan
         self._data = data
         self._request = request = parse(plan.query.request_class, data)
         self._page = plan.page(request)
-        self.requirement = plan.read_requirement(request)
+        self.requirement = plan.requirement(request, self._page)
         forwarded = call.forwarded
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
 
     def local(self) -> bytes:
         """Return the answer from this gateway's store."""
         plan, access = self._plan, self.access
-        rows, served, positions = plan.read(self._request, self._page, self.requirement, self.scope)
-        self.call.set_trailer(access.trailer(served, positions))
-        info = b"" if plan.query.read_info is None else access.read_info(served, positions)
-        return plan.response(self._request, self._page, served, rows, has_more=False, info=info)
+        rows, served, positions = plan.read(self._page, self.requirement, self.scope)
+        trailer, info = access.trailer(served, positions), b""
+        if plan.query.read_info is not None:
+            info = access.read_info(served, positions)
+        elif self.scope is not None and self.scope.partitions is not None:
+            # Whoever puts the page together needs it for the page's token, also of partitions that have no more rows.
+            read_info = ReadInfo.FromString(access.read_info(served, positions))
+            trailer += ((READ_TRAILER, read_info.consistency_token.encode("ascii")),)
+        self.call.set_trailer(trailer)
+        merged = MergedRead(served.generation, read_positions(positions), ())
+        return plan.response(self._request, self._page, rows, merged, has_more=False, info=info)
 
     def partitions(self, served: ServedGeneration) -> list[Partition]:
         """Return the partitions that the page's rows are in."""
@@ -227,6 +261,8 @@ class RangeRead:
         if self._page.partition_prefix is not None:
             return await forward_whole(self, reason, query.path, self._data, ForwardToken(access.table.name))
         served, local, _ = access.view(self.partitions)
+        if isinstance(reason, NotCaughtUp):
+            local = ()  # others have all of it, and may be ahead
         with unless_store_away(reason):
             results = await self._gathered(served, local)
             self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in results)))
@@ -239,7 +275,7 @@ class RangeRead:
 
         async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
             scope = Scope(served.generation, partitions, "")
-            attempt = partial(plan.read, self._request, self._page, requirement, scope)
+            attempt = partial(plan.read, self._page, requirement, scope)
             rows, _, positions = await local_result(attempt, requirement, call)
             return _PartialResult(router.directory.own_id, rows, len(rows) > self._page.size, b"", positions)
 
@@ -247,7 +283,7 @@ class RangeRead:
             token = ForwardToken(access.table.name, served.generation, tuple(partitions))
             left_s = call.time_left_s()
             answer = await router.forwarder.unary(peer, plan.query.path, self._data, token, left_s, may_wait=may_wait)
-            return self._partial(peer, answer.message)
+            return self._partial(peer, answer)
 
         return await router.gather(
             access.table.name,
@@ -260,8 +296,9 @@ class RangeRead:
             may_wait=may_wait,
         )
 
-    def _partial(self, peer: Peer, response: bytes) -> _PartialResult:
-        """Take a response apart; raise `PeerFailed` where it is none."""
+    def _partial(self, peer: Peer, answer: Forwarded) -> _PartialResult:
+        """Take an answer apart; raise `PeerFailed` where it is no page."""
+        response = answer.message
         query, key_of_row = self._plan.query, self.access.key_of_row
         info_number = 0 if query.read_info is None else query.read_info.number
         rows: list[Row] = []
@@ -277,6 +314,11 @@ class RangeRead:
                     info = response[start:end]
         except ValueError:
             raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that is no page")) from None
+        if query.read_info is None:
+            token = dict(answer.trailer).get(READ_TRAILER)
+            if token is None:
+                raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that says not what was read"))
+            info = ReadInfo(consistency_token=token.decode("ascii")).SerializeToString()
         return _PartialResult(peer.gateway_id, rows, has_more, info, {})
 
     def _merge_sources(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:
@@ -289,12 +331,11 @@ class RangeRead:
         if ends:
             end = max(ends) if page.descending else min(ends)
             rows = [row for row in rows if (row[0] >= end if page.descending else row[0] <= end)]
-        info = b""
-        if plan.query.read_info is not None:
-            positions = next((each.positions for each in results if each.positions), {})
-            infos = [each.info for each in results if each.info]
-            info = self.access.merged_read_info(served, positions, infos)
-        return plan.response(self._request, page, served, rows, has_more=bool(ends), info=info)
+        positions = next((each.positions for each in results if each.positions), {})
+        infos = [each.info for each in results if each.info]
+        merged = self.access.merged_read(served, positions, infos)
+        info = b"" if plan.query.read_info is None else self.access.signed_read_info(merged)
+        return plan.response(self._request, page, rows, merged, has_more=bool(ends), info=info)
 
 
 def _page_token_refused(fault: str) -> QueryError:

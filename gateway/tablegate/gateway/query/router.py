@@ -12,10 +12,18 @@ from google.rpc import code_pb2
 
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
-from tablegate.gateway.cluster.scatter import Ask, Forwarder, NoReplica, PeerFailed, ScatterGather, candidates
+from tablegate.gateway.cluster.scatter import (
+    ANSWER_BYTES_MAX,
+    Ask,
+    Forwarder,
+    NoReplica,
+    PeerFailed,
+    ScatterGather,
+    candidates,
+)
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Call
-from tablegate.gateway.query.errors import DeadlineExceeded, PartitionUnavailable, PeerError, QueryError
+from tablegate.gateway.query.errors import AnswerTooLarge, DeadlineExceeded, PartitionUnavailable, PeerError, QueryError
 from tablegate.gateway.stores.base import Snapshot
 from tablegate.internal.v1.store_pb2 import TableState
 
@@ -136,6 +144,8 @@ def error_for(failed: PeerFailed, table: str) -> QueryError:
         return PeerError(failed.status)
     if failed.status.code == code_pb2.DEADLINE_EXCEEDED:
         return DeadlineExceeded()
+    if failed.is_too_large:
+        return AnswerTooLarge(ANSWER_BYTES_MAX)
     return PartitionUnavailable(table, None, "the gateway that has it does not answer")
 
 

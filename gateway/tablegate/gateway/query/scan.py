@@ -4,7 +4,9 @@ How it works: the partitions that are left are cut into pieces, a piece being a 
 this gateway's store, or another gateway that has the next partition. Pieces are read one after the other: this
 gateway's in short snapshots, another's as a stream whose messages go on as they came, each with a token of this scan.
 Where a source fails, the next piece goes on behind the last row that was given, on whoever has the partition then. So
-the state of a scan is one token: the partition, the last key, and how many rows were given.
+the state of a scan is one token: the partition, the last key, how many rows were given, and up to where what is left
+was read or known when the scan began. Whoever goes on has to have that, and is waited for; where it does not get there,
+another replica is asked.
 
 A gateway that stands alone has one piece: all that is left, or the error why it cannot be read. That is so for a scan
 that another gateway asks for, too.
@@ -14,24 +16,26 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import ScanQuery
-from tablegate.gateway.contract.lineage import lineage_of, places_of
+from tablegate.gateway.contract.lineage import lineage_of
+from tablegate.gateway.contract.tokens import ReadPositions, positions_of
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.call import Call, StreamHandler
 from tablegate.gateway.query.errors import (
+    NotCaughtUp,
     PartitionUnavailable,
     QueryError,
     TableRebuilt,
 )
 from tablegate.gateway.query.requests import parse
 from tablegate.gateway.query.router import error_for
-from tablegate.gateway.query.serving import TableAccess
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.query.store_scan import Scanned, ScanPlan, StoreScan, check_call
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_CONSISTENCY
@@ -73,7 +77,7 @@ class Scan:
         self._data = data
         self._request = request = parse(plan.query.request_class, data)
         self._tests = plan.read_filters(request)
-        self._requirement = plan.read_requirement(request)
+        plan.requirement(request, None)  # refused at once, where it is none
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
         self._may_ask_others = self._scope is None and self._router.is_clustered
@@ -110,15 +114,28 @@ class Scan:
         token_text, some = plan.token_text(self._request), None
         if scope is not None:
             token_text, some = scope.resume_token or token_text, scope.partitions
+        walked = plan.opened_token(self._request, token_text)
         if self._may_ask_others:
             served = access.view().served
         else:
             # A lone source is opened as a whole, before anything is given: nobody else could go on with the rest.
-            served = await plan.opened(self._requirement, self._call, some)
+            served = await plan.opened(plan.requirement(self._request, walked), self._call, some)
         if scope is not None:
             scope.check(access.table.name, served.generation)
         self._partitions = served.partitions if some is None else sorted(some)
-        self._scanned = Scanned(plan, served, plan.resumed(self._request, token_text, served))
+        token = plan.resumed(self._request, token_text, served)
+        self._scanned = Scanned(plan, served, token, self._positions_here(served))
+
+    def _positions_here(self, served: ServedGeneration) -> ReadPositions:
+        """Return up to where this gateway has what is live here: rows that are there are to be given."""
+        access, found = self._access, {}
+        with suppress(StoreUnavailable, PartitionUnavailable), access.store.snapshot() as snapshot:
+            if access.served(snapshot).generation == served.generation:
+                for partition in self._partitions:
+                    position = access.live_position(snapshot, served, partition)
+                    if position is not None:
+                        found[partition] = position
+        return read_positions(found)
 
     def _remaining(self) -> Sequence[Partition]:
         """Return the partitions that are not read to their end."""
@@ -164,23 +181,27 @@ class Scan:
         """Yield what this gateway has; end where it has a partition no more, or its store is away, and others go on."""
         try:
             if self._may_ask_others:
-                await self._plan.opened(self._requirement, self._call, piece.partitions)
+                requirement = self._plan.requirement(self._request, self._scanned.walked())
+                await self._plan.opened(requirement, self._call, piece.partitions)
             source = StoreScan(self._plan, self._scanned, self._tests, piece.partitions)
             async for message in source.messages(self._call):
                 yield message
-        except (PartitionUnavailable, StoreUnavailable) as error:
+        except (PartitionUnavailable, StoreUnavailable, NotCaughtUp) as error:
             if not self._may_ask_others:
                 raise
             if isinstance(error, StoreUnavailable):
                 self._failed.add(self._router.directory.own_id)
                 self._away = error
+            elif isinstance(error, NotCaughtUp):
+                self._failed.add(self._router.directory.own_id)
+                self._failure = error
 
     async def _remote(self, piece: _Piece, peer: Peer) -> AsyncGenerator[bytes, None]:
         """Yield what another gateway gives; end where it has failed and a replica may go on."""
         scanned, name = self._scanned, self._access.table.name
         # The forward begins with a resume token of this scan. So the other gateway needs no protocol of its own: it
         # goes on as it would for a client.
-        resume_token = self._access.signer.sign(scanned.token)
+        resume_token = scanned.signed_token()
         token = ForwardToken(name, scanned.served.generation, tuple(piece.partitions), resume_token)
         path, left_s = self._plan.query.path, self._call.time_left_s()
         messages = self._router.stream(peer, path, self._data, token, left_s)
@@ -216,11 +237,12 @@ class Scan:
         if plan.query.progress is None:
             partition, after_key = scanned.token.partition, scanned.token.after_key
             if parts.count:
+                scanned.read_unnamed()
                 after_key = self._access.key_of_row(parts.last)
                 partition = self._access.partition_of(after_key, scanned.served.partition_count)
         else:
             progress = ScanProgress.FromString(parts.progress)
-            token = plan.open_token(progress.resume_token, scanned.token.request_hash, scanned.served)
+            token = plan.resumed(self._request, progress.resume_token, scanned.served)
             partition, after_key = token.partition, token.after_key
             self._record(progress.read_info)
         return scanned.message(parts.repeated, parts.count, partition=partition, after_key=after_key)
@@ -234,10 +256,12 @@ class Scan:
             table=self._access.table.name,
             generation=served.generation,
         )
-        as_of_ms = info.as_of_time.ToMilliseconds()
-        for partition, place in places_of(token).items():
+        as_of_ms, read = info.as_of_time.ToMilliseconds(), positions_of(token)
+        if read.everything:
+            self._scanned.read_unnamed(as_of_ms)
+        for partition, place in read.places.items():
             position = Position(place.next_offset, as_of_ms, Phase.LIVE, Offset(0), lineage=lineage_of(place))
-            self._scanned.read_at(partition, position)
+            self._scanned.read_by_other(partition, position)
 
 
 class _Gone(Exception):

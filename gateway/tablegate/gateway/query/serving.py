@@ -15,8 +15,14 @@ from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
-from tablegate.gateway.contract.lineage import Place, add_places, place_at, places_of
-from tablegate.gateway.contract.tokens import InvalidToken, StaleGeneration, TokenSigner
+from tablegate.gateway.contract.lineage import place_at
+from tablegate.gateway.contract.tokens import (
+    InvalidToken,
+    ReadPositions,
+    StaleGeneration,
+    TokenSigner,
+    positions_of,
+)
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.call import Fields, TopicEnds
 from tablegate.gateway.query.changelog_ends import ChangelogEnds
@@ -84,6 +90,14 @@ class ServingView(NamedTuple):
     served: ServedGeneration
     partitions: Sequence[Partition]
     away: StoreUnavailable | None = None
+
+
+class MergedRead(NamedTuple):
+    """What an answer was read from, here and elsewhere: positions of one generation, and the times that it is as of."""
+
+    generation: int
+    read: ReadPositions
+    as_of_ms: Sequence[int]
 
 
 class TableAccess:
@@ -230,18 +244,26 @@ class TableAccess:
 
         Raise that, `TableRebuilt`, or `PartitionUnavailable` where the token is of a generation that is not here yet.
         """
-        name = self.table.name
+        token = self.open_any_generation(text, kind=kind, request_hash=request_hash, refused=refused)
+        self.check_generation(token, served)
+        return token
+
+    def open_any_generation(
+        self, text: str, *, kind: TokenKind, request_hash: int, refused: Callable[[str], QueryError]
+    ) -> Token:
+        """Return the token of a query of this table, of whichever generation; raise what `refused` makes."""
         try:
-            return self.signer.open(
-                text, kind=kind, table=name, generation=served.generation, request_hash=request_hash
-            )
+            return self.signer.open(text, kind=kind, table=self.table.name, generation=None, request_hash=request_hash)
         except InvalidToken as error:
             raise refused(error.fault.value) from None
-        except StaleGeneration as error:
-            # This gateway is behind: it has not switched yet, another one has, or will have in a moment.
-            if error.token_generation > served.generation:
-                raise PartitionUnavailable(name, None, "the token is of a newer generation of it") from None
-            raise TableRebuilt(name) from None
+
+    def check_generation(self, token: Token, served: ServedGeneration) -> None:
+        """Raise `TableRebuilt`, or `PartitionUnavailable` where the token is of a generation that is not here yet."""
+        # This gateway is behind: it has not switched yet, another one has, or will have in a moment.
+        if token.generation > served.generation:
+            raise PartitionUnavailable(self.table.name, None, "the token is of a newer generation of it")
+        if token.generation < served.generation:
+            raise TableRebuilt(self.table.name)
 
     def read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""
@@ -259,13 +281,19 @@ class TableAccess:
     def merged_read_info(
         self, served: ServedGeneration, positions: Mapping[Partition, Position], infos: Sequence[bytes]
     ) -> bytes:
-        """Return the ReadInfo of an answer made from `positions` here, and from answers with `infos` elsewhere.
+        """Return the ReadInfo of what `merged_read` returns; raise `GenerationsMixed`."""
+        return self.signed_read_info(self.merged_read(served, positions, infos))
+
+    def merged_read(
+        self, served: ServedGeneration, positions: Mapping[Partition, Position], infos: Sequence[bytes]
+    ) -> MergedRead:
+        """Return what an answer was read from, of `positions` here, and of answers with `infos` elsewhere.
 
         Raise `GenerationsMixed` where they are of several generations of the table.
         """
         # Where nothing was read here, the first info decides which generation the others have to be of.
         generation = served.generation if positions else None
-        places = _places(positions)
+        read = read_positions(positions)
         as_of_ms = [position.as_of_ms for position in positions.values()]
         for data in infos:
             info = ReadInfo.FromString(data)
@@ -276,32 +304,27 @@ class TableAccess:
             except StaleGeneration:
                 raise GenerationsMixed(self.table.name) from None
             generation = token.generation
-            for partition, place in places_of(token).items():
-                places[partition] = max(place, places.get(partition, place))
+            read = read.joined(positions_of(token))
             if info.HasField("as_of_time"):
                 as_of_ms.append(info.as_of_time.ToMilliseconds())
-        return self._signed_read_info(generation or served.generation, dict(sorted(places.items())), as_of_ms)
+        return MergedRead(generation or served.generation, read, as_of_ms)
 
     def _made_read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         as_of_ms = [position.as_of_ms for position in positions.values()]
-        return self._signed_read_info(served.generation, _places(positions), as_of_ms)
+        return self.signed_read_info(MergedRead(served.generation, read_positions(positions), as_of_ms))
 
-    def _signed_read_info(self, generation: int, places: Mapping[Partition, Place], as_of_ms: list[int]) -> bytes:
-        """Return a ReadInfo of a read at these places; `as_of_ms` are those of what was read."""
+    def signed_read_info(self, merged: MergedRead) -> bytes:
+        """Return the ReadInfo of an answer."""
         token = Token(
             kind=TOKEN_KIND_CONSISTENCY,
             table=self.table.name,
-            generation=generation,
+            generation=merged.generation,
             issue_time_ms=self.now_ms(),
         )
-        add_places(token, places.values())
-        # The common token has all partitions, in order; then their numbers need not be in it.
-        if list(places) != list(range(len(places))):
-            token.partitions.extend(places)
-        info = ReadInfo(consistency_token=self.signer.sign(token))
-        if as_of_ms:
+        info = ReadInfo(consistency_token=self.signer.sign_read(token, merged.read))
+        if merged.as_of_ms:
             # The oldest counts: no row of the answer may be older than it says.
-            oldest_ms = min(as_of_ms)
+            oldest_ms = min(merged.as_of_ms)
             info.as_of_time.seconds = oldest_ms // 1_000
             info.as_of_time.nanos = oldest_ms % 1_000 * 1_000_000
         return info.SerializeToString()
@@ -324,8 +347,11 @@ class TableAccess:
         return kept
 
 
-def _places(positions: Mapping[Partition, Position]) -> dict[Partition, Place]:
-    return {each: place_at(position.lineage, position.next_offset) for each, position in positions.items()}
+def read_positions(positions: Mapping[Partition, Position]) -> ReadPositions:
+    """Return what was read from these positions."""
+    return ReadPositions(
+        {each: place_at(position.lineage, position.next_offset) for each, position in positions.items()}
+    )
 
 
 @lru_cache(maxsize=4_096)

@@ -1,4 +1,10 @@
-"""Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key."""
+"""Scan of this gateway's store: rows that pass the filters, partition by partition, in short snapshots, by key.
+
+A scan has to go on where all that it has read is: its token has the positions (`Scanned.read_so_far`), and whoever goes
+on waits until the store has come up to them.
+
+Decision: docs/decisions/0070-walks-carry-positions.md
+"""
 
 import asyncio
 import time
@@ -9,21 +15,36 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.gateway.contract.catalogue import ScanQuery
-from tablegate.gateway.contract.tokens import request_hasher
+from tablegate.gateway.contract.lineage import Place, is_of_another_log, place_at
+from tablegate.gateway.contract.tokens import (
+    POSITIONS_MAX,
+    ReadPositions,
+    clear_positions,
+    positions_of,
+    put_positions,
+    request_hasher,
+)
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.call import Call
-from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader, when_fresh
+from tablegate.gateway.query.consistency import (
+    ConsistencyRequirement,
+    behind_walk,
+    requirement_reader,
+    when_fresh,
+)
 from tablegate.gateway.query.errors import (
+    LOST_RECORDS,
     CorruptRow,
     DeadlineExceeded,
+    NotCaughtUp,
     ShuttingDown,
     TableRebuilt,
     resume_token_refused,
 )
 from tablegate.gateway.query.range import Row
 from tablegate.gateway.query.requests import Test, filters_reader
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
+from tablegate.gateway.query.serving import MergedRead, ServedGeneration, TableAccess, read_positions
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SCAN, Token
 from tablegate.v1.query_pb2 import ScanProgress
@@ -39,7 +60,7 @@ class ScanPlan:
         self.query = query
         self.access = access
         self.read_filters = filters_reader(query.filters)
-        self.read_requirement = requirement_reader(query, access)
+        self._read_requirement = requirement_reader(query, access)
         self.row_field = FieldEncoder(query.rows.number)
         self.splitter = MessageSplitter(query.rows, query.progress)
         self.progress_field = None if query.progress is None else FieldEncoder(query.progress.number)
@@ -74,11 +95,31 @@ class ScanPlan:
 
     def resumed(self, request: Message, token_text: str, served: ServedGeneration) -> Token:
         """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
-        request_hash = self.request_hash(request)
-        if token_text:
-            return self.open_token(token_text, request_hash, served)
-        name = self.access.table.name
-        return Token(kind=TOKEN_KIND_SCAN, table=name, generation=served.generation, request_hash=request_hash)
+        token = self.opened_token(request, token_text)
+        if token is not None:
+            self.access.check_generation(token, served)
+            return token
+        return Token(
+            kind=TOKEN_KIND_SCAN,
+            table=self.access.table.name,
+            generation=served.generation,
+            request_hash=self.request_hash(request),
+        )
+
+    def opened_token(self, request: Message, token_text: str) -> Token | None:
+        """Return what is in a resume token, of whichever generation; None for none. Raise `InvalidResumeToken`."""
+        if not token_text:
+            return None
+        return self.access.open_any_generation(
+            token_text,
+            kind=TOKEN_KIND_SCAN,
+            request_hash=self.request_hash(request),
+            refused=resume_token_refused,
+        )
+
+    def requirement(self, request: Message, walked: Token | None) -> ConsistencyRequirement | None:
+        """Return how fresh partitions must be: as the request says, and as what was read before `walked`."""
+        return behind_walk(walked, request, self.query, self.access, self._read_requirement(request))
 
     def open_token(self, text: str, request_hash: int, served: ServedGeneration) -> Token:
         """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
@@ -92,22 +133,81 @@ class Scanned:
 
     A partition is read in several snapshots, maybe of several gateways: its position has the next offset of the newest,
     as no row may be older afterwards, and the time of the oldest, as no row may be older than is told.
+
+    `begun` are positions of partitions when the scan began, as far as they were known: rows that were there then are
+    not to be missed either.
     """
 
-    def __init__(self, plan: ScanPlan, served: ServedGeneration, token: Token) -> None:
+    def __init__(
+        self, plan: ScanPlan, served: ServedGeneration, token: Token, begun: ReadPositions | None = None
+    ) -> None:
         self.served = served
         self.token = token
         self.positions: dict[Partition, Position] = {}
         self._plan = plan
+        self._before = positions_of(token).joined(begun or ReadPositions())
+        self._is_unnamed = False  # whether something was read elsewhere at positions that are not known
+        self._unnamed_as_of_ms: list[int] = []
+        clear_positions(token)
 
     def read_at(self, partition: Partition, position: Position) -> None:
-        """Record where rows of a partition were read."""
+        """Record where rows of a partition were read; raise `TableRebuilt` or `NotCaughtUp` where it went back."""
         known = self.positions.get(partition)
         if known is None:
+            self._check_goes_on(partition, self._before.places.get(partition), position)
             self.positions[partition] = position
         elif position is not known:
+            self._check_goes_on(partition, place_at(known.lineage, known.next_offset), position)
+            self.positions[partition] = replace(position, as_of_ms=min(known.as_of_ms, position.as_of_ms))
+
+    def _check_goes_on(self, partition: Partition, read: Place | None, position: Position) -> None:
+        """Raise `TableRebuilt` or `NotCaughtUp` where a store has not, or no more, what was read up to a place."""
+        if read is None:
+            return
+        name = self._plan.access.table.name
+        if is_of_another_log(read, position.lineage):
+            raise TableRebuilt(name, LOST_RECORDS)
+        if position.next_offset < read.next_offset:
+            raise NotCaughtUp(name, partition, "its store has lost what was read")
+
+    def read_by_other(self, partition: Partition, position: Position) -> None:
+        """Record where another gateway has read rows of a partition."""
+        known = self.positions.get(partition)
+        if known is not None:
             newest = known if known.next_offset >= position.next_offset else position
-            self.positions[partition] = replace(newest, as_of_ms=min(known.as_of_ms, position.as_of_ms))
+            position = replace(newest, as_of_ms=min(known.as_of_ms, position.as_of_ms))
+        self.positions[partition] = position
+
+    def read_unnamed(self, as_of_ms: int | None = None) -> None:
+        """Record that another gateway has read rows at positions that it did not say."""
+        self._is_unnamed = True
+        if as_of_ms is not None:
+            self._unnamed_as_of_ms = [min([as_of_ms, *self._unnamed_as_of_ms])]
+
+    def signed_token(self) -> str:
+        """Return the text of a token that goes on behind what was given."""
+        # Of so many none is in the token anyway; to put them together would take longer than to read the rows.
+        is_wide = len(self._before.places) - self.token.partition > POSITIONS_MAX
+        read = ReadPositions(everything=True) if is_wide else self._read_so_far()
+        return self._plan.access.signer.sign_read(self._copied_token(), read)
+
+    def walked(self) -> Token:
+        """Return that token."""
+        token = self._copied_token()
+        put_positions(token, self._read_so_far())
+        return token
+
+    def _copied_token(self) -> Token:
+        token = Token()
+        token.CopyFrom(self.token)
+        return token
+
+    def _read_so_far(self) -> ReadPositions:
+        """Return what whoever goes on must have; nothing of partitions that are done."""
+        read = self._before.joined(read_positions(self.positions))
+        first = self.token.partition
+        left = {each: place for each, place in read.places.items() if each >= first}
+        return ReadPositions(left, read.everything or self._is_unnamed)
 
     def rows_left(self, pending: int = 0) -> int | None:
         """Return how many rows may be given beside those that are pending; None for any number."""
@@ -122,9 +222,16 @@ class Scanned:
         if plan.progress_field is None:
             return rows
         token.issue_time_ms = plan.access.now_ms()
-        resume_token = plan.token_field.encode(plan.access.signer.sign(token).encode("ascii"))
-        info = plan.info_field.encode(plan.access.read_info(self.served, self.positions))
+        resume_token = plan.token_field.encode(self.signed_token().encode("ascii"))
+        info = plan.info_field.encode(self._read_info())
         return rows + plan.progress_field.encode(resume_token + info)
+
+    def _read_info(self) -> bytes:
+        if not self._is_unnamed:
+            return self._plan.access.read_info(self.served, self.positions)
+        as_of_ms = [*self._unnamed_as_of_ms, *(position.as_of_ms for position in self.positions.values())]
+        read = ReadPositions({}, everything=True)
+        return self._plan.access.signed_read_info(MergedRead(self.served.generation, read, as_of_ms))
 
 
 class StoreScan:

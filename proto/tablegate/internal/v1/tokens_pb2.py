@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"tablegate/internal/v1/tokens.proto\x12\x15tablegate.internal.v1\"\x98\x03\n\x05Token\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .tablegate.internal.v1.TokenKind\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x07\x12\x14\n\x0crequest_hash\x18\x04 \x01(\x06\x12\x15\n\rissue_time_ms\x18\x05 \x01(\x03\x12\x11\n\tafter_key\x18\x06 \x01(\x0c\x12\x11\n\tpartition\x18\x07 \x01(\x05\x12\x12\n\nrows_given\x18\x08 \x01(\x03\x12\x14\n\x0cnext_offsets\x18\t \x03(\x03\x12\x12\n\npartitions\x18\n \x03(\x05\x12\r\n\x05skips\x18\x0b \x03(\x05\x12\x1a\n\x12\x63hangelog_topic_id\x18\r \x01(\t\x12\x14\n\x0cresume_token\x18\x0e \x01(\t\x12\x17\n\x0fincarnation_ids\x18\x0f \x03(\x06\x12\x14\n\x0cincarnations\x18\x10 \x03(\x05\x12\x10\n\x08gateways\x18\x11 \x03(\t\x12\x15\n\rleader_epochs\x18\x14 \x03(\r\x12\x0c\n\x04gaps\x18\x15 \x03(\x03J\x04\x08\x0c\x10\r*\x9f\x01\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOKEN_KIND_PAGE\x10\x01\x12\x13\n\x0fTOKEN_KIND_SCAN\x10\x02\x12\x1a\n\x16TOKEN_KIND_CONSISTENCY\x10\x03\x12\x18\n\x14TOKEN_KIND_SUBSCRIBE\x10\x04\x12\x16\n\x12TOKEN_KIND_FORWARD\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"tablegate/internal/v1/tokens.proto\x12\x15tablegate.internal.v1\"\xc4\x03\n\x05Token\x12.\n\x04kind\x18\x01 \x01(\x0e\x32 .tablegate.internal.v1.TokenKind\x12\r\n\x05table\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x07\x12\x14\n\x0crequest_hash\x18\x04 \x01(\x06\x12\x15\n\rissue_time_ms\x18\x05 \x01(\x03\x12\x11\n\tafter_key\x18\x06 \x01(\x0c\x12\x11\n\tpartition\x18\x07 \x01(\x05\x12\x12\n\nrows_given\x18\x08 \x01(\x03\x12\x14\n\x0cnext_offsets\x18\t \x03(\x03\x12\x12\n\npartitions\x18\n \x03(\x05\x12\r\n\x05skips\x18\x0b \x03(\x05\x12\x1a\n\x12\x63hangelog_topic_id\x18\r \x01(\t\x12\x14\n\x0cresume_token\x18\x0e \x01(\t\x12\x17\n\x0fincarnation_ids\x18\x0f \x03(\x06\x12\x14\n\x0cincarnations\x18\x10 \x03(\x05\x12\x10\n\x08gateways\x18\x11 \x03(\t\x12\x15\n\rleader_epochs\x18\x14 \x03(\r\x12\x0c\n\x04gaps\x18\x15 \x03(\x03\x12\x12\n\neverything\x18\x16 \x01(\x08\x12\x16\n\x0epartition_bits\x18\x17 \x01(\x0cJ\x04\x08\x0c\x10\r*\x9f\x01\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOKEN_KIND_PAGE\x10\x01\x12\x13\n\x0fTOKEN_KIND_SCAN\x10\x02\x12\x1a\n\x16TOKEN_KIND_CONSISTENCY\x10\x03\x12\x18\n\x14TOKEN_KIND_SUBSCRIBE\x10\x04\x12\x16\n\x12TOKEN_KIND_FORWARD\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tablegate.internal.v1.tokens_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOKENKIND']._serialized_start=473
-  _globals['_TOKENKIND']._serialized_end=632
+  _globals['_TOKENKIND']._serialized_start=517
+  _globals['_TOKENKIND']._serialized_end=676
   _globals['_TOKEN']._serialized_start=62
-  _globals['_TOKEN']._serialized_end=470
+  _globals['_TOKEN']._serialized_end=514
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ A stream has two states. It catches up by its own cursor, a step of rows and cha
 (`_follow`). A subscriber that is too slow, or whose broadcaster ends, catches up again.
 
 Decision: docs/decisions/0026-incarnations-where-rows-expire.md
+Decision: docs/decisions/0069-tokens-under-4-kb.md
 """
 
 import asyncio
@@ -59,6 +60,7 @@ from tablegate.v1.query_pb2 import (
     SubscribeStart,
 )
 
+PARTITIONS_MAX = 1_000  # of a subscription: each message has a token with the change position of each of them
 PROGRESS_S = 5.0  # unless the request says otherwise
 PROGRESS_MAX_S = 60.0  # proxies close streams that are silent for longer
 UNSERVED_CHECK_S = 1.0  # of a table that was served and is not now: nothing may notify of its return
@@ -90,8 +92,23 @@ class SubscribePlan:
             progress_s=_progress_s(f"{name}.progress_interval", options, self.access.limits),
             resume_token=options.resume_token,
             request_hash=self.request_hash(request),
-            select=self.read_selection(request),
+            select=self._bounded(self.read_selection(request)),
         )
+
+    def _bounded(self, select: Select) -> Select:
+        """Return what selects, which raises `InvalidField` where the partitions are too many."""
+        table = self.access.table
+
+        def select_bounded(partition_count: int) -> Selection:
+            selection = select(partition_count)
+            count = len(selection.partitions)
+            if count > PARTITIONS_MAX:
+                narrower = ", ".join(column.name for column in table.key[: table.partition_by_count])
+                text = f'{count} partitions of table "{table.name}" are more than the {PARTITIONS_MAX} that one'
+                raise InvalidField("", f"{text} subscription follows; subscribe to certain keys, or to one {narrower}")
+            return selection
+
+        return select_bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +226,8 @@ class LocalStream:
     def _use(self, served: ServedGeneration, selection: Selection) -> None:
         plan = self._plan
         self._served, self._selection = served, selection
-        self._encoder = ProgressEncoder(plan.encoder, plan.access, served, selection, self._asked.request_hash)
+        request_hash, is_part = self._asked.request_hash, self._scope is not None
+        self._encoder = ProgressEncoder(plan.encoder, plan.access, served, selection, request_hash, is_part=is_part)
 
     def _live_positions(self, snapshot: Snapshot) -> Positions:
         live = self._plan.access.live

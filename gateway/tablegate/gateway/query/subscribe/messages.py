@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.keys import decode_key
 from tablegate.gateway.contract.lineage import add_places, places_of
+from tablegate.gateway.contract.tokens import CLIENT_TOKEN_CHARS_MAX
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
@@ -90,7 +91,11 @@ class ProgressEncoder:
         served: ServedGeneration,
         selection: Selection,
         request_hash: int,
+        *,
+        is_part: bool = False,
     ) -> None:
+        """Encode what clients get; what `is_part` of another gateway's stream has tokens as long as they are."""
+        self._is_part = is_part
         self._encoder = encoder
         self._access = access
         self._served = served
@@ -101,7 +106,10 @@ class ProgressEncoder:
         self, given: Sequence[Given], phase: SubscribePhase, cursor: Cursor, positions: Positions | None = None
     ) -> bytes:
         """Return the message after which a copy is at `cursor`; with `positions` it says what is read."""
-        progress = SubscribeProgress(phase=phase, resume_token=self.token(cursor))
+        text = self.token(cursor)
+        if not self._is_part:
+            text = client_token(text, self._access, self._served, self._request_hash)
+        progress = SubscribeProgress(phase=phase, resume_token=text)
         read_info = None
         if positions is not None:
             mine = {partition: positions[partition] for partition in self._selection.partitions}
@@ -148,8 +156,7 @@ def signed_token(
     token.request_hash = request_hash
     token.issue_time_ms = access.now_ms()
     token.changelog_topic_id = served.manifest.changelog_topic_id
-    token.partitions.extend(change_positions)
-    add_places(token, [each.place for each in change_positions.values()])
+    add_places(token, {partition: each.place for partition, each in change_positions.items()})
     if any(each.skip for each in change_positions.values()):
         token.skips.extend([each.skip for each in change_positions.values()])
     # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
@@ -162,6 +169,16 @@ def signed_token(
         token.gateways.extend(sources if any(sources) else ())
     if any(incarnations):
         token.incarnations.extend(incarnations)
+    return access.signer.sign(token)
+
+
+def client_token(text: str, access: TableAccess, served: ServedGeneration, request_hash: int) -> str:
+    """Return a resume token as a client gets it: where `text` is too long to be kept, one that begins anew."""
+    if len(text) < CLIENT_TOKEN_CHARS_MAX:
+        return text
+    # Of no changelog, so nobody goes on with it: a change position that is not exact repeats changes or loses some.
+    token = Token(kind=TOKEN_KIND_SUBSCRIBE, table=access.table.name, generation=served.generation)
+    token.request_hash, token.issue_time_ms = request_hash, access.now_ms()
     return access.signer.sign(token)
 
 

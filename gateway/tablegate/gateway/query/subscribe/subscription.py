@@ -39,7 +39,7 @@ from tablegate.gateway.query.router import Scope, error_for
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.live_table import LiveTable
 from tablegate.gateway.query.subscribe.local import LocalStream, Pace, SubscribePlan
-from tablegate.gateway.query.subscribe.messages import MergedCursor
+from tablegate.gateway.query.subscribe.messages import MergedCursor, client_token
 from tablegate.gateway.query.subscribe.sources import Group, PartCall, PartitionSources, PartitionStream
 from tablegate.gateway.stores.base import Phase, Position, StoreUnavailable
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -199,7 +199,9 @@ class Subscription:
     def _message(self, changes: bytes, phase: SubscribePhase) -> bytes:
         access, served, cursor = self._access, self._served, self._cursor
         self._pace.sent_s, self._was_current = time.monotonic(), phase == SUBSCRIBE_PHASE_CURRENT
-        token = cursor.token(access, served, self._asked.request_hash, self._partitions)
+        request_hash = self._asked.request_hash
+        token = cursor.token(access, served, request_hash, self._partitions)
+        token = client_token(token, access, served, request_hash)
         read_info = None
         if self._was_current:
             # The read info is made from what each source said last, and signed here: sources sign only for their own
