@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tablegate.gateway.contract.lineage import RUNS_MAX, EpochRun
-from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, Offset, Partition, StoreId, make_version
 from tablegate.gateway.stores.base import (
     Change,
     Conflict,
@@ -47,6 +47,21 @@ def history_offsets(store: StoreWriter, start: int = 0, limit: int = 99) -> list
 def stored_position(store: StoreWriter, partition: Partition = P0) -> Position | None:
     with store.snapshot() as snapshot:
         return snapshot.position(ID, partition)
+
+
+def test_the_largest_atomic_batch_is_one_write(store: StoreWriter) -> None:
+    """It is more than a replicator fetches at once."""
+    for sequence in (1, 2):
+        rows = [
+            change(number, b"%05d" % number, sequence, b"%d" % sequence, time_ms=sequence)
+            for number in range((sequence - 1) * BATCH_CHANGES_MAX, sequence * BATCH_CHANGES_MAX)
+        ]
+        rows = [one._replace(key=b"%05d" % (one.offset % BATCH_CHANGES_MAX)) for one in rows]
+        applied, stale = store.apply(ID, P0, rows, position(sequence * BATCH_CHANGES_MAX))
+        assert (applied, stale) == (BATCH_CHANGES_MAX, [])
+        with store.snapshot() as snapshot:
+            found = snapshot.range(ID, P0, start=b"", end=None, limit=BATCH_CHANGES_MAX + 1)
+        assert [row for _, row in found] == [b"%d" % sequence] * BATCH_CHANGES_MAX
 
 
 def test_an_empty_store_knows_nothing(store: StoreWriter) -> None:

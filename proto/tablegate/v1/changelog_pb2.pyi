@@ -36,7 +36,7 @@ JOB_MODE_REALTIME: JobMode
 JOB_MODE_MICROBATCH: JobMode
 
 class Manifest(_message.Message):
-    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation")
+    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation", "atomic")
     class ValueSchemasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Manifest(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
     DECLARED_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ATOMIC_FIELD_NUMBER: _ClassVar[int]
     table: str
     generation: int
     contract_fingerprint: bytes
@@ -72,7 +73,8 @@ class Manifest(_message.Message):
     mode: JobMode
     publish_time: _timestamp_pb2.Timestamp
     declared_generation: int
-    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ...) -> None: ...
+    atomic: bool
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")
@@ -93,18 +95,20 @@ class SourceTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ..., keyed: _Optional[bool] = ...) -> None: ...
 
 class ProgressMarker(_message.Message):
-    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final")
+    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final", "ends_batch")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIME_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    ENDS_BATCH_FIELD_NUMBER: _ClassVar[int]
     generation: int
     batch_id: int
     sources: _containers.RepeatedCompositeFieldContainer[SourceOffsets]
     commit_time: _timestamp_pb2.Timestamp
     final: bool
-    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ...) -> None: ...
+    ends_batch: bool
+    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
 
 class SourceOffsets(_message.Message):
     __slots__ = ("topic", "next_offsets")

@@ -127,6 +127,12 @@ class Job:
         marker.sources.add(topic=topic, next_offsets=offsets)
         self.broker.append(self.source(partition), b"", marker.SerializeToString())
 
+    def end_batch(self) -> None:
+        """End an atomic batch in every partition."""
+        marker = ProgressMarker(generation=self.generation, ends_batch=True)
+        for partition in range(self.partitions):
+            self.broker.append(self.source(partition), b"", marker.SerializeToString())
+
     def mark_all(self, offsets: dict[int, int], *, topic: str = "ratings", final: bool = False) -> None:
         for partition in range(self.partitions):
             self.mark(partition, offsets, topic=topic, final=final)

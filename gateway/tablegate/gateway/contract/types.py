@@ -15,6 +15,9 @@ PARTITIONS_MAX = 65_536
 COMPACTION_LAG_MS = 6 * 60 * 60 * 1000
 """Age that a record of a changelog has at least when compaction looks at it: so jobs set their topics."""
 
+BATCH_CHANGES_MAX = 20_000
+"""Changes of one atomic batch. A gateway holds that many in memory, and stores them at once: 0.2 s of a Redis."""
+
 StoreId = NewType("StoreId", int)
 """Which rows of a store belong together: one incarnation of a table."""
 

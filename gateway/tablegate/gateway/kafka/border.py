@@ -50,6 +50,7 @@ class Marker(NamedTuple):
 
     generation: int
     is_final: bool
+    ends_batch: bool
     next_offsets: Mapping[tuple[str, int], int]
 
 
@@ -77,7 +78,7 @@ def read_marker(value: bytes | None) -> Marker:
             offsets[at] = max(next_offset, offsets.get(at, 0))
     if len(offsets) > PARTITIONS_MAX:
         raise Poison(f"progress marker has more than {PARTITIONS_MAX} source partitions")
-    return Marker(marker.generation, marker.final, offsets)
+    return Marker(marker.generation, marker.final, marker.ends_batch, offsets)
 
 
 def read_manifest(table: str, value: bytes) -> Manifest:

@@ -64,6 +64,7 @@ _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",  # never skip in silence
+    "isolation.level": "read_committed",  # librdkafka's default, on which atomic tables rely
     "enable.partition.eof": True,  # the end is known even where compaction took the last records
     "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 100,  # a partition that joins waits for the fetch that is under way
@@ -180,7 +181,9 @@ class KafkaLog(Log):
                 return None
             raise
         partitions = range(len(description.partitions))
-        wait["isolation_level"] = IsolationLevel.READ_UNCOMMITTED
+        # The end of what is committed, and so can be read. Behind it may be a transaction that a dead job left open:
+        # who waited for its records would wait until the brokers give it up.
+        wait["isolation_level"] = IsolationLevel.READ_COMMITTED
         bounds = []
         epochs: list[int] = []
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
@@ -536,7 +539,7 @@ class KafkaEnds:
             latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             answers = self._admin.list_offsets(
                 {KafkaPartition(topic, number): latest for number in described.partitions},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                isolation_level=IsolationLevel.READ_COMMITTED,  # see `KafkaLog._describe`
                 request_timeout=REQUEST_TIMEOUT_S,
             )
             ends = {asked.partition: answer.result(REQUEST_TIMEOUT_S).offset for asked, answer in answers.items()}

@@ -225,6 +225,8 @@ def _change(old: Manifest, new: Manifest) -> str | None:
         return f"partitioning, by {new.partition_by_count} key columns for {old.partition_by_count}"
     if list(old.key) != list(new.key):
         return f"key, ({_key_text(new)}) for ({_key_text(old)})"
+    if old.atomic != new.atomic:
+        return f"writing, {_atomic_text(new)} for {_atomic_text(old)}"
     if old.contract_fingerprint != new.contract_fingerprint:
         return f"fingerprint, {new.contract_fingerprint.hex()[:8]} for {old.contract_fingerprint.hex()[:8]}"
     return None
@@ -244,6 +246,10 @@ def _disagreement(table: Table, manifest: Manifest) -> str | None:
             f"has the fingerprint {manifest.contract_fingerprint.hex()[:8]}, the contract {table.fingerprint.hex()[:8]}"
         )
     return None
+
+
+def _atomic_text(manifest: Manifest) -> str:
+    return "atomic batches" if manifest.atomic else "row by row"
 
 
 def _key_text(manifest: Manifest) -> str:

@@ -35,6 +35,7 @@ from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, continued, 
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
+from tablegate.gateway.replication.batches import BROKEN_OFF, PendingBatch
 from tablegate.gateway.replication.progress import RestoreProgress
 from tablegate.gateway.replication.records import HISTORY_RESTORED_MS, RecordReader, SkippedRecords, count_old
 from tablegate.gateway.replication.states import (
@@ -66,7 +67,7 @@ class PartitionReplica:
     `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED. `is_proved`:
     the position is known to be one of this changelog; else the first fetch shows it, and it is not LIVE before.
     `whole_s`: when Kafka was asked last for an end that is reached, so that all that comes now is younger; None: not
-    yet.
+    yet. `batch`: keeps the batches of an atomic table together; None for others.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class PartitionReplica:
         clock: Clock,
         machine: PartitionMachine,
         is_proved: bool = True,
+        batch: PendingBatch | None = None,
     ) -> None:
         self.whole_s: float | None = None
         self.topic_partition = topic_partition
@@ -96,6 +98,7 @@ class PartitionReplica:
         self._machine = machine
         self._ahead_ms = 0
         self._note_time(position.as_of_ms)
+        self._batch = batch
         # What comes has been compacted, perhaps, where that is long ago: it is no history.
         is_young = position.as_of_ms >= clock.now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
@@ -145,6 +148,23 @@ class PartitionReplica:
 
     def apply(self, fetched: Fetched) -> None:
         """Apply what was fetched, whole or, with an exception of the store's, not at all."""
+        if self._batch is None:
+            self._apply_whole(fetched)
+            return
+        split = self._batch.split(fetched, is_live=self.is_live)
+        self._apply_whole(split.whole)
+        self._batch.keep(split, fetched)
+        for offset in split.dropped:
+            self._skipped.count(BROKEN_OFF, self.topic_partition, offset)
+
+    def record_end(self, end_offset: Offset) -> None:
+        """Record where the brokers say that the partition ends: as long ago as they were asked."""
+        # The description is older than what has been fetched since: a lag is never negative.
+        self.end_offset = max(end_offset, self.position.next_offset)
+        if self._batch is not None and self._batch.is_due(end_offset):
+            self.apply(Fetched(self.topic_partition, [], self._batch.next_offset))
+
+    def _apply_whole(self, fetched: Fetched) -> None:
         batch = self._reader.read(fetched.records, self.position, self.partition, passed_ms=self.passed_ms())
         position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
         lineage = continued(position.lineage, fetched.runs)
@@ -316,6 +336,7 @@ class GenerationReplica:
             clock=self._clock,
             machine=self._assign(partition),
             is_proved=self._is_proved(partition, position),
+            batch=self._pending_batch(partition, position) if self.manifest.atomic else None,
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
@@ -335,6 +356,14 @@ class GenerationReplica:
     def _leader_epoch(self, partition: Partition) -> int:
         epochs = self.facts.leader_epochs
         return epochs[partition] if epochs else UNKNOWN_EPOCH
+
+    def _pending_batch(self, partition: Partition, position: Position) -> PendingBatch:
+        return PendingBatch(
+            self.manifest.generation,
+            committed_end=self.facts.end_offsets[partition],
+            next_offset=position.next_offset,
+            now_ms=self._clock.now_ms,
+        )
 
     def _open_first(self, gained: Iterable[Partition]) -> None:
         """Follow partitions of which nothing is here, but for those whose end is not known.
@@ -543,8 +572,7 @@ class GenerationReplica:
         """Record what the topic is by a later description."""
         self.facts = facts
         for replica in self.replicas:
-            # The description is older than what has been fetched since: a lag is never negative.
-            replica.end_offset = max(facts.end_offsets[replica.partition], replica.position.next_offset)
+            replica.record_end(facts.end_offsets[replica.partition])
 
     @property
     def states(self) -> Mapping[Partition, PartitionState]:
