@@ -243,8 +243,9 @@ class Table:
     `trigger_s` (Real-time Mode) is the length of a batch: how often progress is saved and published, what Kafka
     Streams calls `commit.interval.ms`; rows come at once all the same. `emit_interval_s` (micro-batches) is how often
     rows come: at most one change of a key in that time, what Kafka Streams' record cache does; 0 is as often as
-    possible. `generation` is raised when logic or input changes: then the table is built anew, in a changelog of its
-    own.
+    possible. `atomic` (micro-batches): readers see the changes of a batch in one partition all at once, and a batch has
+    20,000 changes at most. `generation` is raised when logic or input changes: then the table is built anew, in a
+    changelog of its own.
     """
 
     name: str
@@ -260,6 +261,7 @@ class Table:
     mode: Mode = Mode.REALTIME
     trigger_s: float | None = None
     emit_interval_s: float | None = None
+    atomic: bool = False
     generation: int = 1
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
@@ -293,6 +295,8 @@ class Table:
 
     def why_not_realtime(self) -> str | None:
         """Return what in the declaration needs micro-batches; None where Real-time Mode supports all of it."""
+        if self.atomic:
+            return "atomic batches"
         if self.processor is not None:
             return "a processor"
         for name, side in self.all_sides.items():
@@ -355,6 +359,11 @@ class Table:
                     name = type(form).__name__
                     yield f'output "{output.topic}" is in {name}; use Json, Text, Long, Double or Bytes'
             if isinstance(output, RowOutput):
+                if self.atomic:
+                    yield (
+                        f'output "{output.topic}" gets the changes of the table, and an atomic batch goes to the '
+                        "changelog alone; remove the output, or atomic"
+                    )
                 continue
             names = [name for name, side in self.all_sides.items() if not isinstance(side, Global)]
             if (output.side or "") not in names:

@@ -1,23 +1,38 @@
 """Parts of the runtime that need neither Java nor Kafka."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
+from tablegate.jobs.dataflow.frames import records_per_batch_max
 from tablegate.jobs.dataflow.sink_records import counts
+from tablegate.jobs.dataflow.sources import RECORDS_PER_BATCH_MAX
 from tablegate.jobs.errors import JobError, UnknownSchema
 from tablegate.jobs.kafka.markers import source_offsets
 from tablegate.jobs.kafka.topics import Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_contract
-from tablegate.jobs.planning.plan import check_changelog, check_contract_unchanged, make_manifest
+from tablegate.jobs.planning.plan import (
+    check_atomic_unchanged,
+    check_changelog,
+    check_contract_unchanged,
+    make_manifest,
+    plan_without_cluster,
+)
+from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.session import check_slots, local_slots
-from tablegate.jobs.table import Mode
+from tablegate.jobs.table import Mode, Window
 from tablegate.v1 import changelog_pb2
+
+ATOMIC = replace(TABLE, mode=Mode.MICROBATCH, trigger_s=None, outputs=(), atomic=True)
 
 
 def text(schema: dict[str, Any]) -> str:
@@ -50,6 +65,60 @@ def test_changed_key_in_one_generation_is_refused() -> None:
     with pytest.raises(JobError, match="have changed since generation 1 was built; build the next"):
         check_contract_unchanged(TABLE, load_contract(TABLE), old, 1)
     check_contract_unchanged(TABLE, load_contract(TABLE), old, 2)
+
+
+def test_atomic_that_changes_in_one_generation_is_refused() -> None:
+    old = changelog_pb2.Manifest(generation=1, atomic=True)
+    with pytest.raises(JobError, match="has changed since generation 1 was built; build the next"):
+        check_atomic_unchanged(TABLE, old, 1)
+    check_atomic_unchanged(TABLE, old, 2)
+    check_atomic_unchanged(ATOMIC, old, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "partitions", "records"),
+    [
+        ({}, 1, BATCH_CHANGES_MAX - 1),
+        ({}, 12, BATCH_CHANGES_MAX - 12),
+        ({"window": Window(size_s=60)}, 1, BATCH_CHANGES_MAX - 1),
+        ({"window": Window(size_s=60, hop_s=7)}, 1, BATCH_CHANGES_MAX // 9 - 1),
+        ({"window": Window(size_s=1e6, hop_s=1)}, 1, 1),
+    ],
+)
+def test_an_atomic_batch_reads_no_more_than_it_may_change(
+    changes: dict[str, Any], partitions: int, records: int, tmp_path: Path
+) -> None:
+    if changes:
+        changes["key"] = {**TABLE.key, "start": "window.start"}
+    plan = plan_without_cluster(ATOMIC, str(tmp_path))
+    source = Topic("ratings", "", partitions)
+    sides = {"": replace(plan.sides[""], topic=source)}
+    assert records_per_batch_max(replace(plan, table=replace(ATOMIC, **changes), sides=sides)) == records
+    assert records_per_batch_max(replace(plan, table=TABLE)) == RECORDS_PER_BATCH_MAX
+
+
+class Rows:
+    """What a batch is to its sink: rows that are asked for once."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def selectExpr(self, *_: str) -> "Rows":  # noqa: N802 - as Spark has it
+        return self
+
+    def toArrow(self) -> pyarrow.Table:  # noqa: N802
+        names = ("partition", "key", "value", "version")
+        return pyarrow.table({name: [None] * self._rows for name in names})
+
+
+def test_a_batch_beyond_the_bound_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    sink = AtomicSink(plan_without_cluster(ATOMIC, str(tmp_path)), changes_max=3)
+    rows: Any = Rows(4)
+    with pytest.raises(JobError, match=r'table "ratings" batch 7 has 4 changes, and an atomic batch at most 3; have'):
+        sink.write_batch(rows, 7)
+    empty: Any = Rows(0)
+    sink.write_batch(empty, 8)
+    assert sink.pop_changes() == 0
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,15 @@ def test_frozen() -> None:
         ({"source": None, "sides": {"a": GLOBAL}, "mode": Mode.MICROBATCH}, "all sides are global"),
         ({"source": None, "sides": {"a": OTHER, "b": GLOBAL}}, 'does not support the global side "b"; use mode='),
         ({"processor": Views()}, "Real-time Mode does not support a processor"),
+        ({"atomic": True}, "Real-time Mode does not support atomic batches; use mode=Mode.MICROBATCH"),
+        (
+            {
+                "atomic": True,
+                "mode": Mode.MICROBATCH,
+                "outputs": (RowOutput("o", key=Text("1"), value=Text("1")),),
+            },
+            "an atomic batch goes to the changelog alone; remove the output, or atomic",
+        ),
         ({"window": Window(size_s=5)}, 'one key column must be "window.start"'),
         ({"key": {"movie_id": "movie_id", "start": "window.start"}}, "give window=Window"),
         ({**WINDOWED, "window": Window(size_s=0)}, "size_s above 0"),

@@ -14,6 +14,7 @@ Decision: docs/decisions/0010-one-union-one-aggregate-one-sink.md
 Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.processors import emitted_rows
 from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters, processor_output, record_output
 from tablegate.jobs.dataflow.sources import (
     KEY_COLUMN,
+    RECORDS_PER_BATCH_MAX,
     TIME_COLUMN,
     KafkaReader,
     Reader,
@@ -275,13 +278,26 @@ def build(
     `reader` is where records come from, if not from Kafka. `row_outputs`, `other_outputs`: whether the table's outputs
     get records.
     """
-    builder = _Builder(plan, reader or KafkaReader(spark, plan.bootstrap))
+    reader = reader or KafkaReader(spark, plan.bootstrap, records_per_batch_max=records_per_batch_max(plan))
+    builder = _Builder(plan, reader)
     others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
         table=builder.changelog(row_outputs=row_outputs),
         dead_letters=builder.dead_letters(),
         outputs=tuple((output, builder.output(output)) for output in others if other_outputs),
     )
+
+
+def records_per_batch_max(plan: Plan) -> int:
+    """Return how many records of one source a batch may have, so that an atomic one has not too many changes."""
+    if not plan.table.atomic:
+        return RECORDS_PER_BATCH_MAX
+    window = plan.table.window
+    windows = math.ceil(window.size_s / (window.hop_s or window.size_s)) if window is not None else 1
+    # A record changes one row, or one in each window that it is in. Spark gives each partition one record at least, and
+    # so goes beyond its limit by as many as there are partitions.
+    over = max(side.topic.partition_count for side in plan.streamed.values())
+    return max(BATCH_CHANGES_MAX // (windows * len(plan.streamed)) - over, 1)
 
 
 class _Builder:

@@ -49,9 +49,12 @@ class Reader(Protocol):
 class KafkaReader:
     """Reads topics of a cluster."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
+    def __init__(
+        self, spark: SparkSession, bootstrap: str, *, records_per_batch_max: int = RECORDS_PER_BATCH_MAX
+    ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
+        self._records_per_batch_max = records_per_batch_max
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records from these offsets on, as they come."""
@@ -64,7 +67,7 @@ class KafkaReader:
             .option("failOnDataLoss", "true")
         )
         if batched:
-            reader = reader.option("maxOffsetsPerTrigger", RECORDS_PER_BATCH_MAX)
+            reader = reader.option("maxOffsetsPerTrigger", self._records_per_batch_max)
         return reader.load()
 
     def read_all(self, topic: str) -> DataFrame:

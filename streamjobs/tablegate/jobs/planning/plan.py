@@ -119,6 +119,7 @@ def make_plan(
         newest = old.generation if old is not None else past_generation(options.bootstrap, table.name) + 1
         generation = max(table.generation, newest)
     check_contract_unchanged(table, contract, old, generation)
+    check_atomic_unchanged(table, old, generation)
     changelog = admin.ensure(
         changelog_name(table.name, generation),
         changelog_settings(_lifetime_us(contract)),
@@ -296,6 +297,7 @@ def make_manifest(
         ],
         mode=JOB_MODES[mode],
         declared_generation=table.generation,
+        atomic=table.atomic,
     )
     manifest.publish_time.GetCurrentTime()
     return manifest
@@ -320,6 +322,15 @@ def check_contract_unchanged(
             f'{table.declared_at}: the key, windows or partitioning of table "{table.name}" have changed since '
             f"generation {old.generation} was built; build the next: tablegate job rebuild "
             f"{job_argument(table)}"
+        )
+
+
+def check_atomic_unchanged(table: Table, old: changelog_pb2.Manifest | None, generation: int) -> None:
+    """Raise `JobError` where the generation was begun with atomic batches and goes on without, or the reverse."""
+    if old is not None and old.generation == generation and old.atomic != table.atomic:
+        raise JobError(
+            f'{table.declared_at}: atomic of table "{table.name}" has changed since generation {generation} was built; '
+            f"build the next: tablegate job rebuild {job_argument(table)}"
         )
 
 

@@ -180,8 +180,9 @@ class GenerationHandover:
         self._reader = Consumer(
             {"bootstrap.servers": self._plan.bootstrap, "group.id": "tablegate-job-ends", **QUIET_CLIENT}
         )
-        # The final marker is the last record of each partition, so the partition is read from its last record on.
-        self._reader.assign([TopicPartition(self._old.name, 0, max(first, end - 1))])
+        # The final marker is the last record of each partition. Behind it may be what Kafka writes when it gives up the
+        # transaction of a job that was killed.
+        self._reader.assign([TopicPartition(self._old.name, 0, max(first, end - 2))])
 
     def _end_of_old(self) -> SourceOffsets | None:
         """Return the offsets of the old generation's final marker; None while it is awaited."""

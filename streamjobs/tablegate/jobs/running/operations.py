@@ -118,9 +118,10 @@ def _newest_in(bootstrap: str, changelog: Topic, start: int, end: int) -> change
 
 def _marker(value: bytes) -> changelog_pb2.ProgressMarker | None:
     try:
-        return changelog_pb2.ProgressMarker.FromString(value)
+        marker = changelog_pb2.ProgressMarker.FromString(value)
     except DecodeError:
         return None
+    return None if marker.ends_batch else marker  # the end of an atomic batch says nothing of sources
 
 
 def start_at_time(time: datetime) -> Start:

@@ -26,6 +26,7 @@ from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
+from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
 
@@ -40,11 +41,12 @@ _KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", 
 
 @dataclass(frozen=True, slots=True)
 class RunningQueries:
-    """The running queries of a table. `all` has the other two, and those of outputs."""
+    """The running queries of a table. `all` has the other two, and those of outputs. `atomic`: the table's own sink."""
 
     table: StreamingQuery
     dead_letters: StreamingQuery
     all: tuple[StreamingQuery, ...]
+    atomic: AtomicSink | None = None
 
 
 def start(frames: Frames, plan: Plan) -> RunningQueries:
@@ -57,7 +59,7 @@ def start(frames: Frames, plan: Plan) -> RunningQueries:
     starter = _Starter(frames.table.sparkSession, plan)
     table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.dead_letters)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
-    return RunningQueries(table, malformed, (table, malformed, *outputs))
+    return RunningQueries(table, malformed, (table, malformed, *outputs), starter.atomic)
 
 
 class _Starter:
@@ -65,6 +67,7 @@ class _Starter:
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self._plan = plan
+        self.atomic = AtomicSink(plan) if plan.table.atomic else None
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
@@ -76,7 +79,9 @@ class _Starter:
             writer = writer.trigger(realTime=interval)
         else:
             writer = writer.trigger(processingTime=interval)
-        return self._start(writer, TABLE_QUERY, self._checkpoint)
+        if self.atomic is not None:
+            writer = writer.foreachBatch(self.atomic.write_batch)
+        return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.atomic is None)
 
     def start_dead_letters(self, frame: DataFrame) -> StreamingQuery:
         """Start the query that sets malformed records aside."""
@@ -176,6 +181,7 @@ class QueryMonitor:
         self._table = _Progress(queries.table)
         self._dead_letters = _Progress(queries.dead_letters)
         self._markers = markers
+        self._atomic = queries.atomic
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
         self.batch_id = -1
@@ -197,6 +203,8 @@ class QueryMonitor:
             # -1 is Spark's word for unknown.
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
             self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
+        if self._atomic is not None:
+            self._changes += self._atomic.pop_changes()
         self._log_batches()
         for report in self._dead_letters.unseen():
             self._log_counts(report)

@@ -274,6 +274,9 @@ class RunningTable:
             return
         for query in queries.all:
             query.stop()
+        if queries.atomic is not None:
+            # Before others write a last marker: behind an open transaction no gateway would be given it.
+            queries.atomic.close()
         self._markers.close()
 
     def close(self) -> None:
