@@ -77,7 +77,8 @@ def measure(broker: Broker, directory: Path, records: int, *, atomic: bool) -> t
     directory.mkdir()
     source = new_topic(broker.bootstrap, PARTITIONS)
     choice = random.Random(1)
-    produce(broker.bootstrap, source, (booking(choice) for _ in range(records)))
+    for done in range(0, records, BATCH_CHANGES_MAX):  # no more than the producer's queue has room for
+        produce(broker.bootstrap, source, [booking(choice) for _ in range(min(BATCH_CHANGES_MAX, records - done))])
     declaration, _ = write_job(directory, name, source, atomic=atomic)
     arguments = ["--table", str(declaration), "--bootstrap", broker.bootstrap]
     arguments += ["--checkpoints", str(directory / "checkpoint"), "--partitions", str(PARTITIONS)]

@@ -18,6 +18,7 @@ LONGEST_FIRST = (
     "test_realtime_slots.py",
     "test_once.py",
     "test_processors.py",
+    "test_atomic_batches.py",
     "test_gateway_kafka.py",
 )
 
