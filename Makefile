@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check test test-long simulate proto proto-check docs lock wheels clients bench clean
+.PHONY: help setup demo cluster-demo check test test-long simulate planted proto proto-check docs lock wheels clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -50,6 +50,9 @@ test-long: $(READY) ## the full counts: tables, faults of clusters and subscribe
 
 simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; FAULT=LostTail adds a kind that is off)
 	@$(BIN)/python -m tests.kit.world.simulate $(if $(SEED),$(SEED),0) $(if $(FAULT),--with $(FAULT))
+
+planted: $(READY) ## plant bugs in copies of the sources: the tests have to notice each (10 minutes)
+	@$(BIN)/python -m tests.kit.planted
 
 proto: $(READY) ## generate Python from proto/
 	@$(PROTOC) --python_out=proto --pyi_out=proto

@@ -15,6 +15,7 @@ from tablegate.gateway.query.call import Call, Methods, StreamMethod, UnaryMetho
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded, RowNotFound
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.gateways_in_process.cluster import WrittenEnds
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
@@ -36,7 +37,8 @@ class RestServer(ServerThread):
 
     def _made(self) -> HttpServer:
         store, catalogue = MemoryStore(), catalogue_of()
-        ratings_table(store).put(rating(number) for number in range(100))
+        table = ratings_table(store)
+        table.put(rating(number) for number in range(100))
         things, problems = thing_routes(**self._rules)
         assert not problems, problems
 
@@ -46,7 +48,10 @@ class RestServer(ServerThread):
             rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
             return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
 
-        methods = {**query_methods(catalogue, store, SIGNER, Notifier()), **self._thing_methods()}
+        methods = {
+            **query_methods(catalogue, store, SIGNER, Notifier(), ends=WrittenEnds(table)),
+            **self._thing_methods(),
+        }
         return HttpServer(methods, "127.0.0.1:0", web=web)
 
     def _thing_methods(self) -> Methods:

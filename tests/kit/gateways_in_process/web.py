@@ -22,7 +22,6 @@ from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.health import Health, live_tables
 from tablegate.gateway.stores.notifier import Notifier
-from tests.kit.gateways_in_process.cluster import WrittenEnds
 from tests.kit.gateways_in_process.threaded import ServerThread
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
@@ -47,12 +46,11 @@ class WebServer(ServerThread):
 
     def _made(self) -> HttpServer:
         store, catalogue = MemoryStore(), catalogue_of()
-        table = ratings_table(store)
-        table.put(rating(number) for number in range(100))
+        ratings_table(store).put(rating(number) for number in range(100))
         health = Health(catalogue)
         health.update(live_tables(store, health.tables, Directory()))
         methods = {
-            **query_methods(catalogue, store, SIGNER, Notifier(), ends=WrittenEnds(table)),
+            **query_methods(catalogue, store, SIGNER, Notifier()),
             **health.methods(),
             **self._odd_methods(),
             **self._more,

@@ -104,8 +104,8 @@ class PendingBatch:
                 extra={"topic": fetched.topic_partition.topic, "partition": fetched.topic_partition.partition},
             )
             return Split(whole, ())
-        held = pending[0].offset
-        return Split(whole._replace(records=records[:first], next_offset=held, runs=cut(whole.runs, held)), pending)
+        end = pending[0].offset
+        return Split(whole._replace(records=records[:first], next_offset=end, runs=cut(whole.runs, end)), pending)
 
     def keep(self, split: Split, fetched: Fetched) -> None:
         """Hold what was split off: the rest was applied."""
