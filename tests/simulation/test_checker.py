@@ -39,7 +39,7 @@ TRUTHS: list[Callable[[Checker], object]] = [
     lambda checker: checker.rows(_at(6, as_of_ms=9_999), KEYS, {1: 3, 3: 5}, "a read"),
     lambda checker: checker.fresh(_at(4), since_ms=399, what="a read"),
     lambda checker: checker.latest(_at(6), {(1, 0): 6}, "a read"),
-    lambda checker: checker.own_write(2, None, 2, "a read"),
+    lambda checker: checker.own_write(_at(6), 2, None, 2, "a read"),
     lambda checker: checker.not_back(2, 2, None, "a read"),
     lambda checker: checker.walk([(_at(2), {1: 1}), (_at(6), {3: 5})], "a walk"),
     lambda checker: _copy(checker, {1: 3}).current(_at(5), "a stream"),
@@ -57,8 +57,8 @@ LIES: list[tuple[Guarantee, Callable[[Checker], object]]] = [
     (Guarantee.NEVER_BACK, lambda checker: checker.not_back(1, 3, 1, "a read")),
     (Guarantee.NEVER_BACK, lambda checker: checker.not_back(1, 3, None, "a read")),
     (Guarantee.LATEST, lambda checker: checker.latest(_at(5), {(1, 0): 6}, "a read")),
-    (Guarantee.OWN_WRITES, lambda checker: checker.own_write(1, 1, 3, "a read")),
-    (Guarantee.OWN_WRITES, lambda checker: checker.own_write(1, None, 3, "a read")),
+    (Guarantee.OWN_WRITES, lambda checker: checker.own_write(_at(6), 1, 1, 3, "a read")),
+    (Guarantee.OWN_WRITES, lambda checker: checker.own_write(_at(6), 1, None, 3, "a read")),
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(4), {1: 3}), (_at(6), {1: 3})], "a walk")),
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(4), {}), (_at(6), {3: 5})], "a walk")),
     (Guarantee.PAGES, lambda checker: checker.walk([(_at(6), {1: 3}), (_at(4), {})], "a walk")),
@@ -93,6 +93,19 @@ def test_what_lost_its_tail_may_be_told_until_gateways_know() -> None:
     with pytest.raises(GuaranteeBroken) as broken:
         checker.rows(_at(6), KEYS, {1: 3, 2: 8}, "a read")
     assert broken.value.guarantee is Guarantee.LOST_LOG
+
+
+def test_a_write_that_the_changelog_has_lost_is_asked_of_nobody() -> None:
+    log = _log()
+    log.lose_tail(1, 0, 5)
+    log.append(1, 0, Appended(5, 1, (1, 9), 9, 600, 600))
+    checker = Checker(log)
+    checker.own_write(_at(6), 3, None, 5, "a read")
+    checker.own_write(_at(5), 1, 3, 3, "a read")
+    for written in (3, 9):  # one was not lost, the other came after the loss
+        with pytest.raises(GuaranteeBroken) as broken:
+            checker.own_write(_at(6), 1, 1, written, "a read")
+        assert broken.value.guarantee is Guarantee.OWN_WRITES
 
 
 def test_nothing_behind_the_last_marker_belongs_to_the_table() -> None:

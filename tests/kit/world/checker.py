@@ -287,8 +287,10 @@ class Checker:
                 text = f"{what} is at {partition}@{position}, the changelog was at {end}"
                 raise GuaranteeBroken(Guarantee.LATEST, text)
 
-    def own_write(self, key: int, count: int | None, written: int, what: str) -> None:
+    def own_write(self, stated: Stated, key: int, count: int | None, written: int, what: str) -> None:
         """Check that an answer has a written event of its key, or a later one; `count` None: no row."""
+        if self._has_lost(stated, key, written):
+            return
         newest = self.log.newest(key)
         if count is None:
             is_deleted = newest is not None and any(
@@ -298,6 +300,17 @@ class Checker:
                 raise GuaranteeBroken(Guarantee.OWN_WRITES, f"{what} has not key {key}, of which {written} was written")
         elif count < written:
             raise GuaranteeBroken(Guarantee.OWN_WRITES, f"{what} has key {key} as {count}; {written} was written")
+
+    def _has_lost(self, stated: Stated, key: int, written: int) -> bool:
+        """Return whether the changelog had a written event, or a later one, and has none of them up to a position."""
+        partition = self.log.partition_of(stated.generation, key)
+        if partition is None or partition not in stated.positions:
+            return False
+        present, *lost = self.log.branches(stated.generation, partition, is_settled=False)
+        winner = present.winner(key, stated.positions[partition])
+        if winner is not None and _version(winner)[1] >= written:
+            return False
+        return any(_version(record)[1] >= written for branch in lost for record in branch.by_key.get(key, ()))
 
     def _records_of(self, key: int) -> list[Appended]:
         branches = [branch for found in self.log._branches.values() for branch in found]

@@ -232,8 +232,8 @@ class Reader(Client):
             gateway,
             key,
             options,
-            lambda _, count, what: self.world.checker.own_write(
-                key, count, written, f"{what}, with a write of its own,"
+            lambda stated, count, what: self.world.checker.own_write(
+                stated, key, count, written, f"{what}, with a write of its own,"
             ),
         )
 

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     """Tell a seed; return 1 where it broke a guarantee."""
     parser = argparse.ArgumentParser(prog="make simulate", description="tell one seed of the simulator as a story")
     parser.add_argument("seed", type=int)
-    parser.add_argument("--with", dest="more", action="append", default=[], help="a kind of fault that is off")
+    parser.add_argument("--with", dest="more", action="append", default=[], help="a kind of fault to draw more often")
     parsed = parser.parse_args(arguments)
     known = {type(fault).__name__: fault for fault in FAULTS}
     unknown = sorted(set(parsed.more) - set(known))
