@@ -84,6 +84,8 @@ class ReadPositions:
 
     def joined(self, other: "ReadPositions") -> "ReadPositions":
         """Return what either of them has read: of each partition the place that is further."""
+        if other == self or not self:
+            return other
         places = dict(self.places)
         for partition, place in other.places.items():
             places[partition] = max(place, places.get(partition, place))

@@ -137,13 +137,17 @@ def requirement_reader(query: Query, access: TableAccess) -> Callable[[Message],
 
 
 def behind_walk(
-    token: Token | None, request: Message, query: Query, access: TableAccess, requirement: ConsistencyRequirement | None
+    token: Token | None,
+    read: ReadPositions,
+    request: Message,
+    query: Query,
+    access: TableAccess,
+    requirement: ConsistencyRequirement | None,
 ) -> ConsistencyRequirement | None:
-    """Return the requirement of a walk that goes on behind `token`: that, and to have all that the walk has read.
+    """Return the requirement of a walk that goes on behind `token`: that, and to have all that the walk has `read`.
 
     The request's `max_wait` holds for both. None where nothing is required.
     """
-    read = ReadPositions() if token is None else positions_of(token)
     if token is None or not read:
         return requirement
     generation, has_read = token.generation, _HasRead(read, access)

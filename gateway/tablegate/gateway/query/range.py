@@ -69,9 +69,9 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
 
 
 class Page:
-    """What one call asks for. `token` is that of the page before it."""
+    """What one call asks for. `token` is that of the page before it, `read_before` up to where the pages were read."""
 
-    __slots__ = ("bounds", "descending", "partition_prefix", "size", "token")
+    __slots__ = ("bounds", "descending", "partition_prefix", "read_before", "size", "token")
 
     def __init__(
         self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token: Token | None
@@ -81,10 +81,7 @@ class Page:
         self.descending = descending
         self.size = size
         self.token = token
-
-    def read_before(self) -> ReadPositions:
-        """Return up to where the pages before it were read."""
-        return ReadPositions() if self.token is None else positions_of(self.token)
+        self.read_before = ReadPositions() if token is None else positions_of(token)
 
 
 class StoreRead(NamedTuple):
@@ -138,7 +135,9 @@ class RangePlan:
 
     def requirement(self, request: Message, page: Page) -> ConsistencyRequirement | None:
         """Return how fresh the page must be: as the request says, and as the pages before it; raise `InvalidField`."""
-        return behind_walk(page.token, request, self.query, self.access, self._read_requirement(request))
+        return behind_walk(
+            page.token, page.read_before, request, self.query, self.access, self._read_requirement(request)
+        )
 
     def _descending(self, request: Message) -> bool:
         if self.query.order is None:
@@ -175,7 +174,7 @@ class RangePlan:
         page_rows = _page_of(rows, page.size, self._page_bytes_max)
         parts = [self._row_field.encode_all([row for _, row in page_rows])]
         if has_more or len(page_rows) < len(rows):
-            read = page.read_before().joined(merged.read)
+            read = page.read_before.joined(merged.read)
             parts.append(self._token_field.encode(self._token(request, merged.generation, read, page_rows[-1][0])))
         if self._info_field is not None:
             parts.append(self._info_field.encode(info))

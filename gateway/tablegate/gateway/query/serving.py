@@ -100,6 +100,14 @@ class MergedRead(NamedTuple):
     as_of_ms: Sequence[int]
 
 
+class _ReadInfo(NamedTuple):
+    """A ReadInfo, and what it says."""
+
+    positions: Mapping[Partition, Position]
+    generation: int
+    info: bytes
+
+
 class TableAccess:
     """A table as its queries see it. One thread."""
 
@@ -131,6 +139,7 @@ class TableAccess:
         self._key_fields = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
         self._served: ServedGeneration | None = None
         self._read_infos: dict[Partition, tuple[Position, int, bytes]] = {}
+        self._read_several: _ReadInfo | None = None  # the last of several partitions
         self._trailers: dict[Partition, Fields] = {}
         self._trailers_version = (0, 0)  # of the directory, and the table's generation
 
@@ -183,6 +192,7 @@ class TableAccess:
         self._served = known = ServedGeneration(state)
         # Read infos are of a generation's offsets.
         self._read_infos.clear()
+        self._read_several = None
         return known
 
     def check_served_here(self, partitions_of: Callable[[ServedGeneration], Iterable[Partition]]) -> None:
@@ -267,10 +277,14 @@ class TableAccess:
 
     def read_info(self, served: ServedGeneration, positions: Mapping[Partition, Position]) -> bytes:
         """Return the ReadInfo of an answer made from `positions`."""
-        if len(positions) != 1:
-            return self._made_read_info(served, positions)
-        [(partition, position)] = positions.items()
         # Signing costs more than the read. Between two commits of a partition all its answers have the same info.
+        if len(positions) != 1:
+            several = self._read_several
+            if several is None or several.generation != served.generation or several.positions != positions:
+                made = self._made_read_info(served, positions)
+                several = self._read_several = _ReadInfo(dict(positions), served.generation, made)
+            return several.info
+        [(partition, position)] = positions.items()
         kept = self._read_infos.get(partition)
         if kept is not None and kept[1] == served.generation and (kept[0] is position or kept[0] == position):
             return kept[2]

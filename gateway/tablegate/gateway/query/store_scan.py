@@ -119,7 +119,8 @@ class ScanPlan:
 
     def requirement(self, request: Message, walked: Token | None) -> ConsistencyRequirement | None:
         """Return how fresh partitions must be: as the request says, and as what was read before `walked`."""
-        return behind_walk(walked, request, self.query, self.access, self._read_requirement(request))
+        read = ReadPositions() if walked is None else positions_of(walked)
+        return behind_walk(walked, read, request, self.query, self.access, self._read_requirement(request))
 
     def open_token(self, text: str, request_hash: int, served: ServedGeneration) -> Token:
         """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
