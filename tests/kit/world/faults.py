@@ -42,7 +42,7 @@ class Fault:
         raise NotImplementedError
 
 
-TAKEN_OVER_STEPS = 80  # some fifteen seconds: then others have what a dead gateway had
+RESTORE_STEPS = 80  # some fifteen seconds: then others have what a dead gateway had
 
 
 def _up(world: "World") -> list[WorldGateway]:
@@ -295,7 +295,7 @@ def _quiet_hours(world: "World", hours: int) -> None:
     lag_rate, world.lag_rate = world.lag_rate, 0.0
     for gateway in world.gateways.values():
         gateway.is_frozen = gateway.log.is_cut = False
-    world.run(TAKEN_OVER_STEPS)
+    world.run(RESTORE_STEPS)
     world.hours(hours)
     world.rates, world.lag_rate = rates, lag_rate
 
