@@ -5,12 +5,13 @@ from collections import Counter
 import pytest
 
 from tablegate.gateway.contract.placement import Candidate, wanted
-from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.contract.types import Offset, StoreId, make_version
 from tablegate.gateway.replication.replicator import Replicator
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import PARTITIONS, FakeClock, Gateway, Job, key_of, ratings, value_of
 from tests.kit.replication.replicators import World
 from tests.kit.replication.state_observer import StateObserver
+from tests.kit.store.memory import MemoryStore
 
 GRACE_S = 30.0
 
@@ -252,6 +253,30 @@ def test_of_several_gateways_the_owner_repairs() -> None:
         for row in member.rows(number).values()
     }
     assert counts == {10_000}
+
+
+def test_where_the_owner_does_not_repair_another_one_does() -> None:
+    world, full = World(7, lag=False, repair_grace_s=GRACE_S), False
+    member = world.join()
+    world.kill(member)
+    member.store = MemoryStore(free_bytes=lambda: 0 if full else 1)
+    world.start(member)
+    world.join()
+    world.settle()
+    full = True  # it is LIVE, and beats; but of what comes it stores nothing, not even that a repair is pending
+    world.job.put(range(40), count=10_000)
+    world.job.put(range(40), count=5_000)
+    _let_pass(world, 4 * GRACE_S)
+    owned = world.members[1].status().tables[0].pending_repairs
+    assert 0 < owned < 40
+    _let_pass(world, 16 * GRACE_S)
+    assert world.members[1].status().tables[0].pending_repairs == 0
+    sources = [world.job.source(partition) for partition in range(world.partitions)]
+    for source in sources:
+        world.broker.compact(source)
+    found = [world.broker.read(source, Offset(0), 10**6) for source in sources]
+    versions = [record.version for fetched in found if fetched is not None for record in fetched.records if record.key]
+    assert versions == [make_version(1, 10_000)] * 40
 
 
 def _let_pass(world: World, seconds: float) -> None:

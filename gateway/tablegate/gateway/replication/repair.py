@@ -10,8 +10,9 @@ remembers such keys in the write that drops the record (`stores.settling`). Comp
    between what the job wrote and what is there then.
 3. All read it, as a repeat: it is no change, and ends the repair. Where it does not come, it is appended once more.
 
-A gateway that is not the owner only waits. Two that think that they are append the same, which is harmless; so is a
-newer row that comes between the two: what was appended is stale then, and its key pending again.
+A gateway that is not the owner waits for it, some graces more: the owner's disk may be full, so that it does not know,
+or it may not write. Two that append at once append the same, which is harmless; so is a newer row that comes between
+the two: what was appended is stale then, and its key pending again.
 
 Decision: docs/decisions/0062-the-owner-appends-its-row-again.md
 """
@@ -31,6 +32,7 @@ from tablegate.gateway.replication.table import TableReplicator
 from tablegate.gateway.stores.base import Repair, StoreWriter
 
 REPAIR_GRACE_S = 300.0  # a job that runs a batch again has repaired it by then; far below `COMPACTION_LAG_MS`
+OWNER_GRACES = 3  # more, for which the others wait for the owner
 CHECK_EVERY_S = 1.0
 CHECK_PARTITIONS_MAX = 100  # each time; in Redis each is a round trip
 REPAIRS_MAX = 1_000  # of a partition that are known here at a time; the others wait
@@ -112,9 +114,16 @@ class Repairing:
         # By a clock that only goes on: nobody's time of day can put it off.
         due_s = {repair: known.get(repair, now_s + self._grace_s) for repair in found}
         self._due_s[place.replica] = due_s
-        due = [repair for repair, at_s in due_s.items() if at_s <= now_s][:REPEATS_MAX]
-        if due and self._request is None and self._is_owner(place):
+        due = self._due(place, now_s)[:REPEATS_MAX]
+        if due and self._request is None:
             self._repeat(place, due, now_s)
+
+    def _due(self, place: _Place, now_s: float) -> list[Repair]:
+        """Return what this gateway is to repair now."""
+        due = [(repair, at_s) for repair, at_s in self._due_s[place.replica].items() if at_s <= now_s]
+        if due and not self._is_owner(place):
+            due = [(repair, at_s) for repair, at_s in due if at_s + OWNER_GRACES * self._grace_s <= now_s]
+        return [repair for repair, _ in due]
 
     def _is_owner(self, place: _Place) -> bool:
         manifest = place.generation.manifest
