@@ -48,7 +48,7 @@ test: $(READY) ## every test, with real Kafka, Spark and gateways
 test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
 	@$(BIN)/pytest -q -m long tests
 
-simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; FAULT=LostTail draws a kind more often, or one that is off)
+simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; with FAULT=LostTail that happens more often)
 	@$(BIN)/python -m tests.kit.world.simulate $(if $(SEED),$(SEED),0) $(if $(FAULT),--with $(FAULT))
 
 planted: $(READY) ## plant bugs in copies of the sources: the tests have to notice each (10 minutes)

@@ -95,17 +95,25 @@ def test_what_lost_its_tail_may_be_told_until_gateways_know() -> None:
     assert broken.value.guarantee is Guarantee.LOST_LOG
 
 
-def test_a_write_that_the_changelog_has_lost_is_asked_of_nobody() -> None:
+def test_a_write_that_the_brokers_have_lost_is_held_against_nobody() -> None:
     log = _log()
-    log.lose_tail(1, 0, 5)
-    log.append(1, 0, Appended(5, 1, (1, 9), 9, 600, 600))
+    log.lose_tail(1, 0, 2)
+    log.append(1, 0, Appended(2, 1, (1, 6), 6, 600, 600))
     checker = Checker(log)
-    checker.own_write(_at(6), 3, None, 5, "a read")
-    checker.own_write(_at(5), 1, 3, 3, "a read")
-    for written in (3, 9):  # one was not lost, the other came after the loss
-        with pytest.raises(GuaranteeBroken) as broken:
-            checker.own_write(_at(6), 1, 1, written, "a read")
-        assert broken.value.guarantee is Guarantee.OWN_WRITES
+    checker.own_write(_at(3), 1, 1, 3, "a read")
+    with pytest.raises(GuaranteeBroken) as broken:
+        checker.own_write(_at(3), 1, 1, 6, "a read")
+    assert broken.value.guarantee is Guarantee.OWN_WRITES
+
+
+def test_a_brokers_clock_that_went_back_makes_no_answer_a_lie() -> None:
+    log = _log()
+    log.append(1, 0, Appended(6, 1, (1, 6), 6, 600, 100))
+    checker = Checker(log)
+    checker.rows(_at(6, as_of_ms=500), KEYS, {1: 3, 3: 5}, "a read")
+    with pytest.raises(GuaranteeBroken) as broken:
+        checker.rows(_at(6, as_of_ms=501), KEYS, {1: 3, 3: 5}, "a read")
+    assert broken.value.guarantee is Guarantee.STALENESS
 
 
 def test_nothing_behind_the_last_marker_belongs_to_the_table() -> None:

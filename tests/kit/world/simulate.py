@@ -25,7 +25,7 @@ MORE_TIMES = 4  # a kind that is asked for is drawn so much more often
 def simulate(seed: int, faults: Sequence[Fault] = ENABLED, *, story: Story | None = None) -> Counter[str]:
     """Run a seed; return how often each kind of fault bit. Raise `GuaranteeBroken`."""
     story = story or Story()
-    is_on_disk = seed % LMDB_EVERY == 0 or any(fault.needs_lmdb for fault in faults)
+    is_on_disk = seed % LMDB_EVERY == 0
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # thousands of restarts, each of which is logged
     try:
@@ -50,8 +50,6 @@ def _simulate(seed: int, faults: Sequence[Fault], story: Story, directory: Path 
             partitions=chance.choice([2, 3, 4]),
             replicas=chance.choice([1, 2, 2]),
             directory=directory,
-            strict_walks=any(fault.strict_walks for fault in faults),
-            as_of=not any(fault.forbids_as_of for fault in faults),
         )
         try:
             for gateway in world.gateways.values():
@@ -83,7 +81,9 @@ def main(arguments: Sequence[str]) -> int:
     """Tell a seed; return 1 where it broke a guarantee."""
     parser = argparse.ArgumentParser(prog="make simulate", description="tell one seed of the simulator as a story")
     parser.add_argument("seed", type=int)
-    parser.add_argument("--with", dest="more", action="append", default=[], help="a kind of fault to draw more often")
+    parser.add_argument(
+        "--with", dest="more", action="append", default=[], help="a kind of fault that is to happen more often"
+    )
     parsed = parser.parse_args(arguments)
     known = {type(fault).__name__: fault for fault in FAULTS}
     unknown = sorted(set(parsed.more) - set(known))

@@ -71,8 +71,6 @@ class World:
         partitions: int,
         replicas: int,
         directory: Path | None,
-        strict_walks: bool,
-        as_of: bool = True,
     ) -> None:
         self.seed = seed
         self.loop = loop
@@ -80,6 +78,7 @@ class World:
         self.story = story
         self.keys = KEYS
         self.partitions = partitions
+        self.replicas = replicas
         self.is_calm = False
         self.bites: Counter[str] = Counter()
         self.rates: dict[str, float] = {}  # of writes, by outcome
@@ -91,7 +90,7 @@ class World:
         self._disk_chance = random.Random(f"{seed}-disk")
         self._lag_chance = random.Random(f"{seed}-lag")
         self.log = TrueLog()
-        self.checker = Checker(self.log, strict_walks=strict_walks, as_of=as_of)
+        self.checker = Checker(self.log)
         self.broker = WorldBroker(clock, self.log)
         self.broker.create("tables", 1)
         self.events = Events()
