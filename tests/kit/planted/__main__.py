@@ -1,7 +1,11 @@
 """`make planted`: plants each bug of `bugs.BUGS` in a copy of the sources, and says whether the tests notice it.
 
 A bug that no test notices is a promise that nothing holds. Each is one change of the product's text, and names the
-tests that have to fail; they are tests of `make test`, and pass without the bug. Nothing of the checkout is changed.
+tests that have to fail; they are tests of `make test`. First all of them have to pass without a bug. Nothing of the
+checkout is changed.
+
+Progress is on stderr, a line for each bug on stdout. The exit code is 1 where a bug is not noticed, and also where its
+tests could not be run: then nobody knows.
 """
 
 import os
@@ -12,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated
@@ -20,7 +25,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tests.kit.planted.bugs import BUGS, Bug
+from tests.kit.planted.bug import Bug
+from tests.kit.planted.bugs import BUGS
 
 ROOT = Path(__file__).parents[3]
 SOURCE_ROOTS = ("proto", "gateway", "streamjobs", "clients/python", "examples")
@@ -36,8 +42,12 @@ COPIED = (
     "deploy",
     "Makefile",
 )
-TIMEOUT_S = 300.0
-FAILED = 1  # pytest's exit code where tests failed; others say that they could not run
+TEST_TIMEOUT_S = 120  # a bug may make a test wait for ever
+TIMEOUT_S = 600.0  # of the tests of one bug, and of all together without one
+PASSED, FAILED = 0, 1  # pytest's exit codes; others say that tests could not run
+
+_WRITES_FROM_S = 1_000_000_000  # long before any checkout
+_writes = count()
 
 OUT = Console(highlight=False, soft_wrap=True)
 
@@ -67,7 +77,13 @@ def _plant_all(bugs: Sequence[Bug], processes: int) -> list[Bug]:
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="tablegate-planted-") as directory:
         for number in range(processes):
-            copies.put(_copy(Path(directory, str(number))))
+            copy = _copy(Path(directory, str(number)))
+            copies.put(copy)
+        tests = sorted({test for bug in bugs for test in bug.tests.split()})
+        run = _run_tests([f"-n{processes}", *tests], copy)
+        if run is None or run.returncode != PASSED:
+            OUT.print(f"without a bug its tests do not pass{_end_of(run)}: mend that first")
+            return list(bugs)
 
         def plant(bug: Bug) -> str:
             copy = copies.get()
@@ -77,7 +93,9 @@ def _plant_all(bugs: Sequence[Bug], processes: int) -> list[Bug]:
                 copies.put(copy)
 
         unnoticed = []
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        # Lines that go elsewhere than to a terminal stay on stdout.
+        shown = Progress(console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
+        with shown as progress:
             task = progress.add_task("planting", total=len(bugs))
             with ThreadPoolExecutor(processes) as pool:
                 for bug, outcome in zip(bugs, pool.map(plant, bugs), strict=True):
@@ -105,31 +123,50 @@ def outcome_of(bug: Bug, copy: Path) -> str:
     """Plant a bug in a copy, run its tests, mend it again; return what is wrong, "" where it is noticed."""
     path = copy / bug.file
     text = path.read_text()
-    path.write_text(planted(bug, text))
+    _write(path, planted(bug, text))
     started_s = time.monotonic()
     try:
-        run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *bug.tests.split()],
+        run = _run_tests(bug.tests.split(), copy)
+    finally:
+        _write(path, text)
+    # A module that cannot be imported is a failure for pytest, too, where it is told to stop at the first.
+    if run is not None and run.returncode == FAILED and "ERROR collecting" not in run.stdout:
+        return ""
+    return f"{_end_of(run)} ({time.monotonic() - started_s:.0f} s: pytest {bug.tests})"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a source with a time of its own."""
+    path.write_text(text)
+    # Bytecode is kept by length and whole seconds of the source, and two texts may be alike in both.
+    time_s = _WRITES_FROM_S + next(_writes)
+    os.utime(path, (time_s, time_s))
+
+
+def _run_tests(tests: Sequence[str], copy: Path) -> "subprocess.CompletedProcess[str] | None":
+    """Run tests of a copy up to the first that fails; return None where they do not end."""
+    limit = f"--timeout={TEST_TIMEOUT_S}"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(str(copy / root) for root in SOURCE_ROOTS)}
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", limit, *tests],
             cwd=copy,
-            env=os.environ
-            # Two texts of one length may be written within a second: kept bytecode would be that of the other.
-            | {
-                "PYTHONPATH": os.pathsep.join(str(copy / root) for root in SOURCE_ROOTS),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env=env,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return ""  # it hangs, which the tests' own limit notices
-    finally:
-        path.write_text(text)
-    if run.returncode == FAILED:
-        return ""
-    last = (run.stdout.strip() or run.stderr.strip()).splitlines()[-1:]
-    return f": {' '.join(last)} ({time.monotonic() - started_s:.0f} s: pytest {bug.tests})"
+        return None
+
+
+def _end_of(run: "subprocess.CompletedProcess[str] | None") -> str:
+    """Return the end of what pytest said."""
+    if run is None:
+        return f": they do not end in {TIMEOUT_S:.0f} s"
+    last = (run.stdout.strip() or run.stderr.strip()).splitlines()[-2:]
+    return f": {' '.join(last)}"
 
 
 def planted(bug: Bug, text: str) -> str:

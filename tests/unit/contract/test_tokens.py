@@ -6,14 +6,19 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.tokens import (
+    CLIENT_TOKEN_CHARS_MAX,
     TOKEN_CHARS_MAX,
     InvalidToken,
+    ReadPositions,
     StaleGeneration,
     TokenFault,
     TokenSigner,
+    positions_of,
     request_hasher,
 )
+from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.internal.v1.tokens_pb2 import (
     TOKEN_KIND_CONSISTENCY,
     TOKEN_KIND_PAGE,
@@ -210,3 +215,12 @@ def test_consistency_tokens_hold_positions():
     signer = TokenSigner([KEY])
     token = Token(kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=1, next_offsets=list(range(500)))
     assert signer.open(signer.sign(token), kind=TOKEN_KIND_CONSISTENCY, table="ratings", generation=1) == token
+
+
+@pytest.mark.parametrize("count", [1, 120, 500, 1_000, 1_999, 2_000, 3_000])
+def test_a_token_that_clients_get_is_short_at_any_count(count: int) -> None:
+    chance, signer = random.Random(count), TokenSigner([KEY])
+    read = ReadPositions({Partition(at): Place(Offset(chance.randrange(10**9)), 3) for at in range(count)})
+    text = signer.sign_read(page_token(), read)
+    assert len(text) < CLIENT_TOKEN_CHARS_MAX
+    assert positions_of(open_page(signer, text)) == (read if count <= 500 else ReadPositions(everything=True))

@@ -145,6 +145,13 @@ def test_a_jump_of_the_clock_of_kafka_kills_nobody(read: Topic, shift_ms: dict[s
         assert read.topic.alive() == {"us", "other"}
 
 
+def test_a_beat_that_comes_a_moment_after_a_jump_is_waited_for(read: Topic, shift_ms: dict[str, int]) -> None:
+    read.beat(5.0, "us", "other")
+    shift_ms["ms"] = 7_200_000
+    read.beat(0.5, "us")
+    assert read.topic.alive() == {"us", "other"}
+
+
 @pytest.mark.parametrize("jump_s", [-7_200, -60])
 def test_who_comes_after_a_jump_of_the_clock_of_kafka(
     read: Topic, broker: MemoryBroker, shift_ms: dict[str, int], jump_s: int

@@ -4,7 +4,9 @@ import json
 import logging
 
 import pytest
+from typing_extensions import override
 
+from tablegate.gateway.contract.lineage import EpochRun
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.log import Fetched, Record, TopicPartition
@@ -211,6 +213,39 @@ def test_poison_is_counted_and_passed(poison: Record, reason: str, caplog: pytes
     assert setup.replica.is_live
     assert setup.row(2) is not None
     assert setup.stored().source_offsets == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "leader_epoch", "is_lost"),
+    [(3, 5, False), (3, 6, False), (4, 5, False), (2, 5, True), (2, 6, True), (3, 4, True)],
+    ids=["the next", "of the next leader", "behind a gap", "an offset again", "of another log", "an earlier leader"],
+)
+def test_what_cannot_follow_in_one_log_shows_that_it_is_another(first: int, leader_epoch: int, is_lost: bool) -> None:
+    setup = Setup()
+    records, end = [row(at, 1, at) for at in range(3)], Offset(3)
+    setup.replica.apply(Fetched(SOURCE, records, end, runs=(EpochRun(5, Offset(0), end),)))
+    run = EpochRun(leader_epoch, Offset(first), Offset(first + 1))
+    fetched = Fetched(SOURCE, [row(first, 1, 9)], run.end, runs=(run,))
+    assert setup.replica.is_lost_by(fetched) is is_lost
+
+
+class FaultyDecoder(RowDecoder):
+    """It has a mistake, which the row of movie 2 brings out."""
+
+    @override
+    def decode_row(self, key: bytes, value: bytes) -> bytes:
+        if key == key_of(2):
+            raise ZeroDivisionError
+        return super().decode_row(key, value)
+
+
+def test_a_mistake_of_ours_in_one_record_costs_that_record_alone() -> None:
+    decoder = FaultyDecoder(ratings(), {1: json.dumps(row_schema(ratings()))})
+    reader = RecordReader(1, table=ratings(), partition_count=1, decoder=decoder)
+    records = [row(0, 1, 1), row(1, 2, 2), row(2, 3, 3)]
+    batch = reader.read(records, Position(Offset(0), 0, Phase.LIVE, Offset(0)), SOURCE.partition, passed_ms=0)
+    assert [change.key for change in batch.changes] == [key_of(1), key_of(3)]
+    assert batch.skipped == [("reading it failed with ZeroDivisionError", 1)]
 
 
 def test_rows_markers_and_position_are_one_write() -> None:

@@ -344,6 +344,31 @@ def test_no_message_ends_the_thread_that_answers(pipe: WorkerPipe, data: bytes) 
     asyncio.run(talk())
 
 
+def test_workers_that_ask_together_are_answered_together(pipe: WorkerPipe) -> None:
+    asked: list[str] = []
+
+    def end_offsets(topic: str) -> Mapping[int, int]:
+        asked.append(topic)
+        return {0: 5}
+
+    async def talk() -> None:
+        other_pipe = open_pipe()
+        workers = [Worker(pipe), Worker(other_pipe)]
+        end = replicator(pipe, other_pipe)
+        asking = [asyncio.ensure_future(each.end.ends("ratings")) for each in workers]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # both have asked before anybody answers
+        ENDS.clear()  # the thread that answers goes on
+        end.answer(end_offsets)
+        assert await asyncio.gather(*asking) == [{0: 5}] * 2
+        assert asked == ["ratings"]
+        for each in workers:
+            each.end.close()
+        close_pipe(other_pipe)
+
+    asyncio.run(talk())
+
+
 def test_all_who_wait_for_a_topic_share_one_question(pipe: WorkerPipe) -> None:
     """Kafka is asked for whoever came before, and once more for all who came while it was asked."""
     asked: list[str] = []

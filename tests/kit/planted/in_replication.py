@@ -1,0 +1,404 @@
+"""The bugs that are planted in what comes from topics, and becomes of it."""
+
+from tests.kit.planted.bug import GATEWAY, Bug
+
+BUGS = [
+    # What is applied.
+    Bug(
+        "records of other generations are applied",
+        GATEWAY + "replication/records.py",
+        "                    and version[:4] == generation_bytes\n",
+        "",
+        "tests/unit/replication/test_replica.py::test_poison_is_counted_and_passed",
+    ),
+    Bug(
+        "rows behind the last marker are applied",
+        GATEWAY + "replication/records.py",
+        ("                        batch.as_of_ms = known_time_ms(time_ms)\n                        break\n"),
+        "                        batch.as_of_ms = known_time_ms(time_ms)\n",
+        "tests/unit/replication/test_replica.py::test_nothing_is_applied_after_the_last_marker",
+    ),
+    Bug(
+        "source offsets of markers go back",
+        GATEWAY + "replication/records.py",
+        "max(next_offset, offsets.get(at, next_offset))",
+        "next_offset",
+        "tests/unit/replication/test_replica.py::test_a_marker_moves_time_and_source_offsets",
+    ),
+    Bug(
+        "compacted changes are history",
+        GATEWAY + "replication/records.py",
+        "    young_ms = now_ms - HISTORY_RESTORED_MS\n",
+        "    young_ms = 0\n",
+        "tests/unit/query/test_subscribe_returns.py::test_a_delete_whose_row_was_compacted_away_is_not_missed",
+    ),
+    Bug(
+        "a poison key is stored",
+        GATEWAY + "replication/records.py",
+        "                    elif is_key(key):\n",
+        "                    elif key:\n",
+        "tests/unit/replication/test_row_keys.py::test_a_key_that_is_not_the_rows_is_poison",
+    ),
+    Bug(
+        "a key of another partition is stored",
+        GATEWAY + "replication/records.py",
+        "        self._keep_own(batch, partition)\n",
+        "",
+        "tests/unit/replication/test_row_keys.py::test_a_key_of_another_partition_is_poison",
+    ),
+    Bug(
+        "a row with another key is stored",
+        GATEWAY + "contract/rows.py",
+        '        if key != (parts[0] if len(parts) == 1 else b"".join(parts)):\n',
+        "        if parts is None:\n",
+        "tests/unit/replication/test_row_keys.py::test_a_key_that_is_not_the_rows_is_poison",
+    ),
+    Bug(
+        "expired rows are stored by the gateway's clock",
+        GATEWAY + "replication/partitions.py",
+        "        return round(self._clock.monotonic_s() * 1_000) + self._ahead_ms\n",
+        "        return self._clock.now_ms()\n",
+        "tests/unit/replication/test_retention.py::test_a_clock_that_is_wrong_for_a_while_loses_no_window",
+    ),
+    Bug(
+        "one mistake in a record stops the table",
+        GATEWAY + "replication/records.py",
+        "            except Exception as error:  # noqa: BLE001\n",
+        "            except ZeroDivisionError as error:\n",
+        "tests/unit/replication/test_replica.py::test_a_mistake_of_ours_in_one_record_costs_that_record_alone",
+    ),
+    Bug(
+        "markers may name negative partitions",
+        GATEWAY + "kafka/border.py",
+        "            if partition < 0:\n",
+        "            if partition < -(2**63):\n",
+        "tests/conformance/test_border.py::test_a_marker_beyond_its_bounds_is_poison",
+    ),
+    Bug(
+        "markers may name any topic",
+        GATEWAY + "kafka/border.py",
+        '            raise Poison("progress marker names a source that can be no topic")\n',
+        "            pass\n",
+        "tests/conformance/test_border.py::test_a_marker_beyond_its_bounds_is_poison",
+    ),
+    Bug(
+        "manifests may have negative schema ids",
+        GATEWAY + "kafka/border.py",
+        "        if schema_id < 0:\n",
+        "        if schema_id is None:\n",
+        "tests/conformance/test_border.py::test_a_manifest_beyond_its_bounds_is_set_aside",
+    ),
+    Bug(
+        "manifests may have deep schemas",
+        GATEWAY + "kafka/border.py",
+        "        _check_schema(text)\n",
+        "",
+        "tests/conformance/test_border.py::test_a_manifest_beyond_its_bounds_is_set_aside",
+    ),
+    Bug(
+        "a gateway may announce what no table has",
+        GATEWAY + "kafka/border.py",
+        "        _check_partitions(generation)\n",
+        "        pass\n",
+        "tests/unit/replication/test_gateways_topic.py::test_what_no_gateway_can_have_is_set_aside",
+    ),
+    # Atomic batches.
+    Bug(
+        "atomic batches are applied in parts",
+        GATEWAY + "replication/partitions.py",
+        ("        if self._batch is None:\n            self._apply_whole(fetched)\n            return\n"),
+        "        if fetched:\n            self._apply_whole(fetched)\n            return\n",
+        "tests/unit/replication/test_atomic_batches.py::test_no_reader_sees_a_batch_in_part_wherever_fetches_end",
+    ),
+    Bug(
+        "half a batch before a last marker is applied",
+        GATEWAY + "replication/batches.py",
+        "Split(whole._replace(records=[*records[:first], *markers, *records[final:]]), (), dropped)\n",
+        "Split(whole, ())\n",
+        "tests/unit/replication/test_atomic_batches.py::test_half_a_batch_before_the_last_marker_is_dropped",
+    ),
+    Bug(
+        "what is held is forgotten",
+        GATEWAY + "replication/batches.py",
+        "        self.records = split.pending\n",
+        "        self.records = ()\n",
+        "tests/unit/replication/test_atomic_batches.py::test_rows_are_held_until_their_end_comes",
+    ),
+    Bug(
+        "a row of no batch is held for ever",
+        GATEWAY + "replication/batches.py",
+        "        return bool(self.records) and self.records[0].offset < self.committed_end <= self.next_offset\n",
+        "        return False\n",
+        "tests/unit/replication/test_atomic_batches.py::test_a_row_of_somebody_else_holds_nothing_up",
+    ),
+    # When a partition is answered from.
+    Bug(
+        "no restore barrier",
+        GATEWAY + "replication/partitions.py",
+        "is_first and position.next_offset >= self.barrier",
+        "is_first",
+        "tests/unit/replication/test_replica.py::test_it_is_live_when_the_barrier_is_reached_and_not_before",
+    ),
+    Bug(
+        "the barrier is one offset early",
+        GATEWAY + "replication/partitions.py",
+        "is_first and position.next_offset >= self.barrier",
+        "is_first and position.next_offset >= self.barrier - 1",
+        "tests/unit/replication/test_replica.py::test_it_is_live_when_the_barrier_is_reached_and_not_before",
+    ),
+    Bug(
+        "restoring partitions are answered from",
+        GATEWAY + "query/serving.py",
+        ("        if position is None or position.phase is not _LIVE:\n            raise PartitionUnavailable"),
+        "        if position is None:\n            raise PartitionUnavailable",
+        "tests/unit/query/test_get.py::test_nothing_is_not_found_while_restoring",
+    ),
+    Bug(
+        "old stores are gone on with",
+        GATEWAY + "replication/stored.py",
+        "    return now_ms - caught_up_ms > facts.delete_retention_ms * OLD_STORE_PART",
+        "    return False",
+        "tests/unit/replication/test_replicator.py::test_an_old_store_is_restored_from_the_start",
+    ),
+    Bug(
+        "history goes on after hours without Kafka",
+        GATEWAY + "replication/partitions.py",
+        "        elif old:\n",
+        "        elif False:\n",
+        "tests/unit/query/test_subscribe_returns.py::test_a_gateway_that_was_cut_off_from_kafka_hides_no_delete",
+    ),
+    Bug(
+        "partitions are revoked before others hear",
+        GATEWAY + "replication/partitions.py",
+        "            elif self._assignment.heard_beat >= self.revoking[partition]:",
+        "            else:",
+        "tests/unit/replication/test_late_words.py::test_two_that_rely_on_each_other_do_not_both_let_go",
+    ),
+    Bug(
+        "partitions go before others are live",
+        GATEWAY + "replication/partitions.py",
+        "            elif not self._are_others_live(partition, is_served=is_served):",
+        "            elif False:",
+        "tests/unit/replication/test_cluster.py::test_moved_partition_is_live_only_when_it_has_caught_up",
+    ),
+    Bug(
+        "Kafka skips to the end",
+        GATEWAY + "kafka/client.py",
+        '"auto.offset.reset": "error"',
+        '"auto.offset.reset": "latest"',
+        "tests/unit/replication/test_kafka.py::test_an_offset_that_is_not_there_is_lost_and_never_skipped",
+    ),
+    Bug(
+        "a jump of Kafka's clock kills gateways",
+        GATEWAY + "cluster/gateways_topic.py",
+        "            self._now_ms += min(passed_ms, GAP_MAX_MS) if self.heard_beat else passed_ms\n",
+        "            self._now_ms += passed_ms\n",
+        "tests/unit/replication/test_gateways_topic.py::test_a_beat_that_comes_a_moment_after_a_jump_is_waited_for",
+    ),
+    Bug(
+        "a clock that goes back keeps the dead alive",
+        GATEWAY + "cluster/gateways_topic.py",
+        "        before_ms, self._appended_ms = self._appended_ms, time_ms\n",
+        "        before_ms, self._appended_ms = self._appended_ms, max(time_ms, self._appended_ms or 0)\n",
+        "tests/unit/replication/test_gateways_topic.py::test_who_dies_is_dead_though_kafkas_clock_jumps",
+    ),
+    # A changelog that has lost records.
+    Bug(
+        "a lost tail is not noticed",
+        GATEWAY + "replication/partitions.py",
+        "        return fetched.lost or comes_late or not is_continued_by(self.position.lineage, fetched.runs)\n",
+        "        return fetched.lost\n",
+        "tests/unit/replication/test_replica.py::test_what_cannot_follow_in_one_log_shows_that_it_is_another",
+    ),
+    Bug(
+        "the last record is not read again",
+        GATEWAY + "replication/partitions.py",
+        "        return Place(place.next_offset) if is_removed and self._is_proved(partition, position) else place\n",
+        "        return Place(place.next_offset)\n",
+        "tests/unit/replication/test_lost_tails.py::test_a_tail_that_grew_to_the_same_offset_is_noticed",
+    ),
+    Bug(
+        "what is not proved is answered from",
+        GATEWAY + "replication/partitions.py",
+        "        return not position.lineage or position.lineage[-1].leader_epoch == self._leader_epoch(partition)\n",
+        "        return True\n",
+        "tests/unit/replication/test_lost_tails.py::test_a_tail_that_grew_again_is_noticed",
+    ),
+    Bug(
+        "consistency tokens of lost records are accepted",
+        GATEWAY + "query/consistency.py",
+        "        if is_of_another_log(read, position.lineage):\n",
+        "        if read is None:\n",
+        "tests/unit/replication/test_lost_tails.py::test_a_consistency_token_of_lost_records_is_refused",
+    ),
+    Bug(
+        "subscribers keep rows of lost records",
+        GATEWAY + "query/subscribe/cursor.py",
+        "    if start.incarnation_id != position.incarnation_id or is_of_another_log(start.place, position.lineage):\n",
+        "    if start.incarnation_id != position.incarnation_id:\n",
+        "tests/unit/replication/test_lost_tails.py::test_a_resume_token_of_lost_records_begins_anew",
+    ),
+    Bug(
+        "tokens have no leader epochs",
+        GATEWAY + "contract/lineage.py",
+        "    if any(epochs):\n",
+        "    if not epochs:\n",
+        "tests/unit/contract/test_lineage.py::test_places_go_through_a_token",
+    ),
+    Bug(
+        "offsets within an epoch may go back",
+        GATEWAY + "contract/lineage.py",
+        "    return runs[0].leader_epoch >= lineage[-1].leader_epoch and runs[0].start >= lineage[-1].end\n",
+        "    return runs[0].leader_epoch >= lineage[-1].leader_epoch\n",
+        "tests/unit/contract/test_lineage.py::test_a_lineage_goes_on_by_what_is_read",
+    ),
+    # Manifests and generations.
+    Bug(
+        "a topic made anew is served on",
+        GATEWAY + "replication/manifests.py",
+        "    if not same_topic_id(facts.topic_id, manifest.changelog_topic_id):\n        ids",
+        "    if not facts.topic_id:\n        ids",
+        "tests/unit/replication/test_replicator.py::test_a_topic_made_anew_is_not_served_on",
+    ),
+    Bug(
+        "tombstones may be kept for seconds",
+        GATEWAY + "replication/manifests.py",
+        "    if facts.delete_retention_ms < DELETE_RETENTION_MIN_MS:\n",
+        "    if facts.delete_retention_ms < 1:\n",
+        "tests/unit/replication/test_replicator.py::test_a_topic_that_keeps_tombstones_for_seconds_is_refused",
+    ),
+    Bug(
+        "manifests may change in a generation",
+        GATEWAY + "replication/manifests.py",
+        (
+            "        change = _change(known, manifest)\n"
+            "        if change is None:\n"
+            "            return None\n"
+            "        return shortened("
+        ),
+        ("        change = None\n        if change is None:\n            return None\n        return shortened("),
+        "tests/unit/replication/test_manifest_changes.py::test_a_changed_manifest_is_refused_and_alarmed",
+    ),
+    Bug(
+        "a table goes back to an older generation",
+        GATEWAY + "replication/manifests.py",
+        "        return self._known is not None and manifest.generation < self._known.generation\n",
+        "        return False\n",
+        "tests/unit/replication/test_older_manifests.py::test_a_gateway_that_reads_both_at_once_follows_the_newest",
+    ),
+    Bug(
+        "the newest generation is not stored",
+        GATEWAY + "replication/table.py",
+        ("            self._stored.keep_newest(manifest)\n            self._sequence.accept(manifest)\n"),
+        "            self._sequence.accept(manifest)\n",
+        "tests/unit/replication/test_older_manifests.py::test_a_gateway_that_starts_again_stays_with_the_newest",
+    ),
+    Bug(
+        "what others follow is no floor",
+        GATEWAY + "replication/table.py",
+        "        self._hear_of_others(manifests)\n",
+        "",
+        "tests/unit/replication/test_older_manifests.py::test_a_gateway_that_joins_does_not_answer_from_what_others_left",
+    ),
+    Bug(
+        "a switch waits for no last marker",
+        GATEWAY + "replication/generations.py",
+        "        if not replica.position.is_final:",
+        "        if replica.position.next_offset < 0:",
+        "tests/unit/replication/test_generations.py::test_old_generation_is_followed_to_the_final_marker_of_each_partition",
+    ),
+    Bug(
+        "a switch may miss source records",
+        GATEWAY + "replication/generations.py",
+        "replica.position.source_offsets.get((topic, source_partition), 0) < next_offset",
+        "replica.position.source_offsets.get((topic, source_partition), 0) < 0",
+        "tests/unit/replication/test_generations.py::test_the_new_generation_has_to_have_what_the_old_one_had",
+    ),
+    # Faults of one part.
+    Bug(
+        "a switch is remembered before it is stored",
+        GATEWAY + "replication/generations.py",
+        (
+            "        self._stored.keep(self._table, generation.manifest, generation.copy)\n"
+            "        self._stored.forget(next_name(self._table))\n"
+            "        self._late_joiner = None\n"
+            "        generation.machine.move(GenerationEvent.SERVE)\n"
+            '        self.serving, self.building, self.unmet = generation, None, ""\n'
+        ),
+        (
+            "        self._late_joiner = None\n"
+            "        generation.machine.move(GenerationEvent.SERVE)\n"
+            '        self.serving, self.building, self.unmet = generation, None, ""\n'
+            "        self._stored.keep(self._table, generation.manifest, generation.copy)\n"
+            "        self._stored.forget(next_name(self._table))\n"
+        ),
+        "tests/unit/replication/test_refused_writes.py::test_once_there_is_room_a_gateway_answers_right_again",
+    ),
+    Bug(
+        "a partition goes from memory first",
+        GATEWAY + "replication/partitions.py",
+        (
+            "        is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)\n"
+            "        self._log.unfollow(replica.topic_partition)\n"
+            "        self.replicas.remove(replica)\n"
+        ),
+        (
+            "        self.replicas.remove(replica)\n"
+            "        is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)\n"
+            "        self._log.unfollow(replica.topic_partition)\n"
+        ),
+        "tests/unit/replication/test_refused_writes.py::test_once_there_is_room_a_cluster_answers_right_again",
+    ),
+    Bug(
+        "a full disk stops the beat",
+        GATEWAY + "replication/replicator.py",
+        "        self._announce()\n        self._log_reachable()\n",
+        ("        if not self._refusal:\n            self._announce()\n        self._log_reachable()\n"),
+        "tests/unit/replication/test_refused_writes.py::test_a_gateway_whose_disk_is_full_is_asked_on",
+    ),
+    Bug(
+        "what a full disk refuses is forgotten",
+        GATEWAY + "replication/replicator.py",
+        "            followed, fetched = self._fetched[0]\n",
+        (
+            "            followed, fetched = self._fetched.pop(0)\n"
+            "            self._fetched.insert(0, (followed, fetched)) if not self._is_full else None\n"
+        ),
+        "tests/unit/replication/test_replicator.py::test_a_full_disk_pauses_and_goes_on",
+    ),
+    Bug(
+        "one table's fault stops all",
+        GATEWAY + "replication/replicator.py",
+        "            self._set_aside(table, error)\n",
+        "            raise error\n",
+        "tests/unit/replication/test_faulty_tables.py::test_a_table_that_fails_is_set_aside_and_the_others_go_on",
+    ),
+    Bug(
+        "a table that is set aside stays so",
+        GATEWAY + "replication/replicator.py",
+        "            if faulty.is_aside and now_s >= faulty.retry_at_s:\n",
+        "            if faulty.is_aside and now_s < 0:\n",
+        "tests/unit/replication/test_faulty_tables.py::test_a_table_that_was_set_aside_is_tried_again_with_longer_pauses",
+    ),
+    Bug(
+        "manifests of other tables are kept",
+        GATEWAY + "replication/manifests.py",
+        "        if name not in self.poison_of:\n            return\n",
+        "        self.poison_of.setdefault(name, Counter())\n",
+        "tests/unit/replication/test_faulty_tables.py::test_manifests_of_tables_of_others_are_not_kept",
+    ),
+    Bug(
+        "the watchdog never kills",
+        GATEWAY + "server/supervisor.py",
+        "        if written == self._written_bytes:\n            return True\n",
+        "",
+        "tests/integration/test_gateway_supervisor.py::test_a_process_whose_loop_does_not_turn_is_killed",
+    ),
+    Bug(
+        "a replicator that hangs is healthy",
+        GATEWAY + "server/health.py",
+        "        return self._monotonic_s() >= self._changed_s + self.late_s\n",
+        "        return False\n",
+        "tests/unit/server/test_health.py::test_a_replicator_that_stores_no_other_status_is_late",
+    ),
+]

@@ -1,0 +1,153 @@
+"""The bugs that are planted in stores, and in what a store has to repair."""
+
+from tests.kit.planted.bug import GATEWAY, Bug
+
+BUGS = [
+    # Versions, and what is one write.
+    Bug(
+        "older versions overwrite",
+        GATEWAY + "stores/lmdb/store.py",
+        (
+            "            if change.version > found[:VERSION_BYTES]:\n"
+            "                put(full_key, value)\n"
+            "            else:\n"
+        ),
+        ("            put(full_key, value)\n            if change.version <= found[:VERSION_BYTES]:\n"),
+        "tests/conformance/test_store.py::test_a_tombstone_is_no_row_but_keeps_its_version",
+    ),
+    Bug(
+        "equal versions overwrite",
+        GATEWAY + "stores/lmdb/store.py",
+        (
+            "            if change.version > found[:VERSION_BYTES]:\n"
+            "                put(full_key, value)\n"
+            "            else:\n"
+        ),
+        (
+            "            if change.version >= found[:VERSION_BYTES]:\n"
+            "                put(full_key, value)\n"
+            "            if change.version <= found[:VERSION_BYTES]:\n"
+        ),
+        "tests/conformance/test_store.py::test_an_older_or_equal_version_is_stale",
+    ),
+    Bug(
+        "of one batch the last record wins",
+        GATEWAY + "stores/lmdb/store.py",
+        "                if change.version > newest[change.key].version:\n",
+        "                if change.version:\n",
+        "tests/conformance/test_store.py::test_of_equal_versions_in_a_batch_the_first_stays",
+    ),
+    Bug(
+        "Redis compares a part of the version",
+        GATEWAY + "stores/redis/apply.lua",
+        "  if b ~= e then return b - e end\n  return c - f",
+        "  return b - e",
+        "tests/conformance/test_redis_beside.py::test_versions_are_ordered_to_the_last_bit",
+    ),
+    Bug(
+        "the position is a write of its own",
+        GATEWAY + "stores/lmdb/store.py",
+        ("            self._put_position(transaction, prefix, applied, count, position)\n        return Applied"),
+        (
+            "        with self._write() as transaction:\n"
+            "            self._put_position(transaction, prefix, applied, count, position)\n"
+            "        return Applied"
+        ),
+        "tests/conformance/test_lmdb.py::test_a_store_killed_at_any_moment_is_a_prefix",
+    ),
+    Bug(
+        "the history keeps one change less",
+        GATEWAY + "stores/lmdb/store.py",
+        "_drop_oldest(cursor, prefix, excess) + 1)",
+        "_drop_oldest(cursor, prefix, excess))",
+        "tests/conformance/test_store.py::test_history_is_bounded_and_says_where_it_starts",
+    ),
+    Bug(
+        "young tombstones are dropped",
+        GATEWAY + "stores/lmdb/store.py",
+        "                if time_ms >= before_ms:\n                    break",
+        "                if time_ms >= before_ms + 1_000_000:\n                    break",
+        "tests/conformance/test_store.py::test_old_tombstones_are_dropped",
+    ),
+    Bug(
+        "a restore writes history",
+        GATEWAY + "stores/lmdb/store.py",
+        "            if position.phase is Phase.RESTORING:\n                _drop",
+        "            if position.phase is Phase.CATCHING_UP:\n                _drop",
+        "tests/conformance/test_store.py::test_history_goes_on_while_catching_up",
+    ),
+    Bug(
+        "a notification names no partition",
+        GATEWAY + "stores/changes.py",
+        '            parts.append(struct.pack(f">{len(partitions)}I", *partitions))',
+        '            parts.append(struct.pack(f">{len(partitions)}I", *(0 for _ in partitions)))',
+        "tests/conformance/test_notifying.py::test_what_is_encoded_is_decoded",
+    ),
+    # What is to be repaired.
+    Bug(
+        "of two contents the last stays",
+        GATEWAY + "stores/settling.py",
+        "        if known is None or change.version > known.version:\n",
+        "        if known is None or change.version >= known.version:\n",
+        "tests/conformance/test_store.py::test_an_older_or_equal_version_is_stale",
+    ),
+    Bug(
+        "other content of a version is no conflict",
+        GATEWAY + "stores/settling.py",
+        "        elif change.row != known.row:\n",
+        "        elif False:\n",
+        "tests/conformance/test_store.py::test_an_older_or_equal_version_is_stale",
+    ),
+    Bug(
+        "a pending repair is not stored",
+        GATEWAY + "stores/settling.py",
+        "            settled.repairs[change.key] = Repair(change.key, known.offset, known.version)\n",
+        "            pass\n",
+        "tests/conformance/test_store.py::test_what_lies_behind_its_newest_record_is_to_be_repaired",
+    ),
+    Bug(
+        "a repeat ends no repair",
+        GATEWAY + "stores/settling.py",
+        (
+            "                stored[change.key] = settled.repeated[change.key] = change\n"
+            "                settled.repairs[change.key] = None\n"
+        ),
+        "                stored[change.key] = settled.repeated[change.key] = change\n",
+        "tests/conformance/test_store.py::test_the_same_record_again_is_the_newest_from_then_on",
+    ),
+    Bug(
+        "a newer row ends no repair",
+        GATEWAY + "stores/lmdb/store.py",
+        "                self._put_repairs(transaction, prefix, dict.fromkeys(newest))\n",
+        "                pass\n",
+        "tests/conformance/test_store.py::test_a_newer_row_needs_no_repair",
+    ),
+    Bug(
+        "Redis remembers no repair",
+        GATEWAY + "stores/redis/apply.lua",
+        "call_many('HSET', repairs, unmended)\n",
+        "",
+        "tests/conformance/test_store.py::test_what_lies_behind_its_newest_record_is_to_be_repaired",
+    ),
+    Bug(
+        "everybody is owner",
+        GATEWAY + "replication/repair.py",
+        "        if due and self._request is None and self._is_owner(place):\n",
+        "        if due and self._request is None:\n",
+        "tests/unit/replication/test_repair.py::test_of_several_gateways_the_owner_repairs",
+    ),
+    Bug(
+        "repairs have no grace",
+        GATEWAY + "replication/repair.py",
+        "known.get(repair, now_s + self._grace_s)",
+        "known.get(repair, now_s)",
+        "tests/unit/replication/test_repair.py::test_nothing_is_appended_within_the_grace",
+    ),
+    Bug(
+        "generations that ended are repaired",
+        GATEWAY + "replication/repair.py",
+        "        return self.replica.state is PartitionState.LIVE and not self.generation.is_frozen\n",
+        "        return True\n",
+        "tests/unit/replication/test_repair.py::test_a_final_generation_is_not_repaired",
+    ),
+]
