@@ -63,17 +63,22 @@ class WorldBroker(MemoryBroker):
         self._true_log.lose_tail(self.changelogs[source.topic], source.partition, int(offset))
 
     def clean(self, source: TopicPartition, *, spares: Callable[[bytes | None], bool] = lambda _: False) -> None:
-        """Compact as Kafka does: of what is older than the lag, the last record of each key stays; old deletes go."""
+        """Compact as Kafka does: of what is older than the lag, the last record of each key stays; old deletes go.
+
+        A key whose last record is none of its rows is spared: nobody promises the row before it to who restores.
+        """
         topic = self._topics[source.topic]
         records = topic.records[source.partition]
         old_ms = self.now_ms() - COMPACTION_LAG_MS
         deletes_ms = old_ms - topic.delete_retention_ms
         last = {record.key: record.offset for record in records[:-1] if record.time_ms < old_ms}
+        newest = {record.key: record.version for record in records}
         kept = []
         for record in records:
             is_last = record.offset >= last.get(record.key, -1)
             is_old_delete = record.value is None and record.time_ms < deletes_ms and record is not records[-1]
-            if spares(record.key) or (is_last and not is_old_delete):
+            is_poisoned = bool(record.key) and (record.key, newest[record.key]) not in self.rows
+            if is_poisoned or spares(record.key) or (is_last and not is_old_delete):
                 kept.append(record)
         records[:] = kept
 

@@ -118,7 +118,7 @@ class Frozen(Fault):
 class Thaws(Fault):
     """Replicators that hang go on."""
 
-    weight = 6
+    weight = 16
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         frozen = [gateway for gateway in world.gateways.values() if gateway.is_frozen]
@@ -184,8 +184,6 @@ class CorruptStores(Fault):
 class RefusedWrites(Fault):
     """Writes are refused and others are not: a disk that is full at some moments, while generations switch."""
 
-    weight = 6
-
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if not world.broker.is_up:
             return None
@@ -201,7 +199,7 @@ class RefusedWrites(Fault):
 class FullDisk(Fault):
     """The disk of a gateway is full for some time."""
 
-    weight = 4
+    weight = 3
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         full = [gateway for gateway in world.gateways.values() if gateway.disk.is_full]
@@ -284,8 +282,6 @@ class Compaction(Fault):
 class CompactionOfStale(Fault):
     """A stale record lands last, and compaction removes the one that it is older than; then a store is lost."""
 
-    weight = 4
-
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if not world.broker.is_up or not self._can_be_repaired(world):
             return None
@@ -332,7 +328,7 @@ class Absence(Fault):
 class CutForHours(Fault):
     """A gateway lives through hours without the brokers, in which rows are written, and their deletes compacted."""
 
-    weight = 4
+    weight = 1
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         gateway = _spare(world, chance)
@@ -363,7 +359,7 @@ class CutForHours(Fault):
 class LostTail(Fault):
     """A partition of the changelog loses its last records, and grows again before anybody looks."""
 
-    weight = 4
+    weight = 3
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         source = chance.choice(world.sources())
@@ -392,8 +388,6 @@ class ClockAhead(Fault):
 
 class ClockBehind(Fault):
     """The clock of a gateway is behind."""
-
-    weight = 6
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         gateway = chance.choice(list(world.gateways.values()))
@@ -479,7 +473,7 @@ class HandOver(Fault):
 class OlderManifest(Fault):
     """A job that was frozen publishes the manifest of its older generation; gateways restart after it."""
 
-    weight = 4
+    weight = 6
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if len(world.jobs) < 2 or not world.jobs[0].is_finished:
@@ -524,8 +518,6 @@ class PoisonRows(Fault):
 class OddMarkers(Fault):
     """Progress markers whose numbers and names are out of all bounds."""
 
-    weight = 4
-
     def happen(self, world: "World", chance: random.Random) -> str | None:
         marker = ProgressMarker(generation=world.job.generation)
         topic, offsets = chance.choice([("ratings", {-1: 5}), ("r" * 70_000, {0: 5}), ("ratings", {0: -5})])
@@ -537,8 +529,6 @@ class OddMarkers(Fault):
 
 class OddManifests(Fault):
     """Manifests whose fields are out of all bounds, beside good ones; the good one is published again after."""
-
-    weight = 4
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         schema = world.job.kit.manifest().value_schemas[1]
@@ -572,8 +562,6 @@ class OddGatewayRecords(Fault):
 class ForeignKeys(Fault):
     """A good record whose key bytes are no key of the table, and its delete."""
 
-    weight = 4
-
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if not world.broker.is_up:
             return None
@@ -587,8 +575,6 @@ class ForeignKeys(Fault):
 
 class ForeignPartition(Fault):
     """A good record in a partition that its key does not belong to."""
-
-    weight = 4
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         if not world.broker.is_up or world.partitions < 2:
@@ -605,7 +591,7 @@ class ForeignPartition(Fault):
 class Walks(Fault):
     """Gateways lag, so that the rest of a walk often comes from one that is behind the first page's."""
 
-    weight = 6
+    weight = 3
 
     def happen(self, world: "World", chance: random.Random) -> str | None:
         world.lag_rate = 0.3

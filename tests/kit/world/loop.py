@@ -38,6 +38,9 @@ class StillLoop(asyncio.SelectorEventLoop):
     def __init__(self, now_s: Callable[[], float]) -> None:
         super().__init__()
         self._now_s = now_s
+        # A timer that is due in less than a nanosecond would run at once, and who waits for it might wait again and
+        # again, as no time passes.
+        self._clock_resolution = 0.0
         self._numbers = count(1)
         self.set_task_factory(self._make_task)
 
