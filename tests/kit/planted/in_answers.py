@@ -134,7 +134,7 @@ BUGS = [
     Bug(
         "page tokens have no positions",
         GATEWAY + "query/range.py",
-        "            read = page.read_before().joined(merged.read)\n",
+        "            read = page.read_before.joined(merged.read)\n",
         "            read = ReadPositions()\n",
         "tests/unit/query/test_walks.py::test_a_page_waits_for_what_the_pages_before_have_read",
     ),

@@ -132,8 +132,8 @@ BUGS = [
     Bug(
         "everybody is owner",
         GATEWAY + "replication/repair.py",
-        "        if due and self._request is None and self._is_owner(place):\n",
-        "        if due and self._request is None:\n",
+        "        if due and not self._is_owner(place):\n",
+        "        if due and self._request is not None:\n",
         "tests/unit/replication/test_repair.py::test_of_several_gateways_the_owner_repairs",
     ),
     Bug(
