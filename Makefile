@@ -51,7 +51,7 @@ test-long: $(READY) ## the full counts: tables, faults of clusters and subscribe
 simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; with FAULT=LostTail that happens more often)
 	@$(BIN)/python -m tests.kit.world.simulate $(if $(SEED),$(SEED),0) $(if $(FAULT),--with $(FAULT))
 
-planted: $(READY) ## plant bugs in copies of the sources: the tests have to notice each (10 minutes)
+planted: $(READY) ## plant bugs in copies of the sources: the tests have to notice each (8 minutes)
 	@$(BIN)/python -m tests.kit.planted
 
 proto: $(READY) ## generate Python from proto/

@@ -89,14 +89,14 @@ BUGS = [
         GATEWAY + "stores/settling.py",
         "        if known is None or change.version > known.version:\n",
         "        if known is None or change.version >= known.version:\n",
-        "tests/conformance/test_store.py::test_an_older_or_equal_version_is_stale",
+        "tests/conformance/test_store.py::test_other_content_of_a_version_is_a_conflict",
     ),
     Bug(
         "other content of a version is no conflict",
         GATEWAY + "stores/settling.py",
         "        elif change.row != known.row:\n",
         "        elif False:\n",
-        "tests/conformance/test_store.py::test_an_older_or_equal_version_is_stale",
+        "tests/conformance/test_store.py::test_other_content_of_a_version_is_a_conflict",
     ),
     Bug(
         "a pending repair is not stored",

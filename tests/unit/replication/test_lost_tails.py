@@ -58,6 +58,21 @@ def test_a_tail_that_grew_to_the_same_offset_is_noticed(gateway: Gateway, job: J
     assert {gateway.rows()[movie_id] for movie_id in (1, 2, 3)} == {400}
 
 
+def test_rows_of_a_lost_tail_are_answered_at_no_moment_of_a_start(gateway: Gateway, job: Job) -> None:
+    """The changelog ends where the store does: only the last record says that it is another one."""
+    job.publish().put(range(20))
+    ends = _ends(job)
+    job.put([1, 2, 3], count=500)
+    gateway.steps()
+    _lose_tail(job, ends, [])
+    job.put([1, 2, 3], count=400)
+    gateway.restart()
+    for _ in range(40):
+        gateway.steps(1, pass_s=0.5)
+        assert not gateway.is_served() or {gateway.rows()[movie_id] for movie_id in (1, 2, 3)} == {400}
+    assert gateway.is_served()
+
+
 def test_leaders_that_change_without_a_loss_cost_no_restore(gateway: Gateway, job: Job) -> None:
     job.publish().put(range(20))
     gateway.steps()
