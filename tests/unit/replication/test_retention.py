@@ -260,6 +260,25 @@ def test_windows_are_removed_though_no_record_comes(setup: Setup) -> None:
     assert setup.windows() == {("b", aged(-5_000))}
 
 
+def test_a_repair_of_a_deleted_window_ends_when_it_expires(setup: Setup) -> None:
+    """What is appended again of it is passed over from then on, and would end no repair."""
+    soon, late = ("soon", aged(-20)), ("late", aged(-9_000))
+    for delete in (False, True, False):
+        setup.sequence = 7 if delete else 5
+        setup.put([soon, late], delete=delete)  # the row, its delete, and the row again, which comes late
+    setup.steps()
+
+    def pending() -> set[bytes]:
+        found = [setup.store.repairs(setup.store_id(), Partition(each), limit=9) for each in range(PARTITIONS)]
+        return {repair.key for repairs in found for repair in repairs}
+
+    assert pending() == {key_of(soon), key_of(late)}
+    setup.seconds(60)
+    assert pending() == {key_of(late)}
+    setup.seconds(600)  # longer than it takes until it is appended
+    assert not pending()
+
+
 def test_a_clock_that_is_put_right_restores_nothing(setup: Setup) -> None:
     setup.put([("a", 0)])
     setup.clock.ahead_s = 3_600.0

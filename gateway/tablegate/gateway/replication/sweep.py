@@ -108,11 +108,27 @@ class Sweep:
             return 1
         passed_ms = replica.passed_ms()
         with self._store.snapshot() as snapshot:
+            repairs = self._expired_repairs(snapshot, expiry, store_id, replica, now_us=passed_ms * 1_000)
             expired, read = self._find(snapshot, expiry, store_id, replica, limit=limit, now_us=passed_ms * 1_000)
+        expired += repairs
         if expired:
             removed = self._store.expire(store_id, replica.partition, expired, time_ms=passed_ms)
             self._swept[replica] = (offset, swept + removed)
         return read
+
+    def _expired_repairs(
+        self, snapshot: Snapshot, expiry: Expiry, store_id: StoreId, replica: PartitionReplica, *, now_us: int
+    ) -> list[bytes]:
+        """Return expired keys that are deleted, and wait for a repair, where the sweep of a partition begins.
+
+        No row of theirs is found, and what is appended again is passed over as expired: nothing else ends the repair.
+        """
+        if self._cursor != b"":
+            return []
+        pending = self._store.repairs(store_id, replica.partition, limit=self._limits.step_max)
+        keys = [repair.key for repair in pending if _is_expired(expiry, repair.key, now_us=now_us)]
+        rows = snapshot.get_many(store_id, replica.partition, keys) if keys else []
+        return [key for key, row in zip(keys, rows, strict=True) if row is None]
 
     def _count_swept(self, store_id: StoreId, replica: PartitionReplica, offset: Offset) -> int:
         with self._store.snapshot() as snapshot:
@@ -150,3 +166,10 @@ class Sweep:
             read += len(rows)
             self._cursor = after_prefix(run) if len(rows) < limit else rows[-1][0] + b"\x00"
         return expired, read
+
+
+def _is_expired(expiry: Expiry, key: bytes, *, now_us: int) -> bool:
+    try:
+        return expiry.at_us(key) <= now_us
+    except InvalidKey:
+        return False
