@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
@@ -25,6 +24,7 @@ from tablegate.gateway.query.call import EndsUnknown, StreamMethod, TopicEnds, U
 from tablegate.gateway.query.errors import QueryError, status_of
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.replication.repair import REPAIR_GRACE_S
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import StoreCorrupt, StoreUnavailable
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
@@ -120,13 +120,14 @@ class WorldGateway:
         clock: FakeClock,
         gateways: Mapping[str, "WorldGateway"],
         replicas: int,
-        directory: Path | None,
+        disk: Disk,
         loop: asyncio.AbstractEventLoop,
+        repair_grace_s: float = REPAIR_GRACE_S,
     ) -> None:
         self.name = name
         self._loop = loop
         self.clock = SkewedClock(clock)
-        self.disk = Disk(directory)
+        self.disk = disk
         self.is_up = False
         self.is_frozen = False
         self.is_draining = False
@@ -139,6 +140,7 @@ class WorldGateway:
         self._world = clock
         self._gateways = gateways
         self._replicas = replicas
+        self._repair_grace_s = repair_grace_s
         self._start_at_s = 0.0
         self._down = asyncio.Event()
         self.log = WorldLog(broker, clock)
@@ -209,6 +211,7 @@ class WorldGateway:
             clock=self.clock,
             membership=Membership(gateway_id=self.name, endpoint=f"{self.name}:1", zone="", replicas=self._replicas),
             start_id=hash_of(self.name, self.restarts),
+            repair_grace_s=self._repair_grace_s,
             publish=store.publish,
         )
         if self.is_draining:

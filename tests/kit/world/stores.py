@@ -1,6 +1,7 @@
-"""A gateway's disk: a store in memory or in LMDB, each of whose writes may be refused, or be the process's last."""
+"""A gateway's disk: a store in memory, LMDB or Redis, each of whose writes may be refused, or be the process's last."""
 
 import copy
+import random
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +23,10 @@ from tablegate.gateway.stores.base import (
     StoreUnavailable,
 )
 from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.gateway.stores.redis.connection import parse_address
+from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
+from tests.kit.programs.redis import RedisServer
 from tests.kit.store.memory import MemoryStore
 
 Outcome = Literal["done", "refused", "corrupt", "last, undone", "last, done"]
@@ -44,10 +48,14 @@ class Disk:
         self._earlier: Any = None
         self.store = self._open()
 
-    def _open(self) -> MemoryStore | LmdbStore:
+    def _open(self) -> MemoryStore | LmdbStore | RedisStore:
         if self._directory is None:
             return MemoryStore(history_changes_max=HISTORY_CHANGES_MAX)
         return LmdbStore(self._directory, history_changes_max=HISTORY_CHANGES_MAX)
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Return what a worker reads."""
+        return self.store.snapshot()
 
     def reopen(self) -> None:
         """Open the store as a process does that comes after one that was killed."""
@@ -86,6 +94,51 @@ class Disk:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
+class RedisDisk(Disk):
+    """A gateway's part of the store that gateways of one URL share in Redis; its worker has a connection of its own."""
+
+    def __init__(self, server: RedisServer, url: str, gateway: str) -> None:
+        self._server = server
+        self._url = url
+        self._gateway = gateway
+        self._chance = random.Random(gateway)
+        super().__init__(None)
+
+    @override
+    def _open(self) -> RedisStore:
+        draw = self._chance.randrange
+        store = RedisStore(self._url, self._gateway, history_changes_max=HISTORY_CHANGES_MAX, draw=draw)
+        self._reader = RedisReader(self._url, self._gateway)
+        return store
+
+    @override
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        return self._reader.snapshot()
+
+    @override
+    def reopen(self) -> None:
+        """Open the store as a process does that comes after one that was killed."""
+        self._disconnect()
+        self.store = self._open()
+
+    @override
+    def wipe(self) -> None:
+        """Lose what is stored, of all gateways: none of the others may run."""
+        self.close()
+        self.store = self._open()
+
+    @override
+    def close(self) -> None:
+        """Let go of the store, and of its keys."""
+        self._disconnect()
+        for key in self._server.run("KEYS", f"{parse_address(self._url).prefix}:*"):
+            self._server.run("DEL", key)
+
+    def _disconnect(self) -> None:
+        self.store.close()
+        self._reader.close()
+
+
 class DiskReader(StoreReader):
     """What a worker reads: whatever store is on the disk now."""
 
@@ -94,7 +147,7 @@ class DiskReader(StoreReader):
 
     @override
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        return self._disk.store.snapshot()
+        return self._disk.snapshot()
 
     @override
     def is_current(self) -> bool:
@@ -111,11 +164,10 @@ class DiskWriter:
     It is no subclass of the protocol, so that whatever that gains is passed on, and not inherited as an empty method.
     """
 
-    is_shared = False
-
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._store = disk.store
+        self.is_shared = disk.store.is_shared
         self.changes_max = disk.store.changes_max
 
     def _write(self, name: str, write: Callable[[], Any]) -> Any:

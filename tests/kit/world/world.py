@@ -32,6 +32,7 @@ from tests.kit.world.clients import (
 from tests.kit.world.gateway import Answered, WorldGateway
 from tests.kit.world.job import Events, WorldJob
 from tests.kit.world.loop import StillLoop
+from tests.kit.world.stores import Disk
 
 KEYS = 20
 NEAR = 12  # lines of the story beside a broken guarantee
@@ -107,7 +108,7 @@ class World:
                 clock=clock,
                 gateways=self.gateways,
                 replicas=replicas,
-                directory=None if directory is None else directory / name,
+                disk=Disk(None if directory is None else directory / name),
                 loop=loop,
             )
             gateway.disk.outcome = self._outcome
