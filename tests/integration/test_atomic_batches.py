@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.contract.lineage import Place
 from tablegate.gateway.contract.types import Offset, Partition, make_version
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.log import TopicPartition
@@ -74,7 +75,7 @@ def test_an_open_transaction_holds_no_restore_up(broker: Broker, log: KafkaLog) 
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"v")] * 2)
     producer = transaction(broker.bootstrap, topic, 3)
     assert ends(broker.bootstrap, log, topic) == (2, 2)
-    log.follow(TopicPartition(topic, Partition(0)), Offset(0))
+    log.follow(TopicPartition(topic, Partition(0)), Place(Offset(0)))
     assert fetched_to(log, 2) == [0, 1]
     producer.commit_transaction(WAIT_S)
     # The brokers end a transaction a moment after they have accepted its commit.
@@ -87,7 +88,7 @@ def test_positions_go_beyond_a_transaction_that_was_given_up(broker: Broker, log
     produce(broker.bootstrap, topic, [NewRecord(b"k", b"v")])
     transaction(broker.bootstrap, topic, 3).abort_transaction(WAIT_S)
     soon(lambda: ends(broker.bootstrap, log, topic) == (5, 5), "the end is behind the transaction")
-    log.follow(TopicPartition(topic, Partition(0)), Offset(0))
+    log.follow(TopicPartition(topic, Partition(0)), Place(Offset(0)))
     assert fetched_to(log, 5) == [0]
 
 
