@@ -65,7 +65,7 @@ def test_a_source_record_that_is_not_there(
     request.read_options.at_least_source.topics.add(topic="none").offsets[0] = 1
     with pytest.raises(grpc.RpcError) as refused:
         gateway.ask("GetRating", request)
-    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     manifest = changelog.manifest()
     del manifest.sources[:]
     manifest.sources.add(topic=changelog.topic, partition_count=2)  # any topic that exists
@@ -78,6 +78,6 @@ def test_a_source_record_that_is_not_there(
             gateway.ask("GetRating", request)
         return refused.value.code()
 
-    while (found := code()) is grpc.StatusCode.FAILED_PRECONDITION:
+    while (found := code()) is grpc.StatusCode.INVALID_ARGUMENT:
         continue  # the gateway has the manifest of before
     assert found is grpc.StatusCode.OUT_OF_RANGE
