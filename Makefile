@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check test test-long simulate planted proto proto-check docs lock wheels clients bench clean
+.PHONY: help setup demo cluster-demo check lint test test-long simulate planted proto proto-check docs lock wheels clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -33,13 +33,18 @@ demo: $(READY) ## Kafka, a job with eight tables and a gateway, a question of ea
 cluster-demo: $(READY) ## Kafka, Redis, a job and three gateways: one is killed while its rows are read (ONCE=1: exit)
 	@exec $(BIN)/tablegate demo --gateways 3 $(if $(ONCE),--once)
 
-# Three processes on two cores, as tests wait for a third of their time.
-check: $(READY) proto-check ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
+# The lint runs beside the tests, and says what it found after them. Four processes on two cores, as tests wait for a
+# third of their time.
+check: $(READY) ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
+	@out=$$(mktemp); $(MAKE) --no-print-directory lint >$$out 2>&1 & lint=$$!; trap 'kill $$lint 2>/dev/null; rm -f $$out' EXIT; \
+	$(BIN)/pytest -q -n 4 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests; tests=$$?; \
+	wait $$lint; linted=$$?; cat $$out; exit $$((tests || linted))
+
+lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/buf lint
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/pytest -q -n 4 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,7 +11,7 @@ pytest_plugins = ["tests.kit.programs.apicurio", "tests.kit.programs.kafka", "te
 
 # Machines are noisy: no test fails for being slow. What hypothesis finds on one machine it finds on the next.
 settings.register_profile("tablegate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("check", settings.get_profile("tablegate"), max_examples=30)  # `make check`: a first look
+settings.register_profile("check", settings.get_profile("tablegate"), max_examples=20)  # `make check`: a first look
 settings.load_profile("tablegate")
 
 # Started in the background, tests ignore Ctrl-C, and the processes that they start would ignore it too.
@@ -26,7 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Set aside what all tests have in common: it stays, and a tenth of their time went into looking at it again."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()

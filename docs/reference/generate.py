@@ -5,7 +5,6 @@ table of errors, the metrics' definitions, and the modules that users import. So
 What cannot be read from an imported object (comments, annotations as they are written) is read from its source.
 """
 
-import ast
 import difflib
 import importlib
 import inspect
@@ -63,6 +62,7 @@ def _pages() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "states.md": states_page(),
         "jobs.md": jobs_page(),
+        "publishing.md": publishing_page(),
         "testing.md": testing_page(),
         "client.md": client_page(),
     }
@@ -268,8 +268,7 @@ def errors_page() -> str:
             continue
         comment = comments.of(5, 0, 2, index)
         status, _, meaning = comment.partition(": ")
-        named = errors.STATUS_OF_REASON[value.number]
-        served = code_pb2.Code.Name(named) if isinstance(named, int) else str(named.name)
+        served = code_pb2.Code.Name(errors.STATUS_OF_REASON[value.number])
         if served != status:
             raise SystemExit(f"{value.name}: errors.proto says {status}, the gateway sends {served}")
         advice = ""
@@ -300,57 +299,29 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def metrics_page() -> str:
-    """Return the page of the metrics, from the calls that define them; their labels from the samples' dicts."""
-    module = importlib.import_module("tablegate.gateway.server.metrics")
+    """Return the page of the metrics, from what the gateway prints for a status and a worker that have one of each."""
+    from tablegate.gateway.server.metrics import store_lines, worker_lines
+    from tablegate.v1.status_pb2 import GetStatusResponse
+
+    status = GetStatusResponse()
+    status.gateways_poison.add(reason="a reason")
+    table = status.tables.add(table="a table", state=1)  # type: ignore[arg-type]
+    table.generations.add(state=1)  # type: ignore[arg-type]
+    table.poison.add(reason="a reason")
+    table.partitions.add(phase=1, state=1).as_of_time.GetCurrentTime()  # type: ignore[arg-type]
+    worker = {"worker": "a worker", "streams": 1, "calls": [("a path", 0, 1)]}
     text = NOTE + "# Metrics\n\n"
     text += "`GET /metrics` on the gateway's port, in the text format of Prometheus. Any worker answers for all.\n\n"
     text += "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
-    for function in ast.walk(ast.parse(inspect.getsource(module))):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        assigned = _assignments(function)
-        families = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _is_family(node)]
-        for call in sorted(families, key=lambda node: node.lineno):
-            name, kind, about = (_constant(argument, assigned) for argument in call.args[:3])
-            labels = ", ".join(f"`{label}`" for label in _labels(call.args[3], assigned, set()))
-            text += f"| `tablegate_{name}` | {kind} | {labels} | {_cell(about)} |\n"
+    families = "".join([*store_lines(status), *worker_lines([worker])]).split("# HELP ")[1:]
+    for family in families:
+        about, kind, *samples = family.splitlines()
+        name, _, about = about.partition(" ")
+        if not samples:
+            raise SystemExit(f"metrics: nothing here makes a sample of {name}")
+        labels = ", ".join(f"`{label}`" for label in re.findall(r'(\w+)="', samples[0]))
+        text += f"| `{name}` | {kind.rpartition(' ')[2]} | {labels} | {_cell(about)} |\n"
     return text
-
-
-def _is_family(call: ast.Call) -> bool:
-    kinds = ("counter", "gauge", "histogram")
-    return len(call.args) == 4 and isinstance(call.args[1], ast.Constant) and call.args[1].value in kinds
-
-
-def _assignments(function: ast.FunctionDef) -> dict[str, ast.expr]:
-    found: dict[str, ast.expr] = {}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node.value
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found[node.target.id] = node.value
-    return found
-
-
-def _constant(node: ast.expr, assigned: dict[str, ast.expr]) -> str:
-    if isinstance(node, ast.Name) and node.id in assigned:
-        node = assigned[node.id]
-    if not isinstance(node, ast.Constant):
-        raise SystemExit(f"metrics: {ast.unparse(node)} is no constant")
-    return str(node.value)
-
-
-def _labels(node: ast.expr, assigned: dict[str, ast.expr], seen: set[str]) -> list[str]:
-    """Return the keys of all dicts that an expression is made of, those of the names in it first."""
-    found: list[str] = []
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in assigned and part.id not in seen:
-            seen.add(part.id)
-            found += _labels(assigned[part.id], assigned, seen)
-    for part in ast.walk(node):
-        if isinstance(part, ast.Dict):
-            found += [str(key.value) for key in part.keys if isinstance(key, ast.Constant)]
-    return list(dict.fromkeys(found))
 
 
 # --- states
@@ -359,11 +330,7 @@ def _labels(node: ast.expr, assigned: dict[str, ast.expr], seen: set[str]) -> li
 def states_page() -> str:
     """Return the page of the states that logs, status and metrics name, from the tables that the gateway moves by."""
     text = NOTE + "# States\n\n"
-    try:
-        module = importlib.import_module("tablegate.gateway.replication.states")
-    except ModuleNotFoundError:
-        phases = next(part for part in _Comments("tablegate/v1/cluster.proto").messages() if "## ReplicaPhase" in part)
-        return text + phases.lstrip()
+    module = importlib.import_module("tablegate.gateway.replication.states")
     text += "A table, each of its generations, and each partition of a generation have a state. A move that is not "
     text += "listed here is a defect: the gateway refuses it.\n"
     for kind in ("Table", "Generation", "Partition"):
@@ -394,8 +361,6 @@ def _comments_of(kind: type) -> dict[str, str]:
 def jobs_page() -> str:
     """Return the page of what declarations import."""
     module = importlib.import_module("tablegate.jobs")
-    if not getattr(module, "__all__", ()):
-        module = importlib.import_module("tablegate.jobs.table")
     return NOTE + f"# tablegate.jobs\n\n{about_module(module)}\n" + members(module)
 
 
@@ -403,6 +368,12 @@ def testing_page() -> str:
     """Return the page of what tests of declarations import."""
     module = importlib.import_module("tablegate.jobs.testing")
     return NOTE + f"# tablegate.jobs.testing\n\n{about_module(module)}\n" + members(module)
+
+
+def publishing_page() -> str:
+    """Return the page of what programs that publish DataFrames import."""
+    module = importlib.import_module("tablegate.jobs.publishing")
+    return NOTE + f"# tablegate.jobs.publishing\n\n{about_module(module)}\n" + members(module)
 
 
 def client_page() -> str:

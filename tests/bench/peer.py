@@ -74,6 +74,11 @@ class Peer:
         ends = [(int(ms), int(count)) for ms, count in re.findall(r"^(\d+) ms restore end \S+ (\d+)", self.log(), re.M)]
         return sum(count for _, count in ends), (max(ms for ms, _ in ends) - min(starts)) / 1000
 
+    def kill(self) -> None:
+        """End the peer at once, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """End the peer."""
         self._process.terminate()

@@ -16,6 +16,8 @@ OF_NO_MODULE = {
     "0048-one-namespace-five-wheels.md",
     "0058-scenarios-are-text-files.md",
     "0071-worlds-from-seeds.md",
+    "0075-histories-of-real-runs.md",
+    "0076-faults-of-real-machines.md",
 }
 
 _NAMED = re.compile(r"\bdocs/decisions/([\w.-]+)")

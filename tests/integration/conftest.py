@@ -5,13 +5,18 @@ import pytest
 # then, and put this right.
 LONGEST_FIRST = (
     "test_job_run.py",
+    "test_job_restarts.py",
     "test_job_commands.py",
+    "test_job_records.py",
     "test_read_your_writes.py",
     "test_folds_of_tables.py",
     "test_cluster_faults.py",
     "test_demo.py",
+    "test_publishing.py",
     "test_cluster_demo.py",
+    "test_broker_faults.py",
     "test_subscribe.py",
+    "test_network_faults.py",
     "test_spark_cluster.py",
     "test_job_spark.py",
     "test_kit.py",

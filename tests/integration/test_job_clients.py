@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tablegate.examples.demo.kafka import Broker
+from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
@@ -34,6 +35,21 @@ def test_markers_are_written_again(broker: Broker, capsys: pytest.CaptureFixture
     assert all(ProgressMarker.FromString(record.value or b"").batch_id > 1 for record in found)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["event"], line["topic"]) for line in lines] == [("marker_lost", topic)]
+
+
+def test_a_job_whose_group_another_has_joined_begins_no_run(broker: Broker) -> None:
+    table = new_topic(broker.bootstrap, prefix="table")
+    KafkaAdmin(broker.bootstrap).ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    frozen = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
+    frozen.check_kept()
+    frozen._consumer.unsubscribe()  # as the broker ends a member that is silent
+    other = JobGroup.join(broker.bootstrap, table, job_group(table), generation=1)
+    other.check_kept()
+    with pytest.raises(JobError, match="is kept by another job"):
+        frozen.check_kept()
+    other.leave()
+    frozen.check_kept()  # nobody has the table: it may go on
+    frozen.leave()
 
 
 def test_a_job_stays_the_member_of_its_group_and_hears_of_generations(broker: Broker) -> None:

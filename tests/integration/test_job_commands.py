@@ -100,7 +100,7 @@ def test_rebuild_while_the_job_runs_and_readers_ask(broker: Broker, tmp_path: Pa
         assert state is not None
         assert (state["running"], state["generation"], state["rebuilding"]) == (True, 1, None)
         with MonotoneReader(gateway, range(-MOVIES // 2, MOVIES // 2)) as reader, writing(broker, source):
-            rebuild = JobProcess(tmp_path / "rebuild", "rebuild", *arguments, "--keep-old", "3", command=JOB)
+            rebuild = JobProcess(tmp_path / "rebuild", "rebuild", *arguments, command=JOB)
             with rebuild, JobProcess(tmp_path / "second", "run", *arguments, command=JOB) as second:
                 old: list[RawRecord] = []
 
@@ -126,7 +126,14 @@ def test_rebuild_while_the_job_runs_and_readers_ask(broker: Broker, tmp_path: Pa
     assert not reader.violations
     assert reader.unavailable == 0
     assert reader.answers > MOVIES
-    assert f"{name}-g1-changelog" not in topics(broker)
+    assert f"{name}-g1-changelog" in topics(broker)
+    where = ["--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
+    dropped = run("drop-old", name, *where, answer="y\n")
+    assert dropped.exit_code == 0, dropped.output
+    for what in (f"{name}-g1-changelog", str(tmp_path / "checkpoints" / name / "g1")):
+        assert what in dropped.stdout
+    assert "g2" not in dropped.stdout
+    wait_until("the old changelog gone", lambda: f"{name}-g1-changelog" not in topics(broker))
     assert sorted(at.name for at in (tmp_path / "checkpoints" / name).glob("g*")) == ["g2"]
     for partition in range(PARTITIONS):
         last = [record for record in old if record.partition == partition][-1]
@@ -170,9 +177,8 @@ def test_life_of_a_table_without_a_running_job(broker: Broker, tmp_path: Path) -
             changelog.close()
 
     def build(*words: str) -> None:
-        with JobProcess(tmp_path / "build", *words, "--keep-old", "0", command=JOB) as building:
+        with JobProcess(tmp_path / "build", *words, command=JOB) as building:
             assert building.process.wait(WAIT_S) == 0, building.errors()
-            assert building.events("dropped")
 
     produce(broker.bootstrap, source, some_ratings(2_000, seed=1))
     with JobProcess(tmp_path / "run", "run", *arguments, command=JOB) as running:
@@ -206,7 +212,11 @@ def test_life_of_a_table_without_a_running_job(broker: Broker, tmp_path: Path) -
     wanted = fold_source(broker.bootstrap, source, lambda record: record.timestamp_ms >= moment_ms)
     assert sum(row.count for row in wanted.values()) == 500
     wait_for_rows(4, wanted)
-    assert f"{name}-g3-changelog" not in topics(broker)
+    assert {f"{name}-g{number}-changelog" for number in (1, 2, 3)} <= topics(broker)
+    assert run("drop-old", name, *where, "--yes").exit_code == 0
+    wait_until("the old changelogs gone", lambda: f"{name}-g3-changelog" not in topics(broker))
+    assert sorted(at.name for at in (tmp_path / "checkpoints" / name).glob("g*")) == ["g4"]
+    assert "one generation" in run("drop-old", name, *where, "--yes").stdout
 
     unknown = run("seek", *arguments, "--offset", "elsewhere:0:1")
     assert f'topic "elsewhere" is not a source of table "{name}"; it reads "{source}"' in unknown.stderr

@@ -20,7 +20,7 @@ from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.jobs.planning.options import Options
-from tablegate.jobs.planning.plan import check_rebuild, make_plan
+from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
@@ -169,11 +169,10 @@ def test_broker_away_at_the_start(tmp_path: Path) -> None:
 def test_restart_keeps_topics_and_schema_ids(broker: Broker, tmp_path: Path, options: Options) -> None:
     table = load_table(write_job(tmp_path, "kept", new_topic(broker.bootstrap, 3)))
     first = make_plan(table, options)
-    assert (first.changelog.partition_count, first.schema_id, first.is_built_before) == (3, 1, False)
+    assert (first.changelog.partition_count, first.schema_id) == (3, 1)
     publish_manifest(broker.bootstrap, first.manifest)
     second = make_plan(table, options)
-    assert (second.changelog, second.schema_id, second.is_built_before) == (first.changelog, 1, True)
-    check_rebuild(second)
+    assert (second.changelog, second.schema_id) == (first.changelog, 1)
 
 
 def test_other_partition_count(broker: Broker, tmp_path: Path, options: Options) -> None:

@@ -21,13 +21,15 @@ from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN, KeyColumn, KeyType, KeyValue, encode_key
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
 from tablegate.gateway.contract.types import make_version
-from tablegate.jobs.dataflow.frames import group_records, make_rows
+from tablegate.jobs.dataflow.frames import make_rows
+from tablegate.jobs.dataflow.inputs import group_records, side_inputs
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
 from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA, Records, SourceSchemas, decode_source, with_key
 from tablegate.jobs.errors import JobError, UnknownSchema
 from tablegate.jobs.formats import Avro
 from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.planning.logic import NOT_REPEATABLE
 from tablegate.jobs.planning.schemas import WriterSchemas
 from tablegate.jobs.running.checkpoint import IDENTITY_FILE, Checkpoint, Identity
 from tablegate.jobs.running.session import spark_session
@@ -248,6 +250,12 @@ def test_keys_that_no_table_can_hold(spark: SparkSession) -> None:
     }
 
 
+def rows_of(keyed: Records, table: Table) -> DataFrame:
+    inputs = side_inputs({"": keyed}, {}, table)
+    grouped = group_records({"": inputs[""].frame}, table)
+    return make_rows(grouped, table, row_schema(load_contract(table)))
+
+
 def test_rows_as_changelog_records(spark: SparkSession) -> None:
     ratings = [(362, 10.0), (-1, 2.0), (362, 8.0)]
     values: list[bytes | None] = [
@@ -257,7 +265,7 @@ def test_rows_as_changelog_records(spark: SparkSession) -> None:
     schema = row_schema(contract)
     keyed = keyed_records(spark, [*values, b"junk"])
     records = changelog_records(
-        make_rows(group_records({"": keyed.frame}, {}, TABLE), TABLE, schema),
+        rows_of(keyed, TABLE),
         TABLE,
         contract,
         topic="changelog",
@@ -282,7 +290,7 @@ def test_rows_as_changelog_records(spark: SparkSession) -> None:
 
 def analyze(spark: SparkSession, table: Table) -> None:
     keyed = keyed_records(spark, [None], table=table)
-    make_rows(group_records({"": keyed.frame}, {}, table), table, row_schema(load_contract(table)))
+    rows_of(keyed, table)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +314,17 @@ def test_wrong_expression_is_refused(
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path}/job.py:")
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_repeatable_is_what_spark_says(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    of_name = jvm.java.lang.Class.forName
+    nondeterministic = of_name("org.apache.spark.sql.catalyst.expressions.Nondeterministic")
+    functions = [one for one in spark.catalog.listFunctions() if (one.className or "").startswith("org.apache.spark")]
+    assert len(functions) > 300
+    found = {one.name for one in functions if nondeterministic.isAssignableFrom(of_name(one.className))}
+    assert {"rand", "uuid"} <= found
+    assert found <= set(NOT_REPEATABLE)
 
 
 IDENTITY = Identity(table="ratings", generation=2, changelog_topic_id="c", source_topic_ids={"ratings": "s"})
@@ -344,18 +363,22 @@ def test_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
         Checkpoint(spark, str(tmp_path)).owner()
 
 
-def test_what_never_committed_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_that_was_never_committed_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path))
     checkpoint.discard_uncommitted("table")
-    commits = tmp_path / "table" / "commits"
-    commits.mkdir(parents=True)
+    commits, planned, state = (tmp_path / "table" / name for name in ("commits", "offsets", "state"))
+    for directory in (commits, planned, state):
+        directory.mkdir(parents=True)
     (commits / ".0.b536013d.tmp").touch()
+    (planned / "0").touch()
     checkpoint.discard_uncommitted("table")
-    assert not (tmp_path / "table").exists()
-    commits.mkdir(parents=True)
+    assert [path.name for path in (tmp_path / "table").iterdir()] == ["offsets"]
+    for directory in (commits, state):
+        directory.mkdir()
     (commits / "0").touch()
     checkpoint.discard_uncommitted("table")
     assert (commits / "0").exists()
+    assert state.exists()
 
 
 def test_checkpoint_that_cannot_be_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -49,6 +49,15 @@ def test_each_invoice_once_after_a_kill(broker: Broker, tmp_path: Path) -> None:
     written = consume(broker.bootstrap, output)
     assert 0 < len(written) < len(sent), "the kill came too late to show anything"
 
+    # What came meanwhile is no part of the batch that was cut off, though its place may be before what that has.
+    late = [(customer, len(sent) + customer) for customer in range(CUSTOMERS)]
+    produce(
+        broker.bootstrap,
+        source,
+        (NewRecord(f"customer-{of}".encode(), f"invoice-{number}".encode(), partition=0) for of, number in late),
+    )
+    sent += late
+
     job = start_job(broker.bootstrap, source, output, tmp_path)
     try:
         assert job.wait(WAIT_S) == 0

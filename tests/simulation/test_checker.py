@@ -126,4 +126,4 @@ def test_the_checker_imports_nothing_of_the_product() -> None:
     tree = ast.parse(Path(checker.__file__).read_text("utf-8"))
     names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert names == {"collections.abc", "dataclasses", "enum", "typing"}
+    assert names == {"bisect", "collections.abc", "dataclasses", "enum", "typing"}

@@ -25,6 +25,7 @@ class JobMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_MODE_UNSPECIFIED: _ClassVar[JobMode]
     JOB_MODE_REALTIME: _ClassVar[JobMode]
     JOB_MODE_MICROBATCH: _ClassVar[JobMode]
+    JOB_MODE_BATCH: _ClassVar[JobMode]
 KEY_TYPE_UNSPECIFIED: KeyType
 KEY_TYPE_INT64: KeyType
 KEY_TYPE_BOOL: KeyType
@@ -34,9 +35,10 @@ KEY_TYPE_TIMESTAMP: KeyType
 JOB_MODE_UNSPECIFIED: JobMode
 JOB_MODE_REALTIME: JobMode
 JOB_MODE_MICROBATCH: JobMode
+JOB_MODE_BATCH: JobMode
 
 class Manifest(_message.Message):
-    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation", "atomic")
+    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation", "atomic", "run_sequence")
     class ValueSchemasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +61,7 @@ class Manifest(_message.Message):
     PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
     DECLARED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     ATOMIC_FIELD_NUMBER: _ClassVar[int]
+    RUN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     table: str
     generation: int
     contract_fingerprint: bytes
@@ -74,7 +77,8 @@ class Manifest(_message.Message):
     publish_time: _timestamp_pb2.Timestamp
     declared_generation: int
     atomic: bool
-    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ...) -> None: ...
+    run_sequence: int
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ..., run_sequence: _Optional[int] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")
@@ -95,20 +99,22 @@ class SourceTopic(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition_count: _Optional[int] = ..., keyed: _Optional[bool] = ...) -> None: ...
 
 class ProgressMarker(_message.Message):
-    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final", "ends_batch")
+    __slots__ = ("generation", "batch_id", "sources", "commit_time", "final", "run", "ends_batch")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIME_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     ENDS_BATCH_FIELD_NUMBER: _ClassVar[int]
     generation: int
     batch_id: int
     sources: _containers.RepeatedCompositeFieldContainer[SourceOffsets]
     commit_time: _timestamp_pb2.Timestamp
     final: bool
+    run: int
     ends_batch: bool
-    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., batch_id: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceOffsets, _Mapping]]] = ..., commit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., final: _Optional[bool] = ..., run: _Optional[int] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
 
 class SourceOffsets(_message.Message):
     __slots__ = ("topic", "next_offsets")

@@ -11,8 +11,9 @@
         mode=Mode.MICROBATCH,
     )
 
-These names are stable, as are those of `tablegate.jobs.testing` (tests of declarations) and `tablegate.jobs.running`
-(jobs started from Python). Other modules may change. This module imports no Spark, so declarations load fast.
+These names are stable, as are those of `tablegate.jobs.publishing` (DataFrames of your own as tables),
+`tablegate.jobs.testing` (tests of declarations) and `tablegate.jobs.running` (jobs started from Python). Other modules
+may change. This module imports no Spark, so declarations load fast.
 """
 
 from tablegate.jobs.declared import DeclarationError
@@ -20,6 +21,7 @@ from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Prot
 from tablegate.jobs.processor import Processor, ProcessorError, Trial, UnknownField
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
+    FrameTable,
     Global,
     Join,
     Latest,
@@ -41,6 +43,7 @@ __all__ = [
     "DeclarationError",
     "Double",
     "Format",
+    "FrameTable",
     "Global",
     "Join",
     "Json",

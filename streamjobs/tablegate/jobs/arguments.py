@@ -7,7 +7,6 @@ import typer
 
 from tablegate.jobs.table import Mode
 
-KEEP_OLD_S = 60.0
 CHECKPOINTS = ".tablegate/checkpoints"
 
 Bootstrap = Annotated[
@@ -42,14 +41,6 @@ RegistryUrl = Annotated[
         "--schema-registry",
         help="Schema registry with the Confluent API; https://user:password@host where it asks for a user.",
         metavar="URL",
-    ),
-]
-KeepOld = Annotated[
-    float,
-    typer.Option(
-        help="How long the old generation's changelog stays at the end, for gateways that are behind.",
-        min=0,
-        metavar="SECONDS",
     ),
 ]
 SparkLog = Annotated[

@@ -17,6 +17,18 @@ class PythonWorkerLate(Exception):
         return cls(reason) if re.search(r"Python worker\b.*connect back", reason) else None
 
 
+class CheckpointConflict(Exception):
+    """Another job has written to a query's checkpoint: one that was frozen, and wakes. The job starts the query again.
+
+    Of two jobs that share a checkpoint for good, the one that is no member of the table's group ends itself.
+    """
+
+    @classmethod
+    def found_in(cls, reason: str) -> Self | None:
+        """Return the error that a query's failure means; None where it means something else."""
+        return cls(reason) if "CONCURRENT_STREAM_LOG_UPDATE" in reason else None
+
+
 class UnknownSchema(Exception):
     """A query has met an unknown schema id. The job starts it again with the registry's newest schemas."""
 

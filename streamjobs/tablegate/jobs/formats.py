@@ -23,9 +23,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class Avro:
     """Avro in the Confluent wire format; for sources.
 
-    `schema`: JSON text of the record that the job reads. A schema registry tells which schemas writers used. Without
-    one, `schema` is every writer's; but with `others`, the schemas of record types that share the topic, `schema` has
-    id 1 and they have 2 and so on. Records of other types are passed over, and counted.
+    `schema`: JSON text of the record that the job reads. A schema registry tells which schemas the writers of values
+    used. Without one, and in a key, `schema` is every writer's; but with `others`, the schemas of record types that
+    share the topic, `schema` has id 1 and they have 2 and so on. Records of other types are passed over, and counted.
     """
 
     schema: str
@@ -65,13 +65,21 @@ def _record(schema: str) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Json:
     """A JSON object. In a source, `fields` is Spark's DDL: `id BIGINT, name STRING`. In an output it is a select list:
-    `id, upper(name) AS name`."""
+    `id, upper(name) AS name`.
+
+    `at`, in a source: the name of the object in it that has the fields, such as the `payload` that Kafka Connect writes
+    beside a `schema`.
+    """
 
     fields: str
+    _: KW_ONLY
+    at: str | None = None
 
     @property
     def field_names(self) -> tuple[str, ...]:
         """Names of the fields of a source; raise `ValueError`."""
+        if self.at is not None and not _IDENTIFIER.fullmatch(self.at):
+            raise ValueError(f'Json(…, at="{self.at}") names no object; give a name like "payload"')
         names = []
         for part in split_at_commas(self.fields):
             matched = _DDL_FIELD.match(part)

@@ -32,6 +32,7 @@ __all__ = [
     "DeclarationError",
     "Double",
     "Format",
+    "FrameTable",
     "Global",
     "Join",
     "Json",
@@ -62,6 +63,8 @@ REALTIME_TRIGGER_S_MIN = 5.0  # Spark refuses shorter batches in Real-time Mode
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SIDE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_WORD = re.compile(r"[A-Za-z_]\w*(?!\w|\s*\()")  # functions are none
+_WINDOW_CALL = re.compile(r"\b(?:session_)?window\s*\(", re.IGNORECASE)
 _OWN_NAMES = "__"
 """What the names of the runtime's own columns begin with."""
 
@@ -102,9 +105,9 @@ class Source:
 
     def __post_init__(self) -> None:
         check_topic(self.topic, f"{self.declared_at}: source topic")
-        if isinstance(self.key, Avro):
+        if isinstance(self.key, Avro) and self.key.others:
             raise DeclarationError(
-                f'{self.declared_at}: source "{self.topic}" has a key in Avro; use Text, Long, Bytes or Json'
+                f'{self.declared_at}: source "{self.topic}" has a key of several types; remove others'
             )
         seen: set[str] = set()
         for name in self.field_names:
@@ -138,7 +141,11 @@ class Latest:
     """A side of a join that is a table itself: the newest record of each key counts, a null value deletes it.
 
     `join`: whether the table has a row for a key that this side lacks. `key` replaces the table's key expressions for
-    this side's records, where their fields have other names.
+    this side's records, where their fields have other names. A record that does not meet the source's `where` deletes,
+    too: what it replaces is no longer so.
+
+    The only side of a table may take key columns from fields of the value, beside all fields of the record's key. Then
+    the row moves with them: what the record made before is deleted.
     """
 
     source: Source
@@ -169,12 +176,15 @@ Side = Source | Latest | Global
 class Window:
     """Windows of event time: `size_s` long, one each `hop_s` (by default one after the other).
 
-    `late_s`: how far behind the newest event another may come; a later one is dropped, and counted.
+    `late_s`: how far behind the newest event of its partition another may come; a later one is dropped, and counted.
+    `ahead_s`: how far ahead of Kafka's time of its record an event may be; one beyond is malformed, as it would end the
+    windows of all others.
     """
 
     size_s: float
     hop_s: float | None = None
     late_s: float = 0.0
+    ahead_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +303,21 @@ class Table:
         sources = [self.source_of(name) for name, side in self.all_sides.items() if not isinstance(side, Global)]
         return self.processor is None and len(sources) == 1 and sources[0].keyed
 
+    @property
+    def rows_move(self) -> bool:
+        """Whether the newest record of a key of the source says which row it makes, so that the row may become another.
+
+        It is so where the only side is a `Latest`, and a key column is made of fields of its value.
+        """
+        return any(isinstance(side, Latest) and self.value_fields_in_key(name) for name, side in self.sides.items())
+
+    def value_fields_in_key(self, side: str) -> list[str]:
+        """Return the fields of a side's value that its key expressions name."""
+        declared = self.sides[side]
+        own = declared.key if isinstance(declared, Latest) and declared.key is not None else self.key
+        words = {word.lower() for expression in own.values() for word in _WORD.findall(expression)}
+        return [name for name in self.source_of(side).value.field_names if name.lower() in words]
+
     def why_not_realtime(self) -> str | None:
         """Return what in the declaration needs micro-batches; None where Real-time Mode supports all of it."""
         if self.atomic:
@@ -308,14 +333,11 @@ class Table:
         return None
 
     def _problems(self) -> Iterator[str]:
-        if not _TABLE_NAME.fullmatch(self.name):
-            yield "the name is not valid; use a lower-case letter, then at most 62 letters, digits or underscores"
+        yield from problems_of_name(self.name, self.generation)
         yield from self._problems_of_columns()
         yield from self._problems_of_sides()
         yield from self._problems_of_outputs()
         yield from self._problems_of_time()
-        if not 1 <= self.generation <= GENERATION_MAX:
-            yield f"generation {self.generation} is not from 1 to {GENERATION_MAX}"
 
     def _problems_of_sides(self) -> Iterator[str]:
         if (self.source is None) == (not self.sides):
@@ -324,12 +346,35 @@ class Table:
         for name, side in self.sides.items():
             if not _SIDE_NAME.fullmatch(name) or name in (KAFKA_COLUMN, WINDOW_COLUMN, ITEM_COLUMN):
                 yield f'"{name}" is not a valid side name; use lower-case letters, digits and underscores'
-            if isinstance(side, Latest) and side.key is not None and list(side.key) != self._record_key():
-                yield f'side "{name}" has other key columns than the table; give the same in the same order'
+            if isinstance(side, Latest):
+                yield from self._problems_of_latest(name, side)
         if self.sides and all(isinstance(side, Global) for side in self.sides.values()):
             yield "all sides are global, so no record would ever make a row; give a source or a Latest side"
         if self.processor is not None and self.source is None:
             yield "a processor has one source; remove sides or processor"
+
+    def _problems_of_latest(self, name: str, side: Latest) -> Iterator[str]:
+        if side.key is not None and list(side.key) != self._record_key():
+            yield f'side "{name}" has other key columns than the table; give the same in the same order'
+        fields = self.value_fields_in_key(name)
+        if not fields:
+            return
+        reads = f'side "{name}" has a key made of "{fields[0]}", a field of its value'
+        if len(self.sides) > 1 or self.window is not None:
+            yield (
+                f"{reads}, so its rows would stay where they were when it changes; make the key of the fields of the "
+                "record's key, or give that side a table of its own"
+            )
+            return
+        if side.source.keyed:
+            yield f"{reads}, so records of one row may come from several partitions; remove keyed=True"
+        own = [one.strip(" `") for one in (side.key or self.key).values()]
+        record_key = side.source.key.field_names if side.source.key is not None else ()
+        if not record_key or not set(record_key) <= set(own):
+            which = (
+                " and ".join(f'"{one}"' for one in record_key) or "a field of the record's key, which needs a format"
+            )
+            yield f"{reads}, and several records may have the same; add key columns that are {which}"
 
     def _record_key(self) -> list[str]:
         return [name for name, expression in self.key.items() if not is_window_start(expression)]
@@ -345,6 +390,11 @@ class Table:
         for name, expression in {**self.key, **self.columns}.items():
             if not expression.strip():
                 yield f'column "{name}" has no expression; write Spark SQL'
+            if name in self.key and _WINDOW_CALL.search(expression):
+                yield (
+                    f'key column "{name}" makes windows of its own; give window=Window(size_s=…) and window.start; '
+                    "there are no session windows"
+                )
         starts = [name for name, expression in self.key.items() if is_window_start(expression)]
         if self.window is not None and len(starts) != 1:
             yield 'has a window, so one key column must be "window.start"'
@@ -358,6 +408,8 @@ class Table:
                 if isinstance(form, Avro | Protobuf):
                     name = type(form).__name__
                     yield f'output "{output.topic}" is in {name}; use Json, Text, Long, Double or Bytes'
+                if isinstance(form, Json) and form.at is not None:
+                    yield f'output "{output.topic}" has Json(…, at="{form.at}"), which is for sources; remove at'
             if isinstance(output, RowOutput):
                 if self.atomic:
                     yield (
@@ -398,6 +450,36 @@ class Table:
                 yield f"emit_interval_s {self.emit_interval_s:g} is negative; use 0 or more"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameTable:
+    """A table whose rows come from a DataFrame of your own: `tablegate.jobs.publishing` publishes it.
+
+    `name` and `contract` are as `Table` has them. The DataFrame has a column for each field of the contract's row, of
+    the same name; it may have others. `deletes`: a condition over the DataFrame's columns; where it is true, the row of
+    that key is deleted. `order`: an expression; of several rows of one key in a batch that with the greatest counts.
+    `generation` is raised when the table is to be built anew.
+    """
+
+    name: str
+    contract: str
+    deletes: str | None = None
+    order: str | None = None
+    generation: int = 1
+    declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for problem in problems_of_name(self.name, self.generation):
+            raise DeclarationError(f'{self.declared_at}: table "{self.name}": {problem}')
+
+
+def problems_of_name(name: str, generation: int) -> Iterator[str]:
+    """Yield what is wrong with what every table has."""
+    if not _TABLE_NAME.fullmatch(name):
+        yield "the name is not valid; use a lower-case letter, then at most 62 letters, digits or underscores"
+    if not 1 <= generation <= GENERATION_MAX:
+        yield f"generation {generation} is not from 1 to {GENERATION_MAX}"
+
+
 def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]:
     if has_processor:
         yield "has a processor and a window; a processor keeps its own time, remove one"
@@ -405,6 +487,8 @@ def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]
         yield "window needs size_s above 0, and hop_s above 0 and at most size_s"
     if window.late_s < 0:
         yield f"window late_s {window.late_s:g} is negative; use 0 or more"
+    if window.ahead_s < 0:
+        yield f"window ahead_s {window.ahead_s:g} is negative; use 0 or more"
 
 
 def is_window_start(expression: str) -> bool:

@@ -3,20 +3,18 @@
 `python -m tests.kit.docs.words` prints where they are, `… --lower` lowers the list to what is left. It never goes up.
 """
 
-import ast
 import functools
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.kit.docs.pages import DOCS, ROOT
+from tests.kit.docs.sources import sources
 
 GLOSSARY = DOCS / "glossary.md"
 NOT_MENDED = ROOT / "tests/docs/retired_words.json"
-FOLDERS = ("gateway", "streamjobs", "clients", "examples", "tests")
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -54,7 +52,8 @@ def offenders() -> list[Found]:
     words, allowed = retired()
     return [
         Found(word, file, line, name)
-        for file, line, name in _definitions()
+        for file, source in sources().items()
+        for line, name in source.definitions
         if name.strip("_") not in allowed
         for word in sorted({*split(name), name.strip("_")} & words)
     ]
@@ -63,28 +62,6 @@ def offenders() -> list[Found]:
 def counts() -> dict[str, int]:
     """Return in how many places each retired word is left; a name counts once for each file."""
     return dict(sorted(Counter(word for word, _, _ in {(f.word, f.file, f.name) for f in offenders()}).items()))
-
-
-def _definitions() -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and name of all that our code names: what others' code is called is not ours to mend."""
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.name.endswith("_pb2.py") or "node_modules" in path.parts:
-                continue
-            file = str(path.relative_to(ROOT))
-            for node in ast.walk(ast.parse(path.read_text(), file)):
-                name = _name(node)
-                if name is not None and not name.startswith("test_"):  # a test's name is a sentence
-                    yield file, getattr(node, "lineno", 0), name
-
-
-def _name(node: ast.AST) -> str | None:
-    match node:
-        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return name
-        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-            return name
-    return None
 
 
 def main() -> None:

@@ -134,11 +134,6 @@ class RatingsChangelog:
             self._producer.produce(self.topic, key=b"", value=marker.SerializeToString(), partition=partition)
         self.flush()
 
-    def put_raw(self, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]) -> None:
-        """Write a record of any kind."""
-        self._producer.produce(self.topic, key=key, value=value, headers=headers, partition=0)
-        self.flush()
-
     def flush(self) -> None:
         """Wait until everything is written."""
         assert self._producer.flush(FLUSH_TIMEOUT_S) == 0

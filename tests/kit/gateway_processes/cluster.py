@@ -46,6 +46,7 @@ class Member(GatewayProcess):
         tables_topic: str,
         zone: str = "",
         options: Sequence[str] = (),
+        hang_limit_s: float | None = None,
     ) -> None:
         super().__init__(
             data,
@@ -55,6 +56,7 @@ class Member(GatewayProcess):
             workers=1,
             listen=listen,
             options=["--zone", zone, *options],
+            hang_limit_s=hang_limit_s,
         )
         self.listens_at = listen
         self.zone = zone
@@ -132,20 +134,32 @@ class Cluster:
         for place, name in enumerate((*names, *spare)):
             self.add(name, zone="abc"[place % 3])
 
-    def add(self, name: str, *, zone: str = "", advertise: str | None = None) -> Member:
-        """Return a gateway that is not started yet. It says that it is reached at `advertise`, or where it listens."""
+    def add(
+        self,
+        name: str,
+        *,
+        zone: str = "",
+        advertise: str | None = None,
+        bootstrap: str | None = None,
+        hang_limit_s: float | None = None,
+    ) -> Member:
+        """Return a gateway that is not started yet. It says that it is reached at `advertise`, or where it listens.
+
+        It takes the place of one of its name. `bootstrap`: where it reaches Kafka, unless where the others do.
+        """
         listen = f"{HOST}:{free_port()}"
         options = ["--advertise", advertise or listen, "--gateway-id", name]
         options += ["--token-key", str(self._keys), "--gateways-topic", self._gateways_topic]
         options += ["--replicas", str(self.replicas)]
         member = self.members[name] = Member(
             self._directory / name,
-            self._bootstrap,
+            bootstrap or self._bootstrap,
             listen=listen,
             zone=zone,
             contract=self._contract,
             tables_topic=self._tables_topic,
             options=options,
+            hang_limit_s=hang_limit_s,
         )
         return member
 

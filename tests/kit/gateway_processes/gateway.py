@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,6 +82,7 @@ class GatewayProcess:
         self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
         self._command += ["--reflection"] if reflection else []
         self._command += options
+        self.environment: Mapping[str, str] = {}  # beside what this process has
         self.process: subprocess.Popen[str] | None = None
         self.channel: grpc.Channel | None = None
 
@@ -96,7 +97,12 @@ class GatewayProcess:
         """Start it and wait until it listens."""
         self.lines = []
         self.process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
         )
         self._reader = threading.Thread(target=self._read_lines, args=(self.process,), daemon=True)
         self._reader.start()
@@ -189,14 +195,14 @@ class GatewayProcess:
         assert self.channel is not None
         query = catalogue_of().queries[f"{SERVICE}/{method}"]
         data = (request or query.request_class(**fields)).SerializeToString()
-        call = self.channel.unary_unary(query.path, response_deserializer=query.response_class.FromString)
+        call = self.channel.unary_unary(query.path, None, query.response_class.FromString)
         return call(data, timeout=5)
 
     def scan(self, **fields: Any) -> Iterator[Any]:
         """Yield the rows of a Scan."""
         assert self.channel is not None
         query = catalogue_of().queries[f"{SERVICE}/ScanRatings"]
-        call = self.channel.unary_stream(query.path, response_deserializer=query.response_class.FromString)
+        call = self.channel.unary_stream(query.path, None, query.response_class.FromString)
         for message in call(query.request_class(**fields).SerializeToString(), timeout=30):
             yield from message.ratings
 
@@ -209,14 +215,14 @@ class GatewayProcess:
     def health(self) -> int:
         """Return what grpc.health.v1 says of all services."""
         assert self.channel is not None
-        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
-        return HealthCheckResponse.FromString(check(b"", timeout=5)).status
+        check = self.channel.unary_unary("/grpc.health.v1.Health/Check", None, HealthCheckResponse.FromString)
+        return int(check(b"", timeout=5).status)
 
     def status(self) -> GetStatusResponse:
         """Return what the gateway says of itself."""
         assert self.channel is not None
-        call = self.channel.unary_unary("/tablegate.v1.GatewayService/GetStatus")
-        return GetStatusResponse.FromString(call(b"", timeout=5))
+        call = self.channel.unary_unary("/tablegate.v1.GatewayService/GetStatus", None, GetStatusResponse.FromString)
+        return call(b"", timeout=5)
 
 
 class MonotoneReader:

@@ -113,7 +113,7 @@ class OwnWrites:
         """Return at how many positions of its source the job has written markers."""
         records = consume(self.bootstrap, changelog_name(self._table.name, self._table.generation))
         markers = [ProgressMarker.FromString(record.value or b"") for record in records if record.key == b""]
-        return len({tuple(sorted(marker.sources[0].next_offsets.items())) for marker in markers})
+        return len({tuple(sorted(marker.sources[0].next_offsets.items())) for marker in markers if marker.sources})
 
     def _started_job(self) -> JobProcess:
         words = ["--table", self._table.name, "--mode", self._mode.value, "--bootstrap", self.bootstrap]

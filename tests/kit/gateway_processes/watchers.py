@@ -138,7 +138,7 @@ class Watcher:
     def _stream(self, channel: grpc.Channel) -> None:
         fields: dict[str, Any] = {} if self.movie is None else {"movie_id": self.movie}
         request = QUERY.request_class(subscribe_options={"resume_token": self._token, **self._options}, **fields)
-        ask = channel.unary_stream(QUERY.path, response_deserializer=QUERY.response_class.FromString)
+        ask = channel.unary_stream(QUERY.path, None, QUERY.response_class.FromString)
         self.heard_of_stream = 0
         self.streams += 1
         self._call = ask(request.SerializeToString())
@@ -204,12 +204,13 @@ class Watcher:
 
 
 def _reason(error: grpc.RpcError) -> str:
-    details: Any = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    trailer: Any = error.trailing_metadata() or ()
+    details: Any = dict(trailer).get("grpc-status-details-bin")
     info = error_details_pb2.ErrorInfo()
     if details is not None:
         for detail in status_pb2.Status.FromString(details).details:
             if detail.Unpack(info):
-                return info.reason
+                return str(info.reason)
     return str(error.code().name)
 
 
@@ -252,7 +253,7 @@ class CountingStream:
         self.went_back = False
         self.ended: str | None = None
         self._channel = grpc.insecure_channel(address, options=[*OPTIONS, *SMALL_WINDOW])
-        ask = self._channel.unary_stream(QUERY.path, response_deserializer=QUERY.response_class.FromString)
+        ask = self._channel.unary_stream(QUERY.path, None, QUERY.response_class.FromString)
         self._call: Any = ask(b"")
         self._thread: threading.Thread | None = None
         if reads:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h2 import frames
@@ -305,7 +306,7 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def over_a_connection(test: Callable[[Served, RawClient], Awaitable[None]], **limits: float) -> Callable[[], None]:
+def over_a_connection(test: Callable[[Served, RawClient], Awaitable[None]], **limits: Any) -> Callable[[], None]:
     """Make a test of one that takes a server and a client of it."""
 
     async def run() -> None:

@@ -44,8 +44,11 @@ def main(bootstrap: str, source: str, output: str, directory: str) -> None:
         counted = apply_processor(records, Count(), ("customer",), owner='output "counts"')
         written = counted.selectExpr("invoice AS key", "concat_ws(' ', customer, count, __sequence) AS value")
         writer = written.writeStream.outputMode("update").trigger(availableNow=True)
-        writer = writer.foreachBatch(IdempotentSink(bootstrap, output, Checkpoint(spark, checkpoint)).write_batch)
-        writer.option("checkpointLocation", f"{checkpoint}/counts").start().awaitTermination()
+        queries = Checkpoint(spark, checkpoint)
+        writer = writer.foreachBatch(IdempotentSink(bootstrap, output, queries).write_batch)
+        writer = writer.option("checkpointLocation", queries.query_location("counts"))
+        queries.discard_uncommitted("counts")  # as a job does
+        writer.start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,16 @@ class JobProcess:
         self.process.kill()
         self.process.wait()
         wait_until("end of the job's Java", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in java))
+
+    def freeze(self) -> None:
+        """Stop the job and its Java process where they are, as a machine does that sleeps."""
+        for pid in (self.process.pid, *self._java_pids()):
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw_java(self) -> None:
+        """Let the frozen Java process go on, while the Python of the driver, which would end it, still sleeps."""
+        for pid in self._java_pids():
+            os.kill(pid, signal.SIGCONT)
 
     def _java_pids(self) -> list[int]:
         """Return the Java processes that the job has started."""

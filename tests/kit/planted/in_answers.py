@@ -283,9 +283,16 @@ BUGS = [
     Bug(
         "changes are missed where one partition is ahead",
         GATEWAY + "query/subscribe/cursor.py",
-        "        return Step(given, is_whole=False, is_ahead=True)\n",
-        "        return Step([], is_whole=False, is_ahead=True)\n",
+        "    if is_ahead:\n        return Step(given, is_whole=False, is_ahead=True)\n",
+        "    if is_ahead:\n        return Step([], is_whole=False, is_ahead=True)\n",
         "tests/unit/query/test_subscribe_returns.py::test_who_goes_on_where_one_partition_is_behind_misses_nothing",
+    ),
+    Bug(
+        "a copy that begins anew goes back",
+        GATEWAY + "query/subscribe/messages.py",
+        "        floors = {each: floor for each, floor in cursor.floors.items() if each not in change_positions}\n",
+        "        floors: ChangePositions = {}\n",
+        "tests/unit/query/test_subscribe_returns.py::test_a_copy_that_begins_anew_never_goes_back",
     ),
     Bug(
         "whoever joins misses a change",

@@ -19,6 +19,20 @@ BUGS = [
         "tests/unit/replication/test_replica.py::test_nothing_is_applied_after_the_last_marker",
     ),
     Bug(
+        "rows of a run that was replaced are applied",
+        GATEWAY + "replication/records.py",
+        "                        if its_run < run:\n",
+        "                        if its_run == b'':\n",
+        "tests/unit/replication/test_runs.py::test_rows_of_a_frozen_job_are_not_shown",
+    ),
+    Bug(
+        "markers of a run that was replaced count",
+        GATEWAY + "replication/records.py",
+        "        if 0 < marker.run < run:\n",
+        "        if marker.run < 0:\n",
+        "tests/unit/replication/test_runs.py::test_markers_of_a_frozen_job_move_nothing",
+    ),
+    Bug(
         "source offsets of markers go back",
         GATEWAY + "replication/records.py",
         "max(next_offset, offsets.get(at, next_offset))",
@@ -161,10 +175,17 @@ BUGS = [
         "tests/unit/replication/test_replicator.py::test_an_old_store_is_restored_from_the_start",
     ),
     Bug(
+        "half a last step of a restore has the run of its end",
+        GATEWAY + "replication/partitions.py",
+        "            self._put(changes[:old], self.position)\n",
+        "            self._put(changes[:old], replace(self.position, source_offsets=position.source_offsets))\n",
+        "tests/unit/replication/test_runs.py::test_a_crash_at_the_end_of_a_restore_fences_no_earlier_row",
+    ),
+    Bug(
         "history goes on after hours without Kafka",
         GATEWAY + "replication/partitions.py",
-        "        elif old:\n",
-        "        elif False:\n",
+        "        if is_restored or old:\n",
+        "        if is_restored:\n",
         "tests/unit/query/test_subscribe_returns.py::test_a_gateway_that_was_cut_off_from_kafka_hides_no_delete",
     ),
     Bug(
@@ -355,6 +376,13 @@ BUGS = [
         "        self._announce()\n        self._log_reachable()\n",
         ("        if not self._refusal:\n            self._announce()\n        self._log_reachable()\n"),
         "tests/unit/replication/test_refused_writes.py::test_a_gateway_whose_disk_is_full_is_asked_on",
+    ),
+    Bug(
+        "records are applied behind deletes that may be missing",
+        GATEWAY + "replication/replicator.py",
+        "                    elif followed.table.may_miss_deletes(followed.generation, followed.generation.facts):\n",
+        "                    elif False:\n",
+        "tests/unit/replication/test_replicator.py::test_nothing_is_applied_behind_deletes_that_may_be_missing",
     ),
     Bug(
         "what a full disk refuses is forgotten",

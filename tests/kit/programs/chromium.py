@@ -1,6 +1,5 @@
 """Headless Chromium, driven over a pipe by the DevTools protocol: what a person would see and click."""
 
-import base64
 import fcntl
 import json
 import os
@@ -8,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any, Self
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -89,10 +87,6 @@ class Chromium:
                 return
             assert time.monotonic() < deadline, f"never true in the page: {script}; it said {self.messages}"
             time.sleep(0.05)
-
-    def screenshot(self, path: Path) -> None:
-        """Write what is to be seen as a PNG."""
-        path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
 
     def _ask(self, method: str, **params: Any) -> Any:
         self._last_id += 1

@@ -19,13 +19,13 @@ KUBERNETES_FILE = DEPLOY / "kubernetes" / "gateway.yaml"
 
 def compose() -> dict[str, Any]:
     """Return docker-compose.yml, its anchors resolved."""
-    found: dict[str, Any] = yaml.safe_load(COMPOSE_FILE.read_text())
+    found: dict[str, Any] = yaml.load(COMPOSE_FILE.read_text(), yaml.CSafeLoader)
     return found
 
 
 def kubernetes_objects() -> list[dict[str, Any]]:
     """Return the objects of the manifests, in their order."""
-    return list(yaml.safe_load_all(KUBERNETES_FILE.read_text()))
+    return list(yaml.load_all(KUBERNETES_FILE.read_text(), yaml.CSafeLoader))
 
 
 def command_line(service: str, replacements: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from io import BytesIO
 from struct import pack
 from typing import Any
@@ -52,16 +53,24 @@ def key_of(movie_id: int) -> bytes:
     return encode_key(ratings().key, [movie_id])
 
 
+@cache
+def _avro_schema() -> Any:
+    return fastavro.parse_schema(row_schema(ratings()))
+
+
 def value_of(movie_id: int, count: int) -> bytes:
     body = BytesIO()
     columns: dict[str, Any] = {"movie_id": movie_id, "average_rating": 5.0, "rating_count": count, "update_time": None}
-    fastavro.schemaless_writer(body, fastavro.parse_schema(row_schema(ratings())), columns)
+    fastavro.schemaless_writer(body, _avro_schema(), columns)
     return pack(">bI", 0, 1) + body.getvalue()
 
 
 @dataclass
 class Job:
-    """Writes a generation of the ratings table. `table`: that of its contract, which places the rows."""
+    """Writes a generation of the ratings table. `table`: that of its contract, which places the rows.
+
+    `run`: its number in rows and markers; 0 is without.
+    """
 
     broker: MemoryBroker
     generation: int = 1
@@ -69,6 +78,7 @@ class Job:
     sequence: int = 0
     partitions: int = PARTITIONS
     table: Table = field(default_factory=ratings)
+    run: int = 0
 
     @property
     def topic(self) -> str:
@@ -111,7 +121,7 @@ class Job:
                 self.source(self.table.partition_of(key_of(movie_id), self.partitions)),
                 key_of(movie_id),
                 None if delete else value_of(movie_id, sequence),
-                version=make_version(self.generation, sequence),
+                version=make_version(self.generation, sequence) + (pack(">Q", self.run) if self.run else b""),
             )
 
     def mark(
@@ -123,7 +133,7 @@ class Job:
         topic: str = "ratings",
         final: bool = False,
     ) -> None:
-        marker = ProgressMarker(generation=generation or self.generation, final=final)
+        marker = ProgressMarker(generation=generation or self.generation, final=final, run=self.run)
         marker.sources.add(topic=topic, next_offsets=offsets)
         self.broker.append(self.source(partition), b"", marker.SerializeToString())
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, Offset, Version, read_version
-from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicFacts, TopicPartition
+from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset, Version, read_version
+from tablegate.gateway.kafka.log import Fetched, LogUnavailable, Record, TopicFacts, TopicPartition
+from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock
 from tests.kit.world.checker import Appended, TrueLog
@@ -41,6 +43,9 @@ class WorldBroker(MemoryBroker):
         super().__init__(self.clock.now_ms)
         self.rows: dict[tuple[bytes, Version], tuple[int, int | None]] = {}
         self.changelogs: dict[str, int] = {}  # generations by topic
+        self._compacted: dict[TopicPartition, list[Record]] = {}  # what was compacted away
+        self.fenced: dict[TopicPartition, dict[bytes, int]] = {}  # of rows of runs that were replaced: the last offset
+        self._runs: dict[TopicPartition, list[tuple[int, int]]] = {}  # offset and number of each run, from its first
         self._world = world
         self._true_log = true_log
 
@@ -50,16 +55,51 @@ class WorldBroker(MemoryBroker):
         offset = super().append(source, key, value, version=version, **more)
         generation = self.changelogs.get(source.topic)
         if generation is not None:
-            row = None if key is None or version is None else self.rows.get((key, Version(version)))
+            its_own = None if version is None else Version(version[:VERSION_BYTES])
+            row = None if key is None or its_own is None else self.rows.get((key, its_own))
+            if row is not None and self._is_fenced(source, int(offset), version[VERSION_BYTES:]):
+                self.fenced.setdefault(source, {})[key or b""] = int(offset)
+                row = None
+            if key == b"":
+                self._note_run(source, int(offset), value)
             number, count = row or (None, None)
-            of = None if row is None else read_version(Version(version))
+            of = None if row is None or its_own is None else read_version(its_own)
             record = Appended(int(offset), number, of, count, self._world.now_ms(), self.now_ms())
             self._true_log.append(generation, source.partition, record)
         return offset
 
+    def _is_fenced(self, source: TopicPartition, offset: int, run: bytes) -> bool:
+        """Return whether a row is of a run that another one has replaced; note a run that begins with it."""
+        if not run:
+            return False
+        number, runs = int.from_bytes(run, "big"), self._runs.setdefault(source, [])
+        if runs and number < runs[-1][1]:
+            return True
+        runs.append((offset, number))
+        return False
+
+    def _note_run(self, source: TopicPartition, offset: int, marker: bytes | None) -> None:
+        try:
+            run = ProgressMarker.FromString(marker or b"").run
+        except DecodeError:
+            return
+        runs = self._runs.setdefault(source, [])
+        if not runs or run > runs[-1][1]:
+            runs.append((offset, run))
+
     def lose_tail(self, source: TopicPartition, offset: Offset) -> None:
-        """Lose the records at and behind an offset."""
+        """Lose the records at and behind an offset.
+
+        Who leads then is a broker that never had them. Each broker compacts its own log, so what the lost records had
+        superseded in other logs is still in that one.
+        """
+        records = self._topics[source.topic].records[source.partition]
+        compacted = self._compacted.pop(source, [])
+        lost = {record.key for record in (*records, *compacted) if record.offset >= offset}
+        records[:] = sorted([*records, *(record for record in compacted if record.key in lost)])
+        self._compacted[source] = [record for record in compacted if record.key not in lost]
         self.truncate_from(source, offset)
+        self._runs[source] = [run for run in self._runs.get(source, []) if run[0] < offset]
         self._true_log.lose_tail(self.changelogs[source.topic], source.partition, int(offset))
 
     def clean(self, source: TopicPartition, *, spares: Callable[[bytes | None], bool] = lambda _: False) -> None:
@@ -74,12 +114,17 @@ class WorldBroker(MemoryBroker):
         last = {record.key: record.offset for record in records[:-1] if record.time_ms < old_ms}
         newest = {record.key: record.version for record in records}
         kept = []
+        compacted = self._compacted.setdefault(source, [])
         for record in records:
             is_last = record.offset >= last.get(record.key, -1)
             is_old_delete = record.value is None and record.time_ms < deletes_ms and record is not records[-1]
-            is_poisoned = bool(record.key) and (record.key, newest[record.key]) not in self.rows
+            is_poisoned = (
+                bool(record.key) and (record.key, (newest[record.key] or b"")[:VERSION_BYTES]) not in self.rows
+            )
             if is_poisoned or spares(record.key) or (is_last and not is_old_delete):
                 kept.append(record)
+            else:
+                compacted.append(record)
         records[:] = kept
 
 

@@ -7,11 +7,14 @@ record of the highest version before that offset. An answer states its position 
 A changelog that lost its tail has several branches: what was appended before each loss, and what is there now. An
 answer may be of any branch while gateways find out (`is_settled` False); afterwards of the present one alone.
 
-The names of guarantees are those of docs/explanation/guarantees.md.
+The names of guarantees are those of docs/explanation/guarantees.md. Each check costs what its answer is long, however
+long the log is: histories of real gateways (`tests/kit/histories`) are checked here as well.
 
 Decision: docs/decisions/0071-worlds-from-seeds.md
+Decision: docs/decisions/0075-histories-of-real-runs.md
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,6 +36,7 @@ class Guarantee(Enum):
     OWN_WRITES = "read your writes"
     LATEST = "latest"
     WHOLE = "subscriptions are whole"
+    RESUME = "resume"
     STAYS_UP = "it stays up"
     MALFORMED = "malformed records stop nobody"
     LOST_LOG = "a lost or recreated changelog is noticed"
@@ -51,7 +55,7 @@ class GuaranteeBroken(AssertionError):
 class Appended(NamedTuple):
     """A record as the brokers got it; without a `key`, it is no row. `count` is the row's content, None: a tombstone.
 
-    `true_ms` is the world's time, `broker_ms` what the broker's clock said.
+    `true_ms` is the world's time, which goes on from record to record; `broker_ms` what the broker's clock said.
     """
 
     offset: int
@@ -71,6 +75,7 @@ class _Branch:
     end: int = 0
     final: int | None = None
     by_key: dict[int, list[Appended]] = field(default_factory=dict)
+    _winners: dict[int, list[Appended]] = field(default_factory=dict)  # of each of `by_key`: the highest version so far
 
     def append(self, record: Appended) -> None:
         if self.records and self.records[-1].broker_ms > record.broker_ms:
@@ -80,6 +85,9 @@ class _Branch:
         self.end = record.offset + 1
         if record.key is not None:
             self.by_key.setdefault(record.key, []).append(record)
+            winners = self._winners.setdefault(record.key, [])
+            is_higher = not winners or _version(record) > _version(winners[-1])
+            winners.append(record if is_higher else winners[-1])
 
     def cut(self, offset: int) -> "_Branch":
         """Return the branch that begins with what is before an offset."""
@@ -92,13 +100,19 @@ class _Branch:
 
     def winner(self, key: int, position: int) -> Appended | None:
         """Return the record of the highest version before a position; None where there is none."""
-        best: Appended | None = None
-        for record in self.by_key.get(key, ()):
-            if record.offset >= position or (self.final is not None and record.offset > self.final):
-                break
-            if best is None or _version(record) > _version(best):
-                best = record
-        return best
+        records = self.by_key.get(key, [])
+        place = bisect_left(records, self.ends_at(position), key=_offset)
+        return self._winners[key][place - 1] if place else None
+
+    def ends_at(self, position: int) -> int:
+        """Return the position, or the one behind the last marker where that is less."""
+        return position if self.final is None else min(position, self.final + 1)
+
+    def first_from(self, position: int) -> Appended | None:
+        """Return the first record of the table at or behind a position; None where there is none."""
+        place = bisect_left(self.records, position, key=_offset)
+        found = self.records[place] if place < len(self.records) else None
+        return found if found is not None and (self.final is None or found.offset <= self.final) else None
 
     def is_always_there(self, key: int, low: int, high: int) -> bool:
         """Return whether the key has a row at each position from `low` to `high`."""
@@ -110,6 +124,10 @@ class _Branch:
 def _version(record: Appended) -> Version:
     assert record.version is not None
     return record.version
+
+
+def _offset(record: Appended) -> int:
+    return record.offset
 
 
 class TrueLog:
@@ -248,12 +266,8 @@ class Checker:
                 raise GuaranteeBroken(Guarantee.STALENESS, text)
 
     def _misses(self, branch: _Branch, position: int, as_of_ms: int) -> bool:
-        for record in reversed(branch.records):
-            if record.offset < position:
-                return False
-            if record.broker_ms < as_of_ms and (branch.final is None or record.offset <= branch.final):
-                return True
-        return False
+        first = branch.first_from(position)  # those behind it are no older
+        return first is not None and first.broker_ms < as_of_ms
 
     # What was asked for.
 
@@ -261,14 +275,11 @@ class Checker:
         """Check that an answer misses nothing that was appended up to `since_ms`, of the world's time."""
         for partition, position in stated.positions.items():
             for branch in self.log.branches(stated.generation, partition, is_settled=True):
-                for record in reversed(branch.records):
-                    is_late = branch.final is not None and record.offset > branch.final
-                    if record.offset < position:
-                        break
-                    if record.true_ms <= since_ms and not is_late:
-                        late_ms = since_ms - record.true_ms
-                        text = f"{what} misses {partition}@{record.offset}, {late_ms} ms older than was asked for"
-                        raise GuaranteeBroken(Guarantee.STALENESS, text)
+                first = branch.first_from(position)  # those behind it are no older
+                if first is not None and first.true_ms <= since_ms:
+                    late_ms = since_ms - first.true_ms
+                    text = f"{what} misses {partition}@{first.offset}, {late_ms} ms older than was asked for"
+                    raise GuaranteeBroken(Guarantee.STALENESS, text)
 
     def at_least(self, stated: Stated, token: Stated, what: str) -> None:
         """Check that an answer is as fresh as one whose token it was asked with."""
@@ -330,8 +341,11 @@ class Checker:
 
     # Several answers that are one.
 
-    def walk(self, pages: list[tuple[Stated, Mapping[int, int]]], what: str) -> None:
-        """Check pages, or messages of a scan, that together give the whole table: each row that stays comes once."""
+    def walk(self, pages: list[tuple[Stated, Mapping[int, int]]], what: str, keys: Iterable[int] | None = None) -> None:
+        """Check pages, or messages of a scan, that together give the whole table: each row that stays comes once.
+
+        With `keys`, they give the rows of these.
+        """
         if len({stated.generation for stated, _ in pages}) != 1:
             raise GuaranteeBroken(Guarantee.PAGES, f"{what} is of several generations")
         generation = pages[0][0].generation
@@ -347,9 +361,8 @@ class Checker:
         twice = sorted(key for key, times in given.items() if times > 1)
         if twice:
             raise GuaranteeBroken(Guarantee.PAGES, f"{what} gives keys {twice} more than once")
-        for key in self.log.keys(generation):
+        for key in self.log.keys(generation) if keys is None else keys:
             partition = self.log.partition_of(generation, key)
-            assert partition is not None
             if key in given or partition not in low:
                 continue
             branches = self.log.branches(generation, partition, is_settled=False)
@@ -361,11 +374,12 @@ class Checker:
 class CheckedCopy:
     """What a subscriber makes of its stream; each message is checked as it comes."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: Checker, keys: Iterable[int] | None = None) -> None:
         self.rows: dict[int, int] = {}
         self.is_current = False
-        self.messages = 0
+        self._stated: Stated | None = None
         self._checker = checker
+        self._keys = keys  # that the subscription is of; None: all
 
     def reset(self) -> None:
         """Drop every row."""
@@ -387,7 +401,16 @@ class CheckedCopy:
     def current(self, stated: Stated, what: str) -> None:
         """Check the copy, which is said to be the table at a position."""
         self.is_current = True
+        keys = self._checker.log.keys(stated.generation) if self._keys is None else self._keys
         try:
-            self._checker.rows(stated, self._checker.log.keys(stated.generation), self.rows, what)
+            self._checker.rows(stated, keys, self.rows, what)
         except GuaranteeBroken as broken:
             raise GuaranteeBroken(Guarantee.WHOLE, broken.text) from None
+        before, self._stated = self._stated, stated
+        if before is not None and before.generation == stated.generation:
+            for partition, position in stated.positions.items():
+                # What the brokers have lost since nobody can have.
+                branches = self._checker.log.branches(stated.generation, partition, is_settled=False)
+                if position < before.positions.get(partition, 0) and len(branches) == 1:
+                    text = f"{what} is at {partition}@{position}, and was at {before.positions[partition]}"
+                    raise GuaranteeBroken(Guarantee.NEVER_BACK, text)

@@ -443,6 +443,33 @@ class Delayed(Fault):
         return "old records of the job arrive once more"
 
 
+class NewRun(Fault):
+    """The job is started anew: its run has another number."""
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        if not world.broker.is_up or not world.job.begin_run():
+            return None
+        return f"run {world.job.runs[-1]} of the job begins"
+
+
+class FrozenJob(Fault):
+    """A job that was frozen wakes after another one has taken its place, and writes other rows of the same versions."""
+
+    off = "a restore that begins with such a row, whose run's end is compacted away, keeps it: the first of a version"
+    breaks = (Guarantee.CONVERGENCE, Guarantee.NEVER_BACK, Guarantee.NOT_FOUND, Guarantee.RESURRECTION)
+    weight = 4
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        if not world.broker.is_up or not world.job.begin_run():
+            return None
+        for _ in range(chance.randint(0, 6)):
+            world.events.add(chance.randrange(world.keys), deletes=chance.random() < 0.25)
+        world.job.wake(chance)
+        world.run(chance.randint(0, 3))
+        world.job.work(10**6)
+        return f"a job wakes that run {world.job.runs[-1]} has replaced"
+
+
 class Rebuild(Fault):
     """The table is built anew, in its next generation."""
 
@@ -625,6 +652,8 @@ FAULTS: tuple[Fault, ...] = (
     BrokerClockBack(),
     Repeats(),
     Delayed(),
+    NewRun(),
+    FrozenJob(),
     Rebuild(),
     HandOver(),
     OlderManifest(),

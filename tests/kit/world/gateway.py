@@ -142,7 +142,7 @@ class WorldGateway:
         self._replicas = replicas
         self._repair_grace_s = repair_grace_s
         self._start_at_s = 0.0
-        self._down = asyncio.Event()
+        self._process = _Process()
         self.log = WorldLog(broker, clock)
 
     # Its processes.
@@ -150,7 +150,7 @@ class WorldGateway:
     def start(self) -> None:
         """Start the gateway: a worker now, a replicator with the next step."""
         self.is_up, self.is_frozen, self.is_draining = True, False, False
-        self._down = asyncio.Event()
+        self._process = _Process()
         self.notifier = Notifier()
         self.router = Router(
             Directory(),
@@ -181,7 +181,7 @@ class WorldGateway:
         """End all of its processes at this instruction."""
         self.is_up = False
         self.end_replicator()
-        self._down.set()
+        self._process.end()
 
     def end_replicator(self) -> None:
         """End the replicator alone; it starts again by itself."""
@@ -249,40 +249,22 @@ class WorldGateway:
         method = self.methods[path]
         assert isinstance(method, UnaryMethod)
         answer = method.handler(data, call)
-        return answer if isinstance(answer, bytes) else bytes(await self._unless_down(answer))
+        return answer if isinstance(answer, bytes) else bytes(await self._process.run(answer))
 
     async def messages(self, path: str, data: bytes, call: LocalCall) -> AsyncGenerator[bytes, None]:
         """Yield the messages of a stream, until it ends or the gateway does."""
         method = self.methods[path]
         assert isinstance(method, StreamMethod)
         found: Any = method.handler(data, call)
+        process = self._process  # the next one knows nothing of the call
         try:
             while True:
-                message = await self._unless_down(_next(found))
+                message = await process.run(_next(found))
                 if message is None:
                     return
                 yield message
         finally:
             await found.aclose()
-
-    async def _unless_down(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        down = self._down
-        if down.is_set():
-            coroutine.close()
-            raise PeerFailed(GONE)
-        task, gone = asyncio.ensure_future(coroutine), asyncio.ensure_future(down.wait())
-        try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                raise PeerFailed(GONE)
-            return task.result()
-        finally:
-            for each in (task, gone):
-                if not each.done():
-                    each.cancel()
-                    await asyncio.wait({each})
-            if task.done() and not task.cancelled():
-                task.exception()
 
     async def ask(self, path: str, request: Message, response_class: Any) -> Answered:
         """Return how a client's call ends."""
@@ -300,6 +282,46 @@ class WorldGateway:
         number = trailer.get(b"tablegate-partition", b"")
         partition = int(number) if number.isdigit() else None
         return Answered(message, error, trailer.get(b"tablegate-gateway", b"").decode(), partition)
+
+
+class _Process:
+    """A worker from its start to its end, which ends what it does for anybody."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self._ends: list[asyncio.Future[None]] = []  # of what it does
+
+    def end(self) -> None:
+        """End it at this instruction."""
+        self.is_down = True
+        for end in self._ends:
+            _set(end)
+
+    async def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a coroutine does; raise `PeerFailed` where the process ends before."""
+        if self.is_down:
+            coroutine.close()
+            raise PeerFailed(GONE)
+        task, end = asyncio.ensure_future(coroutine), asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda _: _set(end))
+        self._ends.append(end)
+        try:
+            await end
+            if self.is_down:
+                raise PeerFailed(GONE)
+            return task.result()
+        finally:
+            self._ends.remove(end)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _next(messages: Any) -> bytes | None:

@@ -85,6 +85,40 @@ class WorldJob:
         self._numbers: dict[bytes, int] = {}
         self.kit = Job(broker, generation=generation, partitions=partitions).create()
         broker.changelogs[self.kit.topic] = generation
+        self.runs: list[int] = []
+        self.begin_run()
+
+    def begin_run(self) -> bool:
+        """Begin a run, as each start of a job does; return whether it is the highest.
+
+        It is not where the changelog's first partition has lost its tail: such a changelog is to be built anew.
+        """
+        self.kit.run = 0
+        self.kit.mark(0, {})
+        number = self._true_log.end(self.generation, 0)
+        if self.runs and number <= self.runs[-1]:
+            self.kit.run = self.runs[-1]
+            return False
+        self.runs.append(number)
+        self.kit.run = number
+        self.kit.mark_all({})
+        return True
+
+    def wake(self, chance: random.Random) -> None:
+        """Write as an earlier run does that was frozen: events that this one has done or will do, and other rows."""
+        run = chance.choice(self.runs[:-1])
+        newest = [(event, key) for event, (key, _) in enumerate(self._events.keys, start=1)][-8:]
+        for event, key in chance.sample(newest, min(len(newest), chance.randint(1, 8))):
+            encoded, version = key_bytes(key), make_version(self.generation, event)
+            self._numbers[encoded] = key
+            self._broker.rows.setdefault((encoded, version), (key, None if self._events.keys[event - 1][1] else event))
+            value = None if chance.random() < 0.3 else value_of(key, event + 500_000)
+            source = self.source(ratings().partition_of(encoded, self.partitions))
+            self._broker.append(source, encoded, value, version=version + pack(">Q", run))
+        if chance.random() < 0.5:
+            self.kit.run = run
+            self.kit.mark_all({0: 10**6, 1: 10**6}, final=chance.random() < 0.5)
+            self.kit.run = self.runs[-1]
 
     def publish(self) -> None:
         """Publish the manifest."""
@@ -131,11 +165,16 @@ class WorldJob:
 
     def is_stale(self, partition: int, key: bytes | None) -> bool:
         """Return whether the last record of a key is another one than that of its highest version."""
+        fenced = self._broker.fenced.get(self.source(partition), {})
+        if key == b"":  # without the marker of the run, a row of an earlier one would count until it is repaired
+            return any(self.is_stale(partition, each) for each in fenced)
         number = self._numbers.get(key or b"")
         if number is None:
             return False
         [branch] = self._true_log.branches(self.generation, partition, is_settled=True)
         records = branch.by_key.get(number, [])
+        if fenced.get(key or b"", -1) > (records[-1].offset if records else -1):
+            return True
         return bool(records) and records[-1].version != max(record.version or (0, 0) for record in records)
 
     def _write(self, key: int, event: int, *, deletes: bool) -> None:
@@ -148,4 +187,4 @@ class WorldJob:
         self._broker.rows[encoded, version] = (key, None if deletes else event)
         partition = ratings().partition_of(encoded, self.partitions)
         value = None if deletes else value_of(key, event)
-        self._broker.append(self.source(partition), encoded, value, version=version)
+        self._broker.append(self.source(partition), encoded, value, version=version + pack(">Q", self.runs[-1]))

@@ -16,7 +16,7 @@ from tests.kit.world.loop import still_time
 from tests.kit.world.world import STEPS_UP, Story, World, with_story
 
 SHARED_MEMORY = Path("/dev/shm")
-LMDB_EVERY = 8  # seeds: a file costs ten times as much as memory
+LMDB_EVERY = 8  # seeds: over a file a seed takes a third longer than in memory
 STEPS = 12  # moments between two events
 EVENTS = (6, 11)
 MORE_TIMES = 4  # a kind that is asked for is drawn so much more often

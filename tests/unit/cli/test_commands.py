@@ -101,6 +101,7 @@ def test_scan_gives_every_row_or_as_many_as_asked(address: str) -> None:
         (["get", "ratings", "movie_id=100000"], "NOT_FOUND (ROW_NOT_FOUND)"),
         (["get", "rating", "movie_id=1"], 'this gateway has no table "rating": it has ratings'),
         (["get", "ratings", "movie=1"], 'GetRatingRequest has no field "movie"'),
+        (["get", "ratings"], '"movie_id" of the key of table "ratings" is missing: add movie_id=VALUE'),
         (["get", "ratings", "movie_id"], '"movie_id" is not an argument: write field=value'),
         (["get", "ratings", "movie_id=many"], "movie_id"),
         (["range", "ratings", "page_token=x"], "INVALID_ARGUMENT (INVALID_PAGE_TOKEN)"),

@@ -87,7 +87,8 @@ def test_right_answers_are_no_problem_and_each_read_asks_for_what_was_seen() -> 
     assert seen[0] == 0
     assert 0 < max(seen) < len(asked)
     assert reads.by_gateway == {"g1": len(asked)}
-    assert reads.rating_count == len(asked)
+    # What the last read has seen: of two that are under way the server may answer the later one first.
+    assert max(seen) <= reads.rating_count <= len(asked)
     assert {answer.role for answer in reads.answers} == {"owner"}
     second = reads.answers[1]
     assert reads.first_after(second.began_s) == second

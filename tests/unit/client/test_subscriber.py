@@ -30,6 +30,7 @@ from tablegate.gateway.query.call import StreamMethod
 from tablegate.gateway.query.errors import InvalidResumeToken, QueryError
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SUBSCRIBE_START_SNAPSHOT
 from tests.kit.call.asker import Ratings, make_ratings
+from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import LocalCall, rating
 
@@ -67,7 +68,7 @@ def _counts(rows: Rows) -> dict[Any, int]:
     return {key: row.rating_count for key, row in rows.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, in_check=4))
 def test_whatever_breaks_the_copy_is_the_table(seed: int) -> None:
     choice = random.Random(seed)
     ratings = make_ratings(1 + seed % 3, store=MemoryStore(history_changes_max=choice.choice([20, 100_000])))

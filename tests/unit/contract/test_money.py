@@ -10,13 +10,14 @@ from typing import Any
 import fastavro
 import pytest
 from google.type.money_pb2 import Money
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.examples import CONTRACTS
 from tablegate.gateway.contract.binder.binder import ContractError
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
+from tests.kit.seeds import examples
 from tests.kit.table.contracts import bind_sources
 from tests.kit.table.filled import catalogue_of
 
@@ -68,7 +69,7 @@ def test_the_schema_of_an_amount() -> None:
     assert field == {"name": "balance", "type": ["null", DECIMAL_TYPE], "default": None}
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(unscaled=st.integers(-(10**28) + 1, 10**28 - 1), scale=st.integers(0, 9), nullable=st.booleans())
 def test_every_decimal_is_the_same_amount_of_money(unscaled: int, scale: int, nullable: bool) -> None:
     avro = {"type": "bytes", "logicalType": "decimal", "precision": 28, "scale": scale}

@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.contract.placement import Candidate, is_candidate, ranked, wanted, wanted_of_all
 from tablegate.gateway.contract.types import Partition
+from tests.kit.seeds import examples
 
 GOLDEN = Path(__file__).parents[2] / "golden/placements.json"
 
@@ -53,7 +54,7 @@ def test_the_order_of_candidates_means_nothing(
 
 
 @given(cluster=clusters, count=st.integers(0, 200), replicas=st.integers(0, 4))
-@settings(max_examples=50)
+@examples(50)
 def test_all_partitions_at_once_are_the_same(cluster: list[Candidate], count: int, replicas: int) -> None:
     each = [wanted("ratings", Partition(number), cluster, replicas) for number in range(count)]
     assert list(wanted_of_all("ratings", count, cluster, replicas)) == each

@@ -13,11 +13,12 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, UnsupportedColumn, row_schema
+from tests.kit.seeds import examples
 from tests.kit.table.contracts import bind_ratings, bind_sources
 
 COLUMNS = {
@@ -107,7 +108,7 @@ def expected_row(table: Table, columns: Mapping[str, Any]) -> Any:
     return row
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(
     st.fixed_dictionaries(
         {

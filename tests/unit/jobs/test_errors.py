@@ -2,7 +2,8 @@
 
 import pytest
 
-from tablegate.jobs.errors import PythonWorkerLate, UnknownSchema
+from tablegate.jobs.dataflow.java_errors import raised_in_function
+from tablegate.jobs.errors import CheckpointConflict, PythonWorkerLate, UnknownSchema
 
 
 @pytest.mark.parametrize(
@@ -18,8 +19,31 @@ def test_a_python_worker_that_is_late_is_no_fault_of_the_job(reason: str, is_lat
     assert (PythonWorkerLate.found_in(reason) is not None) == is_late
 
 
+def test_another_writer_of_a_checkpoint_is_told_from_other_failures() -> None:
+    reason = "SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs"
+    assert CheckpointConflict.found_in(reason) is not None
+    assert CheckpointConflict.found_in("SparkException: Job aborted") is None
+
+
 def test_an_unknown_schema_is_found_in_the_text_of_a_failure() -> None:
     found = UnknownSchema.found_in(f"RuntimeException: {UnknownSchema.message_prefix('orders')}17 (in stage 3)")
     assert found is not None
     assert (found.topic, found.schema_id) == ("orders", 17)
     assert UnknownSchema.found_in("RuntimeException: something else 17") is None
+
+
+WORKER = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/venv/pyspark/worker.py", line 4207, in invoke_udf
+    func(
+  File "/home/me/scores.py", line 12, in scored
+    return 1 / 0
+ZeroDivisionError: division by zero
+ SQLSTATE: 39000"""
+
+
+def test_a_function_that_raises_is_named_with_its_line() -> None:
+    assert raised_in_function(WORKER) == "/home/me/scores.py:12: ZeroDivisionError: division by zero"
+    without = WORKER.replace("/home/me/scores.py", "/venv/pyspark/serializers.py")
+    assert raised_in_function(without) == "ZeroDivisionError: division by zero"
+    assert raised_in_function("TimeoutException: no broker") is None

@@ -98,6 +98,9 @@ def test_frozen() -> None:
         ({**WINDOWED, "window": Window(size_s=0)}, "size_s above 0"),
         ({**WINDOWED, "window": Window(size_s=5, hop_s=6)}, "at most size_s"),
         ({**WINDOWED, "window": Window(size_s=5, late_s=-1)}, "late_s -1 is negative"),
+        ({**WINDOWED, "window": Window(size_s=5, ahead_s=-1)}, "ahead_s -1 is negative"),
+        ({"key": {"a": "session_window(kafka.timestamp, '5 minutes').start"}}, "there are no session windows"),
+        ({"outputs": (RowOutput("o", key=Text("1"), value=Json("a", at="b")),)}, "which is for sources; remove at"),
         (
             {"outputs": (RowOutput("no topic", key=Text("1"), value=Text("1")),)},
             'output topic "no topic" is not a valid topic name',
@@ -134,6 +137,7 @@ def test_wrong_declaration_is_refused(change: dict[str, Any], words: str) -> Non
             'has a field "kafka"',
         ),
         ("ratings", Json("id"), "lists no fields"),
+        ("ratings", Json("id INT", at="a.b"), 'at="a.b") names no object'),
         ("ratings", Json("__id BIGINT"), 'has a field "__id"'),
         ("ratings", Json("id BIGINT, Id STRING"), 'has field "Id" twice'),
         ("ratings", Text("upper(x)"), "names no field"),
@@ -147,9 +151,52 @@ def test_wrong_source_is_refused(topic: str, value: Format, words: str) -> None:
     assert str(caught.value).startswith(f"{__file__}:")
 
 
-def test_key_in_avro_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="has a key in Avro; use Text"):
-        Source("ratings", Json("a INT"), key=Avro(RATING_SCHEMA))
+def test_key_in_avro_is_of_one_type() -> None:
+    assert Source("ratings", Json("a INT"), key=Avro(RATING_SCHEMA)).field_names == ("a", "movie_id", "rating")
+    with pytest.raises(DeclarationError, match="has a key of several types; remove others"):
+        Source("ratings", Json("a INT"), key=Avro(RATING_SCHEMA, others=(RATING_SCHEMA,)))
+
+
+def test_fields_of_an_object_in_the_record() -> None:
+    assert Source("t", Json("a INT", at="payload"), key=Json("id INT", at="payload")).field_names == ("a", "id")
+
+
+LATEST = Source("orders", Json("customer STRING, amount BIGINT"), key=Text("id"))
+INDEX = {"customer": "customer", "id": "id"}
+
+
+@pytest.mark.parametrize(
+    ("key", "moves"),
+    [
+        ({"id": "id"}, False),
+        ({"id": "upper(id)"}, False),
+        (INDEX, True),
+        ({"customer": "customer(id)", "id": "id"}, False),
+    ],
+)
+def test_rows_move_where_the_value_makes_their_key(key: dict[str, str], moves: bool) -> None:
+    table = Table(**{**GOOD, "source": None, "sides": {"orders": Latest(LATEST)}, "key": key})
+    assert table.rows_move == moves
+    assert not table.has_keyed_versions
+
+
+@pytest.mark.parametrize(
+    ("sides", "key", "words"),
+    [
+        (
+            {"a": Latest(LATEST)},
+            {"customer": "customer"},
+            'several records may have the same; add key columns that are "id"',
+        ),
+        ({"a": Latest(dataclasses.replace(LATEST, key=None))}, {"customer": "customer"}, "which needs a format"),
+        ({"a": Latest(dataclasses.replace(LATEST, keyed=True))}, INDEX, "remove keyed=True"),
+        ({"a": Latest(LATEST), "b": Latest(OTHER, key={"customer": "1", "id": "1"})}, INDEX, "a table of its own"),
+    ],
+)
+def test_rows_that_could_not_move_are_refused(sides: dict[str, Any], key: dict[str, str], words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Table(**{**GOOD, "source": None, "sides": sides, "key": key})
+    assert words in str(caught.value)
 
 
 def test_fields_of_value_and_key() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.query.limits import QueryLimits
@@ -15,6 +15,7 @@ from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 from tests.kit.call.asker import Asker
+from tests.kit.seeds import examples
 from tests.kit.store.changes import change, position
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, SIGNER, FilledTable, catalogue_of, ratings_table
@@ -171,7 +172,7 @@ turn_rows = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     drawn=turn_rows,
     swept=st.sets(st.integers(0, 39)),

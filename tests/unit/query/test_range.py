@@ -1,13 +1,14 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, PartitionUnavailable, TableRebuilt
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.v1.query_pb2 import ORDER_DESCENDING
 from tests.kit.call.asker import SHOP, Asker, Ratings, Shop, make_ratings
+from tests.kit.seeds import examples
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import FilledTable, catalogue_of, rating
 
@@ -25,7 +26,7 @@ def _walk(ratings: Ratings, **fields: Any) -> list[list[int]]:
             return pages
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     ids=st.sets(st.integers(-50, 50) | INT64, max_size=60),
     partition_count=st.integers(1, 5),
@@ -138,7 +139,7 @@ def test_a_token_of_another_generation_is_refused(ratings: Ratings) -> None:
 CODES = ["", "a", "a\x00", "a\x00b", "aa", "ab", "b", "é", "😀", "\x00", "\x00\xff"]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     codes=st.sets(st.sampled_from(CODES) | st.text(max_size=3)),
     prefix=st.none() | st.sampled_from(CODES),

@@ -1,9 +1,11 @@
 """Calls that no gateway answers for a moment, as not all switch to a new generation at once."""
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -51,6 +53,17 @@ def switch(gateway: ClusterGateway, place: int) -> None:
     gateway.put(rating(number, count=1_000 + number) for number in range(ROWS))
 
 
+def unanswered_by_both(cluster: GrpcCluster, partition: int) -> int:
+    """Return a movie of a partition of the old generation, whose new partition no gateway of the old one has either.
+
+    Who has switched asks others for the new partition. Where the old generation has one of that number, it answers.
+    """
+    new = replace(cluster.whole.table, partition_count=PARTITIONS)
+    old_count = cluster.whole.table.partition_count
+    movies = (movie_of(cluster, partition, first=first) for first in itertools.count())
+    return next(movie for movie in movies if new.partition_of(rating(movie)) >= old_count)
+
+
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize(("is_first", "takes_s"), [(True, 0), (False, 2 * patience.HEARD_S)], ids=["first", "last"])
 def test_a_call_waits_for_the_gateways_to_switch(
@@ -61,8 +74,8 @@ def test_a_call_waits_for_the_gateways_to_switch(
     switch(cluster[order[0]], "abc".index(order[0]))
     cluster.announce()
     asked, is_asked = dict(ASKED[method]), threading.Event()
-    if method == "GetRating":  # of a partition that nobody answers meanwhile
-        asked["movie_id"] = movie_of(cluster, 2 if is_first else 4)
+    if method == "GetRating":
+        asked["movie_id"] = unanswered_by_both(cluster, 2) if is_first else movie_of(cluster, 4)
 
     def go_on() -> None:
         is_asked.wait()

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
+from tests.kit.seeds import examples
 from tests.kit.table.filled import rating
 
 SPREADS: tuple[Placement, ...] = (
@@ -66,7 +67,7 @@ def bounds(draw: st.DrawFn) -> Bounds:
 @pytest.mark.parametrize(
     "cluster", [DEFAULT_LIMITS, QueryLimits(page_bytes_max=150)], ids=["rows", "some five rows a page"], indirect=True
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from(SPREADS), st.text("abc", min_size=1, max_size=5), st.integers(3, 300), bounds())
 def test_a_walk_is_that_of_one_store(
     cluster: GrpcCluster, held: Placement, gateway_ids: str, page_size: int, bounds: Bounds

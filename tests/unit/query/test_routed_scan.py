@@ -16,6 +16,7 @@ from tests.kit.call.asker import SHOP
 from tests.kit.call.subscribing import token_of
 from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster, Placement
 from tests.kit.gateways_in_process.streams import append_all, ids, scanned
+from tests.kit.seeds import seeds
 from tests.kit.table.filled import SIGNER, LocalCall, rating
 
 SPREAD: Placement = {0: [0, 3], 1: [1, 3, 4], 2: [0, 1, 2, 5, 4]}  # partitions 2 and 5 are on one gateway alone
@@ -80,7 +81,7 @@ def test_neighbours_on_one_gateway_are_one_stream() -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, in_check=3))
 def test_a_token_of_any_message_is_good_on_any_gateway(seed: int) -> None:
     choice = random.Random(seed)
 
@@ -107,7 +108,7 @@ def test_a_token_of_any_message_is_good_on_any_gateway(seed: int) -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15, in_check=4))
 def test_gateways_that_die_drain_and_come_back_leave_the_rows_whole(seed: int) -> None:
     choice = random.Random(seed)
 

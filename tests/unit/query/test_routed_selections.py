@@ -12,6 +12,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.subscribing import TIMEOUT_S, Copy, options
 from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, LocalCluster
+from tests.kit.seeds import seeds
 from tests.kit.table.filled import rating
 from tests.kit.table.parcels import DEPOTS, NUMBERS, PARCELS, copy
 
@@ -38,7 +39,7 @@ PARTS: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, in_check=1))
 @pytest.mark.parametrize("part", range(len(PARTS)))
 def test_a_part_of_the_table_through_each_gateway(part: int, seed: int) -> None:
     method, fields, holds = PARTS[part]

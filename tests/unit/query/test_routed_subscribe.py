@@ -17,6 +17,7 @@ from tests.kit.call.subscribing import Copy, token_of
 from tests.kit.gateways_in_process.cluster_without_network import QUICK_LIMITS, SAFE, LocalCluster, Placement
 from tests.kit.gateways_in_process.streams import Writer, apply_all, subscribed
 from tests.kit.gateways_in_process.streams import filled as filled_with
+from tests.kit.seeds import seeds
 
 SPREAD: Placement = {0: [0, 3], 1: [1, 4], 2: [2, 5]}
 SHORT_MESSAGES = replace(QUICK_LIMITS, message_rows_max=40)
@@ -153,7 +154,7 @@ def test_a_token_of_each_message_is_good_on_any_gateway(after: int) -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, in_check=3))
 def test_gateways_that_die_drain_and_come_back_under_a_stream(seed: int) -> None:
     choice = random.Random(seed)
 
@@ -179,7 +180,7 @@ def test_gateways_that_die_drain_and_come_back_under_a_stream(seed: int) -> None
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, in_check=3))
 def test_clients_that_go_from_gateway_to_gateway(seed: int) -> None:
     choice = random.Random(seed)
 

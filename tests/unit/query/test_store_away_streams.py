@@ -17,6 +17,7 @@ from tests.kit.gateways_in_process.streams import append_all as take_all
 from tests.kit.gateways_in_process.streams import apply_all as until_the_end
 from tests.kit.gateways_in_process.windows import ON_TWO, Windows, window_copy
 from tests.kit.gateways_in_process.windows import until as until_whole
+from tests.kit.seeds import seeds
 from tests.kit.store.breaking import GONE, UNREADABLE, At
 from tests.kit.table.filled import rating
 
@@ -177,7 +178,7 @@ def writes(writer: Writer, count: int) -> None:
         writer.anything(60)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, in_check=2))
 def test_stores_that_go_and_come_under_many_subscribers(seed: int) -> None:
     """One store at a time: whoever is asked, a copy is whole in the end, and was begun once."""
 

@@ -22,6 +22,7 @@ from tablegate.v1.query_pb2 import (
 )
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, Copy, Writer, options, subscribed
+from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
 
 
@@ -124,7 +125,7 @@ def test_a_broken_snapshot_goes_on_where_it_was(ratings: Ratings, writer: Writer
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, in_check=5))
 def test_any_breaks_and_changes_leave_the_copy_equal(seed: int) -> None:
     ratings = make_ratings(partition_count=1 + seed % 4, limits=QueryLimits(publish_flush_s=0.0))
     writer = Writer(ratings, seed)

@@ -15,6 +15,7 @@ from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CURRENT
 from tests.kit.call.asker import Ratings, make_ratings
 from tests.kit.call.subscribing import METHOD, OFTEN, TIMEOUT_S, Copy, Writer, options
+from tests.kit.seeds import seeds
 from tests.kit.table.filled import LocalCall
 
 
@@ -68,7 +69,7 @@ async def until(call: Taker, copy: Copy, ratings: Ratings, writer: Writer) -> No
         await take(call, copy, ratings)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, in_check=2))
 def test_a_copy_is_right_whoever_took_its_messages_and_wherever_it_broke(seed: int) -> None:
     ratings = make_ratings()
     writer, choice = Writer(ratings, seed), random.Random(seed)

@@ -10,6 +10,7 @@ import pytest
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tests.kit.call.asker import Asker
 from tests.kit.call.subscribing import OFTEN, Copy, opened, options, token_of
+from tests.kit.seeds import seeds
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.filled import ACTIONS, FilledTable, catalogue_of
 
@@ -167,7 +168,7 @@ def test_what_is_expired_and_not_removed_is_not_in_a_snapshot() -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, in_check=3))
 def test_any_removals_changes_and_breaks_leave_the_copy_equal(seed: int) -> None:
     choice = random.Random(seed)
     windows = Windows(partition_count=1 + seed % 2, limits=QueryLimits(publish_flush_s=0.0))

@@ -295,6 +295,34 @@ def test_a_partition_that_comes_back_soon_goes_on_where_nothing_expires(job: Job
     asyncio.run(talk())
 
 
+def test_a_copy_that_begins_anew_never_goes_back() -> None:
+    """The history is lost of one partition. Of the other one the copy had more than its next gateway has yet."""
+    there, here = make_ratings(2), make_ratings(2, store=MemoryStore(history_changes_max=5))
+    one_movie = next(number for number in range(99) if here.table.partition_of(rating(number)) == 0)
+    another = next(number for number in range(99) if here.table.partition_of(rating(number)) == 1)
+    for each in (there, here):
+        each.table.put([rating(one_movie), rating(another)])
+    there.table.put([rating(one_movie, count=2)])
+    here.table.put([rating(another, count=count) for count in range(2, 10)])
+
+    async def talk() -> None:
+        copy = Copy()
+        async with subscribed(there, subscribe_options=options("", **OFTEN)) as stream:
+            await stream.until(copy, {one_movie: 2, another: 1})
+        for _ in range(2):  # by the token of RESET, too
+            async with subscribed(here, subscribe_options=options(copy.token, **OFTEN)) as stream:
+                copy.take(await stream.next())
+                copy.take(await stream.next())
+                assert (copy.counts, copy.phase) == ({}, SUBSCRIBE_PHASE_CATCHING_UP)
+        async with subscribed(here, subscribe_options=options(copy.token, **OFTEN)) as stream:
+            here.table.put([rating(one_movie, count=2)])
+            here.asker.bell.notify()
+            await settle(stream, copy)
+        assert (copy.counts, copy.resets) == ({one_movie: 2, another: 9}, 2)
+
+    asyncio.run(talk())
+
+
 def test_who_goes_on_where_one_partition_is_behind_misses_nothing() -> None:
     """The other partition is further than the token: its changes are sent while the first one is waited for."""
     there, here = make_ratings(2), make_ratings(2)

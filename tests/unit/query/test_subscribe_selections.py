@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tablegate.gateway.query.errors import SlowSubscription
-from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
+from tablegate.gateway.query.limits import QueryLimits
 from tests.kit.call.subscribing import OFTEN, Stream, opened, options
+from tests.kit.seeds import seeds
 from tests.kit.table.parcels import Parcels, copy
 
+SHORT_QUEUE = QueryLimits(subscriber_bytes_max=8 * 1024, message_rows_max=50)
 PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
     ({}, lambda depot, number, weight: True),
     ({"depot": "ash"}, lambda depot, number, weight: depot == "ash"),
@@ -29,7 +31,7 @@ PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, in_check=2))
 def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int) -> None:
     """A row that stops matching is a delete; one that did not match before, or does not again, is silence."""
     parcels = Parcels(seed, QueryLimits(publish_flush_s=0.0))
@@ -66,7 +68,7 @@ def test_each_part_is_what_its_params_say_and_no_more_is_told(seed: int) -> None
 
 
 def test_of_many_changes_a_slow_subscriber_gets_the_last_of_each_row() -> None:
-    parcels = Parcels(0)
+    parcels = Parcels(0, SHORT_QUEUE)
     parcels.put("ash", 1, 1)
 
     async def talk() -> None:
@@ -83,7 +85,7 @@ def test_of_many_changes_a_slow_subscriber_gets_the_last_of_each_row() -> None:
 
 
 def test_slow_subscriber_is_evicted_if_the_contract_says_so_and_resumes() -> None:
-    parcels = Parcels(0)
+    parcels = Parcels(0, SHORT_QUEUE)
     parcels.put("ash", 1, 1)
 
     async def talk() -> None:
@@ -102,8 +104,8 @@ def test_slow_subscriber_is_evicted_if_the_contract_says_so_and_resumes() -> Non
 
 async def _flood(parcels: Parcels) -> None:
     """Change a few rows for as long as a subscriber that takes nothing is bound to be let go."""
-    for _ in range(60):
-        for number in range(500):
+    for _ in range(30):
+        for number in range(200):
             parcels.put("ash", number % 20, 1)
         parcels.asker.bell.notify()
-        await asyncio.sleep(DEFAULT_LIMITS.publish_flush_s * 1.5)
+        await asyncio.sleep(SHORT_QUEUE.publish_flush_s * 1.5)

@@ -29,7 +29,7 @@ def test_gateways_that_start_together_take_nothing_that_is_not_theirs() -> None:
     assert ever == {member.name: member.held() for member in world.members}
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=4))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_moved_partition_is_live_only_when_it_has_caught_up(seed: int) -> None:
     world = World(seed, replicas=1, lag=False)
     world.log = SlowLog
@@ -49,12 +49,12 @@ def test_moved_partition_is_live_only_when_it_has_caught_up(seed: int) -> None:
     assert all(offset >= facts.end_offsets[number] for number, offset in gained.items())
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=4))
+@pytest.mark.parametrize("seed", seeds(20, in_check=2))
 def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int) -> None:
     check_two_that_rely_on_each_other(seed)
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=4))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_nothing_moves_while_kafka_is_away_and_when_it_comes_back(seed: int) -> None:
     world = World(seed)
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_nothing_moves_while_kafka_is_away_and_when_it_comes_back(seed: int) -> 
         assert all(each.alive for member in world.members for each in member.status().gateways)
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=4))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_a_quick_restart_moves_nothing(seed: int) -> None:
     world = World(seed, lag=False)
     for _ in range(3):
@@ -89,7 +89,7 @@ def test_a_quick_restart_moves_nothing(seed: int) -> None:
         assert {member.name: member.held() for member in world.members} == held
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, in_check=2))
 def test_a_gateway_that_was_told_more_replicas_gives_all_away_too(seed: int) -> None:
     """Gateways are told another number one after the other; the last one with the old number is drained."""
     world = World(seed, replicas=3)
@@ -103,11 +103,11 @@ def test_a_gateway_that_was_told_more_replicas_gives_all_away_too(seed: int) -> 
     assert not last.held()
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=4))
+@pytest.mark.parametrize("seed", seeds(20, in_check=2))
 def test_a_new_generation_takes_the_place_of_the_old_one_without_a_gap(seed: int) -> None:
     check_a_new_generation(seed)
 
 
-@pytest.mark.parametrize("seed", seeds(50, in_check=8))
+@pytest.mark.parametrize("seed", seeds(50, in_check=4))
 def test_whatever_happens_a_partition_stays_answered_and_all_ends_well(seed: int) -> None:
     check_whatever_happens(seed)

@@ -78,3 +78,11 @@ def test_the_last_record_is_read_again_and_not_delivered_again(log: KafkaLog) ->
     assert not first.lost
     log.follow(SOURCE, Place(Offset(RECORDS), run.leader_epoch + 7))
     assert fetch_once(log) == Fetched(SOURCE, [], Offset(RECORDS), lost=True)
+
+
+def test_a_record_that_kafka_refuses_at_once_ends_nothing(log: KafkaLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.append("gateways", b"gateway", bytes(2_000_000))
+    log.append("gateways", b"gateway", b"small")
+    [logged] = [each.getMessage() for each in caplog.records]
+    assert "announcements of this gateway do not reach Kafka" in logged
+    assert "too large" in logged

@@ -40,7 +40,7 @@ def late_words(monkeypatch: pytest.MonkeyPatch, seed: int) -> type[LateWords]:
     return LateWords
 
 
-@pytest.mark.parametrize("seed", seeds(60, in_check=15))
+@pytest.mark.parametrize("seed", seeds(60, in_check=6))
 def test_two_that_rely_on_each_other_do_not_both_let_go(seed: int, late_words: type[LateWords]) -> None:
     """The one that lost a partition hears that the other is live; that one is drained, and hears that the first is."""
     world = World(seed, replicas=1, lag=False)

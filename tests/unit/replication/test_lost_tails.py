@@ -27,6 +27,17 @@ def _ends(job: Job) -> tuple[Offset, ...]:
     return facts.end_offsets
 
 
+def _restart_behind_another_tail(gateway: Gateway, job: Job) -> None:
+    """Restart a gateway whose changelog ends where its store does, and has other records of movies 1 to 3 there."""
+    job.publish().put(range(20))
+    ends = _ends(job)
+    job.put([1, 2, 3], count=500)
+    gateway.steps()
+    _lose_tail(job, ends, [])
+    job.put([1, 2, 3], count=400)
+    gateway.restart()
+
+
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize("grown", [GROWN, range(200, 220), range(200, 202)])
 def test_a_tail_that_grew_again_is_noticed(gateway: Gateway, job: Job, running: bool, grown: range) -> None:
@@ -47,26 +58,14 @@ def test_a_tail_that_grew_again_is_noticed(gateway: Gateway, job: Job, running: 
 
 
 def test_a_tail_that_grew_to_the_same_offset_is_noticed(gateway: Gateway, job: Job) -> None:
-    job.publish().put(range(20))
-    ends = _ends(job)
-    job.put([1, 2, 3], count=500)
-    gateway.steps()
-    _lose_tail(job, ends, [])
-    job.put([1, 2, 3], count=400)
-    gateway.restart()
+    _restart_behind_another_tail(gateway, job)
     gateway.seconds(20)
     assert {gateway.rows()[movie_id] for movie_id in (1, 2, 3)} == {400}
 
 
 def test_rows_of_a_lost_tail_are_answered_at_no_moment_of_a_start(gateway: Gateway, job: Job) -> None:
-    """The changelog ends where the store does: only the last record says that it is another one."""
-    job.publish().put(range(20))
-    ends = _ends(job)
-    job.put([1, 2, 3], count=500)
-    gateway.steps()
-    _lose_tail(job, ends, [])
-    job.put([1, 2, 3], count=400)
-    gateway.restart()
+    """Only the last record says that the changelog is another one."""
+    _restart_behind_another_tail(gateway, job)
     for _ in range(40):
         gateway.steps(1, pass_s=0.5)
         assert not gateway.is_served() or {gateway.rows()[movie_id] for movie_id in (1, 2, 3)} == {400}

@@ -37,7 +37,7 @@ def restart(world: World, member: Member, chance: random.Random) -> None:
     world.start(member)
 
 
-@pytest.mark.parametrize("seed", seeds(100, in_check=4))
+@pytest.mark.parametrize("seed", seeds(100, in_check=2))
 def test_late_joiner_serves_no_newer_generation_than_the_others(seed: int) -> None:
     """Whatever else happens, as long as those do not stay away."""
     chance = random.Random(seed)
@@ -83,7 +83,7 @@ def test_served_generation_is_built_until_all_have_switched(seed: int) -> None:
     world.settle()
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=3))
+@pytest.mark.parametrize("seed", seeds(20, in_check=2))
 def test_restarted_cluster_serves_its_generation_though_a_store_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     world = rebuilding(seed, lag=False)
@@ -106,7 +106,7 @@ def test_restarted_cluster_serves_its_generation_though_a_store_is_lost(seed: in
     assert {member.state().manifest.generation for member in world.members} == {1}
 
 
-@pytest.mark.parametrize("seed", seeds(30, in_check=3))
+@pytest.mark.parametrize("seed", seeds(30, in_check=2))
 @pytest.mark.parametrize("how", ["die", "leave", "drain"])
 def test_newcomers_answer_from_the_new_generation_when_the_others_are_gone(how: str, seed: int) -> None:
     """Though the job never ends the old one."""
@@ -128,7 +128,7 @@ def test_newcomers_answer_from_the_new_generation_when_the_others_are_gone(how: 
     assert set().union(*(member.live() for member in new)) == set(range(world.partitions))
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=3))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_who_begins_while_others_answer_on_has_all_that_it_is_to_have(seed: int) -> None:
     world = rebuilding(seed, gateways=1, lag=False)
     [old] = world.members
@@ -144,7 +144,7 @@ def test_who_begins_while_others_answer_on_has_all_that_it_is_to_have(seed: int)
     assert new.live() == set(range(world.partitions))
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=3))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_where_nobody_has_an_older_generation_a_newcomer_does_not_wait(seed: int) -> None:
     """Nor does it where others have died long ago."""
     world = rebuilding(seed, lag=False)

@@ -79,7 +79,7 @@ class NotifyingWorld(World):
         self.readers[member.name].check()
 
 
-@pytest.mark.parametrize("seed", seeds(15, in_check=5))
+@pytest.mark.parametrize("seed", seeds(15, in_check=2))
 def test_what_changes_is_named(seed: int) -> None:
     world, choice = NotifyingWorld(seed), random.Random(seed)
     for _ in range(3):

@@ -8,7 +8,7 @@ from tests.kit.replication.replicators import Member, World, another_contract
 from tests.kit.seeds import seeds
 
 
-@pytest.mark.parametrize("seed", seeds(20, in_check=4))
+@pytest.mark.parametrize("seed", seeds(20, in_check=2))
 def test_who_refuses_a_table_is_to_have_none_of_it(seed: int) -> None:
     chance = random.Random(seed)
     world = World(seed)
@@ -21,7 +21,7 @@ def test_who_refuses_a_table_is_to_have_none_of_it(seed: int) -> None:
         assert len(live) == 2
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=3))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_a_restart_of_one_that_refuses_moves_nothing(seed: int) -> None:
     world = World(seed, lag=False)
     for catalogue in (None, None, None, another_contract()):
@@ -37,7 +37,7 @@ def test_a_restart_of_one_that_refuses_moves_nothing(seed: int) -> None:
         assert {member.name: member.held() for member in world.members} == held
 
 
-@pytest.mark.parametrize("seed", seeds(10, in_check=3))
+@pytest.mark.parametrize("seed", seeds(10, in_check=2))
 def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: int) -> None:
     """All refused it, and hear one after the other that they do no more."""
     world = World(seed)
@@ -53,7 +53,7 @@ def test_where_a_manifest_is_put_right_nobody_takes_what_is_not_its_own(seed: in
     assert ever == {member.name: member.held() for member in world.members}
 
 
-@pytest.mark.parametrize("seed", seeds(30, in_check=3))
+@pytest.mark.parametrize("seed", seeds(30, in_check=2))
 def test_gateways_get_another_contract_one_after_the_other(seed: int) -> None:
     """Each partition is answered all the time, and the job need not end the old generation."""
     chance = random.Random(seed)

@@ -13,7 +13,7 @@ from tests.kit.replication.replicators import World
 from tests.kit.replication.state_observer import StateObserver
 from tests.kit.store.memory import MemoryStore
 
-GRACE_S = 30.0
+GRACE_S = 12.0
 
 
 class RepairingGateway(Gateway):
@@ -32,20 +32,8 @@ class RepairingGateway(Gateway):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def broker(clock: FakeClock) -> MemoryBroker:
-    made = MemoryBroker(clock.now_ms)
-    made.create("tables", 1)
-    return made
-
-
-@pytest.fixture
-def job(broker: MemoryBroker) -> Job:
-    return Job(broker).create().publish()
+def job(job: Job) -> Job:
+    return job.publish()
 
 
 def compact(job: Job) -> None:
@@ -100,7 +88,7 @@ def test_nothing_is_appended_within_the_grace(broker: MemoryBroker, clock: FakeC
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
     job.put([1], count=4)
-    gateway.seconds(GRACE_S - 10)
+    gateway.seconds(GRACE_S / 2)
     assert ends(job) == 2
     assert gateway.table_status().pending_repairs == 1
 
@@ -109,7 +97,7 @@ def test_a_newer_row_makes_the_repair_needless(broker: MemoryBroker, clock: Fake
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
     job.put([1], count=4)
-    gateway.seconds(GRACE_S - 10)
+    gateway.seconds(GRACE_S / 2)
     job.put([1], count=10)
     gateway.seconds(4 * GRACE_S)
     assert ends(job) == 3
@@ -120,7 +108,7 @@ def test_the_same_record_again_makes_the_repair_needless(broker: MemoryBroker, c
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
     job.put([1], count=4)
-    gateway.seconds(GRACE_S - 10)
+    gateway.seconds(GRACE_S / 2)
     job.put([1], count=9)  # as a job that runs a batch again
     gateway.seconds(4 * GRACE_S)
     assert ends(job) == 3
@@ -132,7 +120,7 @@ def test_a_repair_survives_a_restart(broker: MemoryBroker, clock: FakeClock, job
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
     job.put([1], count=4)
-    gateway.seconds(GRACE_S - 10)
+    gateway.seconds(GRACE_S / 2)
     gateway.restart()
     gateway.seconds(4 * GRACE_S)
     compact(job)
@@ -203,7 +191,7 @@ def test_a_winner_that_is_gone_already_is_told(broker: MemoryBroker, clock: Fake
     gateway = RepairingGateway(broker, clock)
     job.put([1], count=9)
     job.put([1], count=4)
-    gateway.seconds(GRACE_S - 10)
+    gateway.seconds(GRACE_S / 2)
     compact(job)  # far too early
     gateway.seconds(4 * GRACE_S)
     status = gateway.table_status()

@@ -571,6 +571,32 @@ def test_a_store_that_a_full_disk_held_up_for_days_is_restored(gateway: Gateway,
     assert set(gateway.rows()) == {2, 3}
 
 
+def test_nothing_is_applied_behind_deletes_that_may_be_missing(
+    gateway: Gateway, job: Job, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still for long has newer records at hand before the brokers tell it of the topic."""
+    job.publish().put([1])
+    gateway.seconds(6)
+    _delete_and_compact(job)
+    job.put(range(2, 20))
+    late: list[tuple[MemoryLog, str, Future[TopicFacts | None]]] = []
+
+    def describe_late(log: MemoryLog, topic: str) -> "Future[TopicFacts | None]":
+        late.append((log, topic, Future()))
+        return late[-1][2]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryLog, "describe_topic", describe_late)
+        clock.passed_s += DELETE_RETENTION_MS / 2_000 + 60
+        gateway.seconds(3)
+    assert set(gateway.rows()) == {1}, "what came after the delete is there beside the row"
+    for log, topic, answer in late:
+        answer.set_result(log.describe_topic(topic).result())
+    gateway.seconds(8)
+    assert gateway.is_served()
+    assert set(gateway.rows()) == set(range(2, 20))
+
+
 def test_a_store_without_manifest_for_days_is_restored(gateway: Gateway, job: Job) -> None:
     job.publish().put([1, 2])
     gateway.seconds(6)

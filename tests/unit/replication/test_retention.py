@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tablegate.gateway.contract.types import Offset, Partition, make_version
@@ -27,6 +27,7 @@ from tests.kit.replication.windows import (
     key_of,
     value_of,
 )
+from tests.kit.seeds import examples
 from tests.kit.store.memory import MemoryStore
 
 
@@ -112,7 +113,7 @@ def test_a_sweep_goes_in_steps_and_records_are_applied_between(setup: Setup) -> 
     assert {window[0] for window in setup.windows()} == {"new"}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     windows=st.sets(st.tuples(st.sampled_from(["", "a", "a\x00", "b", "c", "é"]), st.integers(0, 60)), max_size=60),
     deleted=st.sets(st.integers(0, 60)),

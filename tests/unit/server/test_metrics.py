@@ -13,7 +13,7 @@ import pytest
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.metrics import Metrics, _store_lines
+from tablegate.gateway.server.metrics import Metrics, store_lines
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import (
@@ -156,7 +156,7 @@ def test_states_are_named_where_the_replicator_does() -> None:
     table.generations.add(generation=2, state=GenerationState.GENERATION_STATE_READY)
     table.partitions.add(partition=0, state=PartitionState.PARTITION_STATE_CATCHING_UP)
     table.partitions.add(partition=1)  # of a gateway of an earlier version
-    lines = "".join(_store_lines(GetStatusResponse(tables=[table]))).splitlines()
+    lines = "".join(store_lines(GetStatusResponse(tables=[table]))).splitlines()
     assert [line for line in lines if "_state{" in line] == [
         'tablegate_table_state{table="ratings",state="serving"} 1.0',
         'tablegate_generation_state{table="ratings",generation="1",state="serving"} 1.0',

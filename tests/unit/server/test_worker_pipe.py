@@ -214,7 +214,7 @@ def test_a_notification_that_is_cut_off_is_of_everything(pipe: WorkerPipe, data:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("seed", seeds(30, in_check=10))
+@pytest.mark.parametrize("seed", seeds(30, in_check=5))
 def test_any_mix_of_restarts_and_pauses_names_each_change(seed: int, pipe: WorkerPipe) -> None:
     """Whoever begins reads all that is there; from then on each change is named, or everything is."""
     choice = random.Random(seed)

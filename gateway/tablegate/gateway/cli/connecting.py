@@ -7,7 +7,7 @@ does, and builds messages from them at run time. So the command line needs neith
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +215,9 @@ class Gateway:
             yield from self._batch_get(catalogue, table, arguments)
             return
         query = _query(catalogue, table, GetQuery, "Get")
-        response = self._unary(query, _message(query.request_class(), _fields(arguments)))
+        request = _message(query.request_class(), _fields(arguments))
+        _check_key(table, (param.field.name for param in query.params), _fields(arguments))
+        response = self._unary(query, request)
         if response.HasField(query.row.name):
             yield getattr(response, query.row.name)
 
@@ -230,7 +232,9 @@ class Gateway:
         keys: list[Any] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         if not query.key_fields:
             keys = [key for column in columns.values() for key in column]
-        response = self._unary(query, _message(query.request_class(), {query.keys.name: keys}))
+        request = _message(query.request_class(), {query.keys.name: keys})
+        _check_key(table, (field.name for field in query.key_fields), columns)
+        response = self._unary(query, request)
         for result in getattr(response, query.results.name):
             if result.HasField(query.found.name):
                 yield getattr(result, query.found.name)
@@ -345,6 +349,13 @@ def _fields(arguments: Iterable[str]) -> dict[str, str]:
             raise AskError(f'"{argument}" is not an argument: write field=value')
         fields[name] = value
     return fields
+
+
+def _check_key(table: str, wanted: Iterable[str], given: Collection[str]) -> None:
+    # What is not given is zero or empty to protobuf, and most likely found nowhere.
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise AskError(f'"{missing[0]}" of the key of table "{table}" is missing: add {missing[0]}=VALUE')
 
 
 def _message(message: Message, fields: dict[str, Any]) -> Message:

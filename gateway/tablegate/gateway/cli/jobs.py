@@ -20,10 +20,8 @@ from tablegate.gateway.cli.errors import complain, fail
 from tablegate.jobs import Table
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
-    KEEP_OLD_S,
     Bootstrap,
     Checkpoints,
-    KeepOld,
     Master,
     OtherMode,
     Partitions,
@@ -33,6 +31,7 @@ from tablegate.jobs.arguments import (
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
     from tablegate.jobs.planning.options import Options, Start
+    from tablegate.jobs.running.operations import StoredArtifacts
 
 jobs = typer.Typer(no_args_is_help=True, help="Run the PySpark jobs that keep tables, and look after them.")
 
@@ -176,7 +175,12 @@ def rebuild(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
-    keep_old: KeepOld = KEEP_OLD_S,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Build it also where sources have dropped records that the table was made of."
+        ),
+    ] = False,
     spark_log: SparkLog = None,
 ) -> None:
     """Build the next generation of a table from its sources: [bold]tablegate job rebuild ratings[/bold].
@@ -185,7 +189,7 @@ def rebuild(
 
     Gateways serve the old generation until the new one has caught up.
 
-    A running job switches to the new generation by itself.
+    A running job switches to the new generation by itself. The old one stays until tablegate job drop-old.
 
     If the command is interrupted, run it again: it resumes.
     """
@@ -199,7 +203,7 @@ def rebuild(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
-        old_changelog_kept_s=keep_old,
+        accept_loss=accept_loss,
     )
     with _job_errors():
         _rebuild(name, options, lambda _: None, retry_hint=f"resume with tablegate job rebuild {name}")
@@ -225,7 +229,6 @@ def seek(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
-    keep_old: KeepOld = KEEP_OLD_S,
     spark_log: SparkLog = None,
 ) -> None:
     """Build the next generation of a table from a part of its sources, and switch to it.
@@ -251,7 +254,6 @@ def seek(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
-        old_changelog_kept_s=keep_old,
     )
     retry_hint = "start again with the same command"
     with _job_errors():
@@ -294,6 +296,7 @@ def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start |
     err = Console(stderr=True, soft_wrap=True, highlight=False)
     if phase is HandoverPhase.IN_PLACE:
         err.print(f"[green]in place:[/green] table {table.name} has its new generation; a running job switches to it")
+        err.print(f"the old one stays until: tablegate job drop-old {name}")
         return
     if phase in (HandoverPhase.BUILDING, HandoverPhase.CAUGHT_UP):
         next_step = retry_hint
@@ -301,6 +304,41 @@ def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start |
         next_step = f"the new generation is published; to complete the switch: tablegate job run {name}"
     err.print(f"[yellow]stopped:[/yellow] {next_step}")
     raise typer.Exit(1)
+
+
+def _show_and_ask(artifacts: "StoredArtifacts", question: str, *, yes: bool) -> None:
+    """Print what is to be deleted; go on if that is right."""
+    for line in show_jobs.artifact_lines(artifacts):
+        typer.echo(line)
+    if not yes:
+        typer.confirm(question, abort=True)
+
+
+@jobs.command("drop-old")
+def drop_old(
+    name: Annotated[
+        str, typer.Argument(help="Name of the table, or the .py file that defines it.", metavar="TABLE|FILE")
+    ],
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete what is stored of a table's older generations: [bold]tablegate job drop-old ratings[/bold].
+
+    Use it when all gateways serve the new generation, and its rows are right.
+    """
+    from tablegate.jobs.planning.declarations import load_table
+    from tablegate.jobs.running.operations import delete_old, find_old
+
+    with _job_errors():
+        table = load_table(name).name if ".py" in name else name
+        artifacts = find_old(table, bootstrap, checkpoints)
+        if artifacts.is_empty:
+            typer.echo(f"table {table} has one generation: there is nothing to delete")
+            return
+        _show_and_ask(artifacts, f"Delete the older generations of table {table}?", yes=yes)
+        delete_old(artifacts, bootstrap)
+    typer.echo("deleted")
 
 
 @jobs.command()
@@ -326,10 +364,7 @@ def reset(
             fail(
                 f'nothing is stored of table "{table}" at {bootstrap} and in "{checkpoints}": correct the name or these'
             )
-        for line in show_jobs.artifact_lines(artifacts):
-            typer.echo(line)
-        if not yes:
-            typer.confirm(f"Delete all this of table {table}?", abort=True)
+        _show_and_ask(artifacts, f"Delete all this of table {table}?", yes=yes)
         delete_artifacts(artifacts, bootstrap)
     typer.echo("deleted; the next tablegate job run builds a new generation from the first record")
     if artifacts.remote is not None:

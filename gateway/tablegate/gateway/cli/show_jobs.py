@@ -92,6 +92,9 @@ def artifact_lines(found: "StoredArtifacts") -> Iterator[str]:
         is_outputs = directory.name == "outputs"
         what = "the positions of its outputs: they send everything again" if is_outputs else "a checkpoint"
         yield f"  directory {directory}, {what}"
+    if not found.is_all:
+        yield f"  not {found.remote}: delete it yourself" if found.remote is not None else "The newest one stays."
+        return
     if found.remote is not None:
         yield f"  not {found.remote}: delete it yourself, or its outputs continue at their positions"
     yield "Its dead letters and the records of its outputs stay."

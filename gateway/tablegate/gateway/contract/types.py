@@ -24,7 +24,11 @@ StoreId = NewType("StoreId", int)
 VERSION_HEADER = "v"
 """Name of the record header whose value is a row's version."""
 
+RUN_HEADER = "r"
+"""Name of the record header whose value is the run of the job that wrote a row: 8 bytes, big endian."""
+
 VERSION_BYTES = 12
+RUN_BYTES = 8
 
 Version = NewType("Version", bytes)
 """Generation (4 bytes) and sequence (8 bytes), big endian: byte order is the order of versions."""

@@ -33,6 +33,7 @@ from tablegate.v1.cluster_pb2 import GatewayRecord, GenerationAnnouncement, Tabl
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, beyond which no protobuf has a time
 SCHEMA_DEPTH_MAX = 64  # a row is flat: its schema has five levels
 SCHEMAS_MAX = 1_000  # of one generation, each with its decoder
+RUN_MAX = 2**63 - 1  # an offset of Kafka's is no larger
 TEXT_BYTES_MAX = 255  # of names, ids and addresses that others choose
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # Kafka's own rule
@@ -46,12 +47,16 @@ class Poison(Exception):
 
 
 class Marker(NamedTuple):
-    """A progress marker. `next_offsets`: by topic and partition, the first record of a source that is not read yet."""
+    """A progress marker. `next_offsets`: by topic and partition, the first record of a source that is not read yet.
+
+    `run`: of the job that wrote it; 0 where it is of none.
+    """
 
     generation: int
     is_final: bool
     ends_batch: bool
     next_offsets: Mapping[tuple[str, int], int]
+    run: int = 0
 
 
 def known_time_ms(time_ms: int) -> int:
@@ -78,7 +83,9 @@ def read_marker(value: bytes | None) -> Marker:
             offsets[at] = max(next_offset, offsets.get(at, 0))
     if len(offsets) > PARTITIONS_MAX:
         raise Poison(f"progress marker has more than {PARTITIONS_MAX} source partitions")
-    return Marker(marker.generation, marker.final, marker.ends_batch, offsets)
+    if marker.run > RUN_MAX:
+        raise Poison(f"progress marker has a run beyond {RUN_MAX}")
+    return Marker(marker.generation, marker.final, marker.ends_batch, offsets, marker.run)
 
 
 def read_manifest(table: str, value: bytes) -> Manifest:

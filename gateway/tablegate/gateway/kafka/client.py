@@ -48,7 +48,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from typing_extensions import override
 
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
-from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
 from tablegate.gateway.kafka.repeater import repeat_records
 
@@ -391,11 +391,15 @@ def retention_ms_of(config: Mapping[str, Any]) -> int:
 
 
 def _version(headers: Any) -> bytes | None:
+    """Return the version of a record, with its run behind it, if it has one."""
+    version: bytes | None = None
+    run: bytes | None = None
     for name, value in headers or ():
         if name == VERSION_HEADER:
-            version: bytes | None = value
-            return version
-    return None
+            version = value
+        elif name == RUN_HEADER:
+            run = value
+    return version if version is None or run is None else version + run
 
 
 def _known_epoch(leader_epoch: int | None) -> int:
@@ -460,6 +464,8 @@ class KafkaAppender:
             self._producer.produce(topic, key=key, value=value, partition=0, on_delivery=self._note)
         except BufferError:
             self._fail("its queue is full")
+        except KafkaException as error:  # a record that is too large, for one: whatever it is, what is here is served
+            self._fail(error.args[0].str())
         self._producer.poll(0)
 
     def _note(self, error: KafkaError | None, message: Message) -> None:

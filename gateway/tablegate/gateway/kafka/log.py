@@ -36,7 +36,10 @@ class RecordId(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record. `version`: its version header, whatever bytes those are; `time_ms`: when the brokers appended it."""
+    """A record. `version`: its version header, then its run, if it has one, whatever bytes those are.
+
+    `time_ms`: when the brokers appended it.
+    """
 
     offset: Offset
     key: bytes | None

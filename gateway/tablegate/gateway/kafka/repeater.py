@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tablegate.gateway.contract.types import VERSION_HEADER
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER
 from tablegate.gateway.kafka.log import LogUnavailable, RecordId, TopicPartition
 
 READ_TIMEOUT_S = 10.0  # of a request: the brokers do not answer
@@ -120,12 +120,13 @@ def _write(client: Mapping[str, Any], topic_partition: TopicPartition, messages:
         }
     )
     for message in messages:
-        headers: Any = message.headers()
+        found: Any = message.headers()
         producer.produce(
             topic_partition.topic,
             key=message.key(),
             value=message.value(),
-            headers=headers,
+            # It is no row of a job's run any more: nobody may refuse it because that run was replaced.
+            headers=[(name, value) for name, value in found or () if name != RUN_HEADER],
             partition=topic_partition.partition,
             on_delivery=delivered,
         )

@@ -122,12 +122,6 @@ class ScanPlan:
         read = ReadPositions() if walked is None else positions_of(walked)
         return behind_walk(walked, read, request, self.query, self.access, self._read_requirement(request))
 
-    def open_token(self, text: str, request_hash: int, served: ServedGeneration) -> Token:
-        """Return what is in a resume token; raise `InvalidResumeToken` or `TableRebuilt`."""
-        return self.access.open_token(
-            text, kind=TOKEN_KIND_SCAN, request_hash=request_hash, served=served, refused=resume_token_refused
-        )
-
 
 class Scanned:
     """What a scan has given: `token` goes on behind it; `positions` are what it was read at, by partition.

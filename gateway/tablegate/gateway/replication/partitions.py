@@ -31,7 +31,7 @@ from operator import attrgetter
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, continued, cut, is_continued_by, place_at
+from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, continued, is_continued_by, place_at
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
@@ -199,17 +199,16 @@ class PartitionReplica:
             self._put(changes, position)
             return
         old = 0 if self._is_in_touch() else count_old(changes, self._clock.now_ms())
-        if self.position.phase is Phase.RESTORING:
-            at = changes[old].offset if old < len(changes) else position.next_offset
-            # Two writes: what is too old for the history is stored as a restore does it, without history; only then
-            # does the history begin. A crash between them leaves a restore to go on with.
-            is_final = position.is_final and old == len(changes)
-            restored = replace(position, next_offset=at, is_final=is_final, lineage=cut(position.lineage, at))
-            self._put(changes[:old], restored.in_phase(Phase.RESTORING))
-            changes = changes[old:]
-        elif old:
+        is_restored = self.position.phase is Phase.RESTORING
+        if is_restored or old:
             at = changes[old].offset if old < len(changes) else position.next_offset
             position = replace(position, history_start=at)
+        if is_restored and old:
+            # Two writes: what is too old for the history is stored as a restore does it, without history; only then
+            # does the history begin. A crash between them leaves a restore that reads the same records once more: what
+            # markers say, such as the run, is known of the last of them, and would be wrong of those before it.
+            self._put(changes[:old], self.position)
+            changes = changes[old:]
         self._put(changes, position)
 
     def passed_ms(self) -> int:

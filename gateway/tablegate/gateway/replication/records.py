@@ -6,9 +6,15 @@ bad record would serve nothing, and one that stores it would answer falsely of o
 last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out, by a
 time that Kafka's clock has passed (`PartitionReplica.passed_ms`).
 
+A run of a job writes its number in its rows and markers, and a marker before its first row. Behind that, what has a
+lower number comes from a job that was frozen, and does not count: its markers are passed over, and its rows become
+deletes of the lowest version. A store drops these as stale. So the newest record of the key is appended again behind
+it, before compaction removes that.
+
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
 Decision: docs/decisions/0060-a-rows-key-is-checked-at-apply.md
 Decision: docs/decisions/0025-no-history-of-what-may-be-compacted.md
+Decision: docs/decisions/0080-runs-fence-frozen-jobs.md
 """
 
 import logging
@@ -19,9 +25,16 @@ from dataclasses import dataclass, field
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey
 from tablegate.gateway.contract.rows import NO_KEY, RowDecoder, UndecodableRecord
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, PARTITIONS_MAX, VERSION_BYTES, Offset, Partition
+from tablegate.gateway.contract.types import (
+    COMPACTION_LAG_MS,
+    PARTITIONS_MAX,
+    RUN_BYTES,
+    VERSION_BYTES,
+    Offset,
+    Partition,
+)
 from tablegate.gateway.contract.windows import Expiry
-from tablegate.gateway.kafka.border import TIME_MS_MAX, Poison, known_time_ms, read_marker
+from tablegate.gateway.kafka.border import RUN_MAX, TIME_MS_MAX, Poison, known_time_ms, read_marker
 from tablegate.gateway.kafka.log import Record, TopicPartition
 from tablegate.gateway.stores.base import Change, Conflict, Position, Repeat
 
@@ -29,7 +42,11 @@ HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been co
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
+_LOWEST = bytes(VERSION_BYTES - 4)  # the sequence of no row: a job counts from 1
 _LATE = "row comes after the last marker of its generation"
+_REPLACED = "progress marker of a run that another one has replaced"
+RUN_AT = ("", 0)
+"""Where source offsets keep the highest run: as they do, it never goes back, and no topic has this name."""
 _OTHER_PARTITION = "key belongs to another partition"
 
 
@@ -135,10 +152,19 @@ class RecordReader:
         batch = Batch([], position.source_offsets, position.as_of_ms, position.is_final)
         decode, is_key, append = self.decoder.decode_row, self.decoder.is_key, batch.changes.append
         generation_bytes = self._generation_bytes
+        run = position.source_offsets.get(RUN_AT, 0).to_bytes(RUN_BYTES, "big")
         left = iter(records)
         for record in () if batch.is_final else left:
             offset, key, value, version, time_ms = record
             try:
+                if version is not None and len(version) == VERSION_BYTES + RUN_BYTES:
+                    version, its_run = version[:VERSION_BYTES], version[VERSION_BYTES:]
+                    if its_run != run:
+                        if its_run < run:
+                            value, version = None, version[:4] + _LOWEST
+                        elif version[:4] == generation_bytes:
+                            _note_run(its_run, batch)
+                            run = its_run
                 if (
                     key
                     and version is not None
@@ -157,6 +183,7 @@ class RecordReader:
                     append(_change(Change, (offset, key, version, row, time_ms)))
                 elif key == b"":
                     self._read_marker(value, batch)
+                    run = batch.source_offsets.get(RUN_AT, 0).to_bytes(RUN_BYTES, "big")
                     if batch.is_final:
                         batch.as_of_ms = known_time_ms(time_ms)
                         break
@@ -177,7 +204,12 @@ class RecordReader:
         marker = read_marker(value)
         if marker.generation != self._generation:
             raise Poison("progress marker of another generation")
+        run = batch.source_offsets.get(RUN_AT, 0)
+        if 0 < marker.run < run:
+            raise Poison(_REPLACED)
         offsets = {} if marker.is_final else dict(batch.source_offsets)
+        if max(run, marker.run):
+            offsets[RUN_AT] = max(run, marker.run)
         for at, next_offset in marker.next_offsets.items():
             offsets[at] = max(next_offset, offsets.get(at, next_offset))
         if len(offsets) > PARTITIONS_MAX:
@@ -194,6 +226,14 @@ class RecordReader:
         if len(record.version) != VERSION_BYTES:
             return f"version header has not {VERSION_BYTES} bytes"
         return "version is of another generation"
+
+
+def _note_run(run: bytes, batch: Batch) -> None:
+    """Record that a run writes: also where compaction has removed the marker before its first row."""
+    number = int.from_bytes(run, "big")
+    if number > RUN_MAX:
+        raise Poison(f"run is beyond {RUN_MAX}")
+    batch.source_offsets = {**batch.source_offsets, RUN_AT: number}
 
 
 def split_expired(changes: Sequence[Change], expiry: Expiry, *, now_us: int) -> tuple[list[Change], list[Offset]]:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.catalogue import Catalogue, Table
-from tablegate.gateway.contract.types import StoreId
+from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
 from tablegate.gateway.replication.manifests import ManifestTopic
@@ -75,9 +75,10 @@ _logger = logging.getLogger("tablegate.gateway.replication")
 
 
 class _Followed(NamedTuple):
-    """A partition that is followed, and its table."""
+    """A partition that is followed, its generation, and its table."""
 
     replica: PartitionReplica
+    generation: GenerationReplica
     table: TableReplicator
 
 
@@ -126,6 +127,7 @@ class Replicator:
         self._has_news = False  # that the other gateways, and our workers, should know at once
         self._followed: dict[TopicPartition, _Followed] | None = None  # None: to be collected anew
         assignment = self._cluster or SoleGateway()
+        self._is_full = False
         caught_up_ms = self._demote(catalogue)
         self._garbage = self._unnamed_store_ids(catalogue)
         abandoned = set(self._garbage)
@@ -148,7 +150,6 @@ class Replicator:
         }
         self._faulty: dict[str, _FaultyTable] = {}
         self._fetched: list[tuple[_Followed | None, Fetched]] = []  # and not applied yet
-        self._is_full = False
         self._refusal = ""  # of a full store, in this step
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
@@ -160,19 +161,25 @@ class Replicator:
         """Stop serving what was served, until its barrier is passed; return when each table was last caught up."""
         with self._store.snapshot() as snapshot:
             status = GetStatusResponse.FromString(snapshot.status())
-            states = {name: snapshot.table(name) for name in catalogue.tables}
+            states = [state for name in catalogue.tables if (state := snapshot.table(name)) is not None]
         if self._cluster is not None:
             self._cluster.remember(status.gateways)
-        for state in states.values():
-            for partition in partitions_of(state.manifest) if state is not None else ():
-                assert state is not None
-                with self._store.snapshot() as snapshot:
-                    position = snapshot.position(StoreId(state.store_id), partition)
-                if position is not None and position.phase is Phase.LIVE:
-                    # Nobody knows how long this gateway was away: what it has may be hours old until it has caught up.
-                    demoted = position.in_phase(Phase.CATCHING_UP)
-                    self._store.apply(StoreId(state.store_id), partition, [], demoted)
+        try:
+            for state in states:
+                for partition in partitions_of(state.manifest):
+                    self._demote_partition(StoreId(state.store_id), partition)
+        except StoreFull as error:
+            # What is stored is served on, as by a gateway that never ended. With room, each partition is demoted by
+            # the replica that follows it.
+            self._log_full(str(error))
         return {table.table: table.caught_up_time.ToMilliseconds() for table in status.tables}
+
+    def _demote_partition(self, store_id: StoreId, partition: Partition) -> None:
+        with self._store.snapshot() as snapshot:
+            position = snapshot.position(store_id, partition)
+        if position is not None and position.phase is Phase.LIVE:
+            # Nobody knows how long this gateway was away: what it has may be hours old until it has caught up.
+            self._store.apply(store_id, partition, [], position.in_phase(Phase.CATCHING_UP))
 
     def _unnamed_store_ids(self, catalogue: Catalogue) -> list[StoreId]:
         """Return the store ids that no table of the contracts names: what a crash or another contract left."""
@@ -234,7 +241,7 @@ class Replicator:
     def _followed_partitions(self) -> Mapping[TopicPartition, _Followed]:
         if self._followed is None:
             self._followed = {
-                replica.topic_partition: _Followed(replica, table)
+                replica.topic_partition: _Followed(replica, generation, table)
                 for table in self._tables.values()
                 for generation in (table.building, table.serving)
                 if generation is not None
@@ -243,7 +250,14 @@ class Replicator:
         return self._followed
 
     def _apply_fetched(self) -> None:
-        """Apply what was fetched; what a full disk refuses is kept."""
+        """Apply what was fetched; what a full disk refuses is kept, and what must wait for its topic."""
+        waiting: list[tuple[_Followed | None, Fetched]] = []
+        try:
+            self._apply_each(waiting)
+        finally:
+            self._fetched = [*waiting, *self._fetched]
+
+    def _apply_each(self, waiting: list[tuple[_Followed | None, Fetched]]) -> None:
         while self._fetched:
             followed, fetched = self._fetched[0]
             if fetched.topic_partition == self._manifest_topic.topic_partition:
@@ -254,6 +268,10 @@ class Replicator:
                 with self._apart(followed.table):
                     if followed.replica.is_lost_by(fetched):
                         followed.table.lost(followed.replica)
+                    elif followed.table.may_miss_deletes(followed.generation, followed.generation.facts):
+                        # This process stood still, or Kafka was away. Rows that were deleted meanwhile would be there
+                        # beside what came after; the next description of the topic decides.
+                        waiting.append((followed, fetched))
                     else:
                         followed.replica.apply(fetched)
             self._fetched.pop(0)
@@ -312,6 +330,8 @@ class Replicator:
 
     def _sound(self) -> list[TableReplicator]:
         """Return the tables that are not set aside."""
+        if not self._faulty:  # asked for several times each step
+            return list(self._tables.values())
         return [table for table in self._tables.values() if not self._is_set_aside(table)]
 
     def _record_move(self, move: Move) -> None:

@@ -342,7 +342,7 @@ class TableReplicator:
 
     def _fault_of(self, generation: GenerationReplica, facts: TopicFacts, described: TopicDescription) -> str | None:
         """Return why what is followed must not be gone on with; where it may, record what its topic is."""
-        if not generation.is_closed and self._stored.is_too_old(generation.caught_up_ms, facts):
+        if self.may_miss_deletes(generation, facts):
             return "it was away for too long, and may have missed deletes"
         ends = [(replica, facts.end_offsets[replica.partition]) for replica in generation.replicas]
         # They were applied and are gone, as after an unclean election of a leader. What came in their place is unknown
@@ -357,6 +357,10 @@ class TableReplicator:
         if all(replica.position.next_offset >= end for replica, end in ends):
             generation.caught_up_ms = described.asked_ms
         return None
+
+    def may_miss_deletes(self, generation: GenerationReplica, facts: TopicFacts) -> bool:
+        """Return whether deletes may be gone from a generation's topic that it has not heard of."""
+        return not generation.is_closed and self._stored.is_too_old(generation.caught_up_ms, facts)
 
     def _open_assigned(self, generation: GenerationReplica, facts: TopicFacts) -> None:
         gained = generation.open_pending(facts)

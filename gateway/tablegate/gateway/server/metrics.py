@@ -80,23 +80,29 @@ class Metrics:
         return found
 
     def _lines(self) -> Iterator[str]:
-        workers = self._workers()
-        calls = (
-            ({"worker": numbers["worker"], "method": path, "code": code_pb2.Code.Name(code)}, count)
-            for numbers in workers
-            for path, code, count in numbers["calls"]
-        )
-        yield from _family("calls_total", "counter", "Calls that have ended, by method and status.", calls)
-        streams = (({"worker": numbers["worker"]}, numbers["streams"]) for numbers in workers)
-        yield from _family("streams", "gauge", "Streams that are open.", streams)
+        yield from worker_lines(self._workers())
         try:
             with self._store.snapshot() as snapshot:
-                yield from _store_lines(GetStatusResponse.FromString(snapshot.status()))
+                yield from store_lines(GetStatusResponse.FromString(snapshot.status()))
         except StoreUnavailable:
             return  # what is not known is left out
 
 
-def _store_lines(status: GetStatusResponse) -> Iterator[str]:
+def worker_lines(workers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the families of what workers have kept of their calls: `worker`, `streams`, `calls` (path, code, count)."""
+    workers = list(workers)
+    calls = (
+        ({"worker": numbers["worker"], "method": path, "code": code_pb2.Code.Name(code)}, count)
+        for numbers in workers
+        for path, code, count in numbers["calls"]
+    )
+    yield from _family("calls_total", "counter", "Calls that have ended, by method and status.", calls)
+    streams = (({"worker": numbers["worker"]}, numbers["streams"]) for numbers in workers)
+    yield from _family("streams", "gauge", "Streams that are open.", streams)
+
+
+def store_lines(status: GetStatusResponse) -> Iterator[str]:
+    """Yield the families of what the replicator has stored."""
     tables = [({"table": table.table}, table) for table in status.tables]
     stored = [({**of, "partition": each.partition}, each) for of, table in tables for each in table.partitions]
     beat: list[Sample] = [({}, status.beat_time.ToMilliseconds() / 1000)]

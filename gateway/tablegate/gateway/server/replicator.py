@@ -70,8 +70,9 @@ def run_replicator(
 
     With SIGUSR1, or `drain`, all partitions are given to the other gateways of the cluster.
     Without `stop` the main thread must call this, as it takes the signals. `on_open` is called when the store can
-    be opened for reading and nothing of before is served any more, `notify` with what has changed, `beat` with each
-    turn of a loop. A store that is corrupt is wiped and restored; one that went back is followed on from what it has.
+    be opened for reading and nothing of before is served any more, but on a full disk; `notify` with what has changed,
+    `beat` with each turn of a loop. A store that is corrupt is wiped and restored; one that went back is followed on
+    from what it has.
     Raise `StoreUnavailable` where there cannot be one, and `LogUnavailable` for bad Kafka options.
     """
     drain = drain or threading.Event()

@@ -13,6 +13,8 @@ SEQUENCE_COLUMN = "__sequence"
 """The sequence of a row's version: it grows with each input of the row."""
 EXISTS_COLUMN = "__exists"
 """Whether the key has a row; else it is deleted."""
+COMPUTED_COLUMN = "__computed"
+"""Whether all of the row could be computed; a row that cannot be does not exist."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = "decimal"
@@ -34,13 +36,19 @@ A decimal is money: what is finer than its nine digits is cut off towards zero.
 
 def check_type(name: str, actual: str, table: Table, value_schema: Mapping[str, Any]) -> None:
     """Raise `JobError` where a column has not the type that the contract wants."""
-    avro_field = next(avro_field for avro_field in value_schema["fields"] if avro_field["name"] == name)
-    wanted, accepted = _SPARK_TYPES[_avro_type(avro_field)]
-    if actual not in accepted and actual.partition("(")[0] not in accepted:
+    wanted = wanted_type(name, actual, value_schema)
+    if wanted is not None:
         raise JobError(
             f'{table.declared_at}: table "{table.name}" column "{name}" is {actual}, the contract wants {wanted}; '
             f"write CAST(… AS {wanted.upper()})"
         )
+
+
+def wanted_type(name: str, actual: str, value_schema: Mapping[str, Any]) -> str | None:
+    """Return Spark's type that the contract wants of a column; None where `actual` will do."""
+    avro_field = next(avro_field for avro_field in value_schema["fields"] if avro_field["name"] == name)
+    wanted, accepted = _SPARK_TYPES[_avro_type(avro_field)]
+    return None if actual in accepted or actual.partition("(")[0] in accepted else wanted
 
 
 def _avro_type(avro_field: Mapping[str, Any]) -> str:

@@ -47,11 +47,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """How the bytes of one column become fields: a struct column, and what can be wrong, where bytes are not null."""
+    """How the bytes of one column become fields: a struct column, and what can be wrong, where bytes are not null.
+
+    `at`: name of the struct in it that has the fields, where it is not the struct itself.
+    """
 
     struct: Column
     fields: tuple[str, ...]
     problems: tuple[Problem, ...]
+    at: str | None = None
 
 
 def decoded(form: Format, bytes_column: str, into: str, schemas: WriterSchemas | None) -> Decoded:
@@ -64,13 +68,15 @@ def decoded(form: Format, bytes_column: str, into: str, schemas: WriterSchemas |
     if isinstance(form, Json):
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         text = sql.expr(f"IF(is_valid_utf8({bytes_column}), CAST({bytes_column} AS STRING), NULL)")
-        struct = sql.from_json(text, f"{form.fields}, {_CORRUPT} STRING", options)
+        fields = form.fields if form.at is None else f"`{form.at}` STRUCT<{form.fields}>"
+        struct = sql.from_json(text, f"{fields}, {_CORRUPT} STRING", options)
+        object_is_null = "" if form.at is None else f" OR {into}.`{form.at}` IS NULL"
         wrong = Problem(
             f"not_json_{what}",
-            f"{into} IS NULL OR {into}.{_CORRUPT} IS NOT NULL",
-            f"'{what} is not a JSON object of the fields {form.fields.replace(chr(39), '')}'",
+            f"{into} IS NULL OR {into}.{_CORRUPT} IS NOT NULL{object_is_null}",
+            f"'{what} is not a JSON object of the fields {fields.replace(chr(39), '')}'",
         )
-        return Decoded(struct, form.field_names, (wrong,))
+        return Decoded(struct, form.field_names, (wrong,), form.at)
     name = form.field_names[0]
     if isinstance(form, Text):
         field = f"IF(is_valid_utf8({bytes_column}), CAST({bytes_column} AS STRING), NULL)"
@@ -102,15 +108,17 @@ def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchem
     A damaged record and one whose fields are all null would both be null. So the reader's schema has one field more,
     which no writer has: Avro fills in its default wherever a record decodes.
     """
+    what = bytes_column.rpartition(".")[2]
+    suffix = "" if what == "value" else f"_{what}"
     reader = json.loads(form.schema)
     reader["fields"].append({"name": _DECODED, "type": "boolean", "default": True})
     options = {"mode": "PERMISSIVE", "avroSchema": json.dumps(reader)}
     body = sql.expr(f"substring({bytes_column}, {_FRAME_BYTES + 1})")
     problems = [
         Problem(
-            "not_framed",
+            f"not_framed{suffix}",
             f"NOT {is_framed_sql(bytes_column)}",
-            "'value is not Avro in the Confluent wire format'",
+            f"'{what} is not Avro in the Confluent wire format'",
         )
     ]
     if schemas is None:
@@ -131,7 +139,8 @@ def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchem
                 f"concat('schema id ', {schema_id}, ' is not that of a schema of this topic')",
             )
         )
-    problems.append(Problem("undecodable", f"{into}.{_DECODED} IS NULL", "'value does not decode by its Avro schema'"))
+    undecodable = f"'{what} does not decode by its Avro schema'"
+    problems.append(Problem(f"undecodable{suffix}", f"{into}.{_DECODED} IS NULL", undecodable))
     return Decoded(struct, form.field_names, tuple(problems))
 
 

@@ -1,8 +1,8 @@
 """A plan's dataflow: `build` turns a plan into streaming frames, and starts nothing.
 
-    source topic ── decode_source ── with_key ──┬── group_records ── make_rows ── changelog_records ──► changelog
-                                                ├── dead_letters ─────────────────────────────────────► dead letters
-                                                └── record_output, processor_output ──────────────────► other topics
+    source topic ── decode_source ── with_key ──┬── side_inputs ──┬── group_records ── make_rows ──► changelog_records
+                                                │                 └──────────────────────────────► dead_letters
+                                                └────────────────────────────────► record_output, processor_output
 
 Each arrow on the right is a frame, and becomes a streaming query of its own (`running/queries.py`).
 
@@ -24,14 +24,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
-from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
+from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
+from tablegate.jobs.dataflow.expressions import attempt, guarded
+from tablegate.jobs.dataflow.inputs import (
+    LATEST,
+    SIDE_COLUMN,
+    Grouped,
+    by_key,
+    does_not_compute,
+    group_records,
+    side_inputs,
+)
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.processors import emitted_rows
 from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters, processor_output, record_output
 from tablegate.jobs.dataflow.sources import (
     KEY_COLUMN,
     RECORDS_PER_BATCH_MAX,
-    TIME_COLUMN,
     KafkaReader,
     Reader,
     Records,
@@ -39,12 +48,11 @@ from tablegate.jobs.dataflow.sources import (
     ignored_kinds,
     newest_by_key,
     order_sql,
-    row_sql,
-    well_formed,
     with_global_key,
     with_key,
 )
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.plan import Plan, SidePlan
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
@@ -61,82 +69,10 @@ from tablegate.jobs.table import (
     is_window_start,
 )
 
-_SIDE = "__side"
 _PARTITIONS = "__partitions"
-_LATEST = "__latest_"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """Records of all sides that aggregates can be made over. `latest`: aggregates of the `Latest` sides by name."""
-
-    records: DataFrame
-    latest: Mapping[str, str]
-
-
-def group_records(keyed: Mapping[str, DataFrame], globals_: Mapping[str, DataFrame], table: Table) -> Grouped:
-    """Return the well-formed records of the sides, by `with_key`, together."""
-    frames = {}
-    for name, frame in keyed.items():
-        records = well_formed(frame)
-        for global_name, newest in globals_.items():
-            records = join_global(records, newest, global_name, table)
-        frames[name] = records
-    if table.source is not None:
-        return Grouped(frames[""], {})
-    return _union(frames, globals_, table)
-
-
-def join_global(records: DataFrame, newest: DataFrame, name: str, table: Table) -> DataFrame:
-    """Return the records with the row of a global side as the struct `name`."""
-    side = table.sides[name]
-    assert isinstance(side, Global)
-    try:
-        asked = records.withColumn("__asked", sql.expr(side.on))
-    except PySparkException as error:
-        raise JobError(
-            f'{table.declared_at}: table "{table.name}" side "{name}" on= does not compute: {first_line(error)}'
-        ) from None
-    # A global side is a static frame, which Spark reads again for each batch: so the join sees its newest rows.
-    joined = asked.join(
-        sql.broadcast(newest), sql.expr("__asked = __on"), "inner" if side.join is Join.INNER else "left"
-    )
-    return joined.withColumn(name, sql.col("__found")).drop("__asked", "__on", "__found")
-
-
-def _union(frames: Mapping[str, DataFrame], globals_: Mapping[str, DataFrame], table: Table) -> Grouped:
-    """Return records with a struct column a side, of which one is not null."""
-    columns: dict[str, str] = {}
-    latest: dict[str, str] = {}
-    for name in frames:
-        side = table.sides[name]
-        source = table.source_of(name)
-        column = f"{_LATEST}{name}" if isinstance(side, Latest) else name
-        columns[name] = column
-        if isinstance(side, Latest):
-            order = order_sql(source)
-            # `max_by` passes over records whose order is null: those of other sides. A delete is a null struct that
-            # still has its order, so that it can be the newest.
-            latest[name] = f"max_by({column}, IF({_SIDE} = '{name}', {order}, NULL))"
-    types = {
-        name: frame.select(sql.expr(row_sql(table.source_of(name))).alias("row")).schema["row"].dataType.simpleString()
-        for name, frame in frames.items()
-    }
-    parts = []
-    for name, frame in frames.items():
-        time = [TIME_COLUMN] if table.window is not None else []
-        # Only the struct of its own side is not null: so an aggregate over a side's fields sees that side alone.
-        structs = [
-            sql.expr(row_sql(table.source_of(other)) if other == name else f"CAST(NULL AS {types[other]})").alias(
-                column
-            )
-            for other, column in columns.items()
-        ]
-        parts.append(frame.select(KAFKA_COLUMN, KEY_COLUMN, *time, sql.lit(name).alias(_SIDE), *structs, *globals_))
-    records = parts[0]
-    for part in parts[1:]:
-        records = records.unionByName(part)
-    return Grouped(records, latest)
+_TRIED = "__tried_"
+_EVER = "__ever_"
+_PLACE, _PLACES, _HERE = "__place", "__places", "__here"
 
 
 def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -> DataFrame:
@@ -148,57 +84,53 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
     for name in (*table.key, *table.columns):
         check_type(name, rows.schema[name].dataType.simpleString(), table, value_schema)
     try:
-        rows = rows.withColumn(EXISTS_COLUMN, sql.expr(_exists(table)))
+        rows = rows.withColumn(_TRIED, attempt(sql.expr(_exists(table))))
     except PySparkException as error:
         raise JobError(
             f'{table.declared_at}: table "{table.name}" having= does not compute: {first_line(error)}'
         ) from None
-    rows = _checked_versions(rows, table)
+    computed = " AND ".join(f"`{_TRIED}{name}` IS NOT NULL" for name in ("", *table.columns))
+    rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(computed))
+    rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND coalesce({_TRIED}.value, false)"))
+    rows = _checked_versions(rows, table).where(f"{EXISTS_COLUMN} OR {_had_row(table)}")
     # What a processor emits beside the columns is there for outputs.
-    return (
-        rows if table.processor is not None else rows.select(*table.key, *table.columns, SEQUENCE_COLUMN, EXISTS_COLUMN)
-    )
+    if table.processor is not None:
+        return rows
+    return rows.select(*table.key, *table.columns, SEQUENCE_COLUMN, EXISTS_COLUMN, COMPUTED_COLUMN)
 
 
 def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
-    records, keys = _grouping(grouped.records, table)
-    aggregates = _aggregates(grouped, table)
-    by_key = records.groupBy(*keys)
-    own = [sql.expr(expression).alias(name) for name, expression in aggregates.items()]
-    for name, expression in table.columns.items():  # each alone first, so that an error names its column
-        try:
-            by_key.agg(*own, sql.expr(expression).alias(name))
-        except PySparkException as error:
-            raise _does_not_compute(name, table, error) from None
-    rows = by_key.agg(*own, *(sql.expr(expression).alias(name) for name, expression in table.columns.items()))
+    own = [sql.expr(expression).alias(name) for name, expression in _aggregates(grouped, table).items()]
+    columns = [
+        attempt(guarded(expression, grouped.records)).alias(f"{_TRIED}{name}")
+        for name, expression in table.columns.items()
+    ]
+    rows = _with_values(by_key(grouped, table).agg(*own, *columns), table)
+    if table.rows_move:
+        # Every row that the record has ever made, all but the present one without a value.
+        rows = rows.withColumn(_HERE, sql.explode(_PLACES))
+        return rows.withColumns({name: sql.col(f"{_HERE}.`{name}`") for name in table.key})
     for name, expression in table.key.items():
         if is_window_start(expression):
             rows = rows.withColumn(name, sql.col(f"{WINDOW_COLUMN}.start"))
     return rows
 
 
-def _does_not_compute(name: str, table: Table, error: PySparkException) -> JobError:
-    return JobError(f'{table.declared_at}: table "{table.name}" column "{name}" does not compute: {first_line(error)}')
-
-
-def _grouping(records: DataFrame, table: Table) -> tuple[DataFrame, list[object]]:
-    names = [name for name, expression in table.key.items() if not is_window_start(expression)]
-    keys: list[object] = [sql.expr(f"{KEY_COLUMN}.`{name}`").alias(name) for name in names]
-    if table.window is not None:
-        records = records.withWatermark(TIME_COLUMN, _seconds(table.window.late_s))
-        hop_s = table.window.hop_s or table.window.size_s
-        window = sql.window(TIME_COLUMN, _seconds(table.window.size_s), _seconds(hop_s))
-        keys.append(window.alias(WINDOW_COLUMN))
-    return records, keys
-
-
-def _seconds(seconds: float) -> str:
-    return f"{round(seconds * 1000)} milliseconds"
+def _with_values(rows: DataFrame, table: Table) -> DataFrame:
+    return rows.withColumns({name: sql.col(f"`{_TRIED}{name}`.value") for name in table.columns})
 
 
 def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
     """Return the job's own aggregates by name; columns may use the names of the sides."""
     keyed = table.has_keyed_versions
+    if table.rows_move:
+        order = order_sql(table.source_of(*table.sides))
+        return {
+            SEQUENCE_COLUMN: "count(*)",
+            _PLACE: f"max_by({KEY_COLUMN}, {order})",
+            _PLACES: f"collect_set({KEY_COLUMN})",
+            **grouped.latest,
+        }
     found = {SEQUENCE_COLUMN: f"max({KAFKA_COLUMN}.offset)" if keyed else "count(*)"}
     if keyed:
         found[_PARTITIONS] = f"struct(min({KAFKA_COLUMN}.partition) AS first, max({KAFKA_COLUMN}.partition) AS last)"
@@ -206,8 +138,10 @@ def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
     plain = [name for name, side in table.sides.items() if isinstance(side, Source)]
     if plain:
         listed = ", ".join(f"'{name}'" for name in plain)
-        found["__plain"] = f"count_if({_SIDE} IN ({listed}))"
-    return {**found, **grouped.latest}
+        found["__plain"] = f"count_if({SIDE_COLUMN} IN ({listed}))"
+    # A key that has never had all that its row needs never had a row, and so needs no tombstone.
+    ever = {f"{_EVER}{name}": f"bool_or({LATEST}{name} IS NOT NULL)" for name in grouped.latest}
+    return {**found, **ever, **grouped.latest}
 
 
 def _exists(table: Table) -> str:
@@ -218,8 +152,23 @@ def _exists(table: Table) -> str:
         conditions.append("__plain > 0")
     elif latest and not conditions:  # all sides are optional: a key has a row while one of them has
         conditions.append("(" + " OR ".join(f"{name} IS NOT NULL" for name in latest) + ")")
+    if table.rows_move:
+        conditions.append(f"{_PLACE} = {_HERE}")
     if table.having is not None:
         conditions.append(f"coalesce({table.having}, false)")
+    return " AND ".join(conditions) or "true"
+
+
+def _had_row(table: Table) -> str:
+    """Return the SQL of whether a key may have had a row before, by the kind of join."""
+    if table.rows_move:
+        return "true"
+    latest = {f"{_EVER}{name}": side for name, side in table.sides.items() if isinstance(side, Latest)}
+    conditions = [name for name, side in latest.items() if side.join is Join.INNER]
+    if any(isinstance(side, Source) for side in table.sides.values()):
+        conditions.append("__plain > 0")
+    elif latest and not conditions:
+        conditions.append("(" + " OR ".join(latest) + ")")
     return " AND ".join(conditions) or "true"
 
 
@@ -232,7 +181,12 @@ def _checked_versions(rows: DataFrame, table: Table) -> DataFrame:
         return rows
     topic = next(iter(table.all_sides.values()))
     source = topic if isinstance(topic, Source) else table.source_of(next(iter(table.sides)))
-    message = f'source "{source.topic}" is declared keyed, but records of one key are in several partitions'
+    message = (
+        f'source "{source.topic}" is declared keyed, but records of one key are in several partitions; remove '
+        f"keyed=True, and build the next generation: tablegate job rebuild {job_argument(table)}"
+    )
+    # A path in it may have what would end the text.
+    message = message.replace("\\", "\\\\").replace("'", "\\'")
     checked = f"IF({_PARTITIONS}.first = {_PARTITIONS}.last, {SEQUENCE_COLUMN}, raise_error('{message}'))"
     return rows.withColumn(SEQUENCE_COLUMN, sql.expr(checked))
 
@@ -246,15 +200,14 @@ def _processed(records: DataFrame, table: Table) -> DataFrame:
         table.source_of(""),
         owner=f'table "{table.name}"',
     )
-    columns = []
     for name, expression in table.columns.items():
         try:
             emitted.select(sql.expr(expression))
         except PySparkException as error:
-            raise _does_not_compute(name, table, error) from None
-        columns.append(sql.expr(expression).alias(name))
+            raise does_not_compute(name, table, error) from None
     others = [name for name in emitted.columns if name not in {*table.key, *table.columns, SEQUENCE_COLUMN}]
-    return emitted.select(*table.key, SEQUENCE_COLUMN, *columns, *others)
+    tried = [attempt(sql.expr(expression)).alias(f"{_TRIED}{name}") for name, expression in table.columns.items()]
+    return _with_values(emitted.select(*table.key, SEQUENCE_COLUMN, *tried, *others), table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +264,12 @@ class _Builder:
         """Return the table's changes as records."""
         plan = self._plan
         batched = plan.mode is Mode.MICROBATCH
-        keyed = {name: self._keyed(name, side, batched=batched).frame for name, side in plan.streamed.items()}
-        globals_ = {name: self._global(name) for name, side in plan.table.sides.items() if isinstance(side, Global)}
-        rows = make_rows(group_records(keyed, globals_, plan.table), plan.table, plan.value_schema)
+        inputs = self._inputs(batched=batched)
+        partitions = [
+            (side.topic.name, number) for side in plan.streamed.values() for number in range(side.topic.partition_count)
+        ]
+        grouped = group_records({name: records.frame for name, records in inputs.items()}, plan.table, partitions)
+        rows = make_rows(grouped, plan.table, plan.value_schema)
         return changelog_records(
             rows,
             plan.table,
@@ -329,11 +285,19 @@ class _Builder:
     def dead_letters(self) -> DataFrame:
         """Return the malformed records of all sides. A global side is read once more for that."""
         plan = self._plan
+        inputs = self._inputs(batched=True)
+        others = {name: side for name, side in plan.sides.items() if name not in inputs}
         return dead_letters(
-            [self._keyed(name, side, batched=True) for name, side in plan.sides.items()],
+            [*inputs.values(), *(self._keyed(name, side, batched=True) for name, side in others.items())],
             plan.dead_letters.name,
             ignored=ignored_kinds(side.schemas for side in plan.sides.values()),
         )
+
+    def _inputs(self, *, batched: bool) -> dict[str, Records]:
+        plan = self._plan
+        keyed = {name: self._keyed(name, side, batched=batched) for name, side in plan.streamed.items()}
+        globals_ = {name: self._global(name) for name, side in plan.table.sides.items() if isinstance(side, Global)}
+        return side_inputs(keyed, globals_, plan.table)
 
     def output(self, output: RecordOutput | ProcessorOutput) -> DataFrame:
         """Return the records of an output that is not made from the table's changes."""

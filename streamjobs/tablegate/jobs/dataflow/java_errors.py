@@ -7,15 +7,30 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 _FAILURE = re.compile(r"(?:ProcessorError|JobError): (.+)")
+_SUGGESTIONS = re.compile(r" Did you mean one of the following\? \[(.*?)\]\.")
 # Where a batch is written by Python, its error is text: Python's stack trace, then Java's if Java was called.
 _FROM_PYTHON = "An exception was raised by the Python Proxy"
 _CAUSE = re.compile(r"^(?:Caused by: |: |)(?:[\w$]+\.)+([\w$]+: .+)$", re.MULTILINE)
 
 
+_FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_RAISED = re.compile(r"^(?P<raised>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
-    return lines[0].strip(" ;") if lines else type(error).__name__
+    return _without_own_names(lines[0].strip(" ;")) if lines else type(error).__name__
+
+
+def _without_own_names(text: str) -> str:
+    """Return an error without the job's own columns among the names that Spark suggests."""
+
+    def others(matched: re.Match[str]) -> str:
+        names = [name for name in matched.group(1).split(", ") if not name.startswith("`__")]
+        return f" Did you mean one of the following? [{', '.join(names)}]." if names else ""
+
+    return _SUGGESTIONS.sub(others, text)
 
 
 def error_reason(error: BaseException) -> str:
@@ -37,12 +52,28 @@ def thrown_reason(thrown: Any) -> str:
         failure = failure_in_python(message)
         if failure is not None:
             return failure
+    for message in messages:
+        raised = raised_in_function(message)
+        if raised is not None:
+            return raised
     causes = _CAUSE.findall(messages[-1]) if messages[-1].startswith(_FROM_PYTHON) else []
     if causes:
         return str(causes[-1]).strip(" ;")
     lines = messages[-1].strip().splitlines()
     name: str = thrown.getClass().getSimpleName()
     return f"{name}: {lines[0].strip(' ;')}" if lines else name
+
+
+def raised_in_function(text: str) -> str | None:
+    """Return what a Python worker raised, with the line of the user's function that did; None where none raised."""
+    if "PYTHON_EXCEPTION" not in text and "thrown from the Python worker" not in text:
+        return None
+    _, _, trace = text.partition("Traceback (most recent call last):")
+    raised = _RAISED.search(trace)
+    if raised is None:
+        return None
+    own = [frame for frame in _FRAME.finditer(trace) if not re.search(r"/pyspark/|/py4j/|<", frame["file"])]
+    return f"{own[-1]['file']}:{own[-1]['line']}: {raised['raised']}" if own else raised["raised"]
 
 
 def failure_in_python(text: str) -> str | None:

@@ -36,11 +36,12 @@ _ENCODERS = {
 @contextmanager
 def without_ansi(spark: SparkSession) -> Iterator[None]:
     """Analyze expressions in the block without ANSI mode: there bigint casts to binary, and what fails is null."""
+    before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
         yield
     finally:
-        spark.conf.set("spark.sql.ansi.enabled", "true")
+        spark.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
 def key_bytes_sql(columns: Sequence[KeyColumn], struct: str | None = None) -> str:

@@ -5,22 +5,24 @@ Decision: docs/decisions/0004-malformed-records-by-a-second-query.md
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.types import VERSION_HEADER
-from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, stored_column
+from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, stored_column
 from tablegate.jobs.dataflow.decoding import encoded_sql
+from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
 from tablegate.jobs.dataflow.processors import emitted_rows
-from tablegate.jobs.dataflow.sources import IGNORED_COLUMN, REASON_COLUMN, Records, well_formed
+from tablegate.jobs.dataflow.sources import IGNORED_COLUMN, REASON_COLUMN, SEEN_COLUMN, Records, well_formed
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import ITEM_COLUMN, KAFKA_COLUMN, ProcessorOutput, RecordOutput, RowOutput, Table
 
@@ -29,7 +31,7 @@ RECORD_TYPE = (
     "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>"
 )
 """A record as the Kafka sink takes it."""
-_PARTITION, _KEY, _HEADERS = "__partition", "__key", "__headers"
+_PARTITION, _KEY, _HEADERS, _STORED = "__partition", "__key", "__headers", "__stored"
 
 
 def changelog_records(
@@ -45,8 +47,57 @@ def changelog_records(
     row_outputs: bool,
 ) -> DataFrame:
     """Return rows as the Kafka sink takes them: for the changelog, and for the topics that get the table's changes."""
-    columns = [stored_column(rows, avro_field).alias(avro_field["name"]) for avro_field in value_schema["fields"]]
-    body = to_avro(sql.struct(*columns), json.dumps(value_schema))
+    # Casting to the contract's types may fail as columns may: a sum that its type cannot hold.
+    rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema)))
+    rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_STORED} IS NOT NULL"))
+    rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{EXISTS_COLUMN} AND {COMPUTED_COLUMN}"))
+    # A field without presence has no null: clients read zero, or an empty text.
+    zeros = [field.name for field in contract.row.fields if field.name in table.columns and not field.has_presence]
+    rows = _counting(
+        rows, _UNCOMPUTABLE, COMPUTED_COLUMN, {name: f"{EXISTS_COLUMN} AND `{name}` IS NULL" for name in zeros}
+    )
+    rows, record = with_record(
+        rows,
+        sql.col(f"{_STORED}.value"),
+        contract,
+        topic=topic,
+        generation=generation,
+        value_schema=value_schema,
+        schema_id=schema_id,
+        partition_count=partition_count,
+    )
+    outputs = [output for output in table.outputs if row_outputs and isinstance(output, RowOutput)]
+    if not outputs:
+        return rows.select(record.alias("record")).select("record.*")
+    # One query writes all of these topics: a row costs its state once, and its copies are of the same batch.
+    others = [_output_record(rows, output, table) for output in outputs]
+    every = sql.array(record.cast(RECORD_TYPE), *(other["value"] for other in others))
+    return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
+
+
+def stored_row(rows: DataFrame, value_schema: Mapping[str, Any]) -> Column:
+    """Return the row as the changelog has it, before Avro: a struct."""
+    return sql.struct(
+        *(stored_column(rows, avro_field).alias(avro_field["name"]) for avro_field in value_schema["fields"])
+    )
+
+
+def with_record(
+    rows: DataFrame,
+    stored: Column,
+    contract: catalogue.Table,
+    *,
+    topic: str,
+    generation: int,
+    value_schema: Mapping[str, Any],
+    schema_id: int,
+    partition_count: int,
+) -> tuple[DataFrame, Column]:
+    """Return rows with what their records need, and a row's record for the changelog as a column of them.
+
+    `stored`: the row, as `stored_row` has it.
+    """
+    body = to_avro(stored, json.dumps(value_schema))
     # The Confluent wire format: 00, the schema's id in four bytes, the Avro. A row that is gone has a null value: it is
     # a tombstone, which compaction may remove.
     value = sql.when(sql.col(EXISTS_COLUMN), sql.concat(sql.expr(f"X'00{schema_id:08X}'"), body))
@@ -66,27 +117,23 @@ def changelog_records(
         value.alias("value"),
         sql.col(_HEADERS).alias("headers"),
     )
-    outputs = [output for output in table.outputs if row_outputs and isinstance(output, RowOutput)]
-    if not outputs:
-        return rows.select(record.alias("record")).select("record.*")
-    # One query writes all of these topics: a row costs its state once, and its copies are of the same batch.
-    others = [_output_record(rows, output, table) for output in outputs]
-    every = sql.array(record.cast(RECORD_TYPE), *(sql.expr(other) for other in others))
-    return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
+    return rows, record
 
 
-def _output_record(rows: DataFrame, output: RowOutput, table: Table) -> str:
+def _output_record(rows: DataFrame, output: RowOutput, table: Table) -> Column:
+    """Return an attempt at the record; null where the output does not want it."""
     value = f"IF({EXISTS_COLUMN}, {encoded_sql(output.value)}, NULL)"
     # A tombstone always goes out: the row that is gone may have met `where` before.
     is_wanted = f"(NOT {EXISTS_COLUMN} OR coalesce({output.where}, false))" if output.where is not None else "true"
-    record = output_record_sql(output.topic, key=encoded_sql(output.key), value=value)
+    # The version, by which a consumer tells a change that a restarted job has written again.
+    record = output_record_sql(output.topic, key=encoded_sql(output.key), value=value, headers=_HEADERS)
     check_output(rows, record, is_wanted, f'{table.declared_at}: table "{table.name}" output "{output.topic}"')
-    return f"IF({is_wanted}, {record}, NULL)"
+    return attempt(sql.expr(f"IF({is_wanted}, {record}, NULL)"))
 
 
-def output_record_sql(topic: str, *, key: str, value: str) -> str:
+def output_record_sql(topic: str, *, key: str, value: str, headers: str = "NULL") -> str:
     """Return the SQL of a record for another topic than the changelog."""
-    return f"CAST(struct('{topic}', CAST(NULL AS INT), {key}, {value}, NULL) AS {RECORD_TYPE})"
+    return f"CAST(struct('{topic}', CAST(NULL AS INT), {key}, {value}, {headers}) AS {RECORD_TYPE})"
 
 
 def check_output(frame: DataFrame, record: str, is_wanted: str, what: str) -> None:
@@ -102,7 +149,8 @@ def record_output(keyed: DataFrame, output: RecordOutput, table: Table) -> DataF
     records = well_formed(keyed)
     if output.each is not None:
         try:
-            records = records.withColumn(ITEM_COLUMN, sql.explode(sql.expr(output.each)))
+            items = records.withColumn("__items", attempt(sql.expr(output.each)))
+            records = items.withColumn(ITEM_COLUMN, sql.explode("__items.value"))
         except PySparkException as error:
             raise JobError(f"{_where(output, table)} each= does not compute: {first_line(error)}") from None
     return _as_records(records, output, table)
@@ -124,16 +172,49 @@ def _as_records(frame: DataFrame, output: RecordOutput | ProcessorOutput, table:
     record = output_record_sql(output.topic, key=encoded_sql(output.key), value=encoded_sql(output.value))
     is_wanted = f"coalesce({output.where}, false)" if output.where is not None else "true"
     check_output(frame, record, is_wanted, _where(output, table))
-    return frame.where(is_wanted).select(sql.expr(record).alias("record")).select("record.*")
+    tried = frame.select(attempt(sql.expr(f"IF({is_wanted}, {record}, NULL)")).alias("tried"))
+    # With the topic: several outputs may be in one query, as in the kit for tests.
+    counted = _counting(tried, f"{_UNCOMPUTABLE}: {output.topic}", "tried IS NOT NULL", {})
+    return counted.where("tried.value IS NOT NULL").select("tried.value.*")
 
 
 def _where(output: RecordOutput | ProcessorOutput, table: Table) -> str:
     return f'{table.declared_at}: table "{table.name}" output "{output.topic}"'
 
 
+_UNCOMPUTABLE, _NULL = "uncomputable", "null: "
+"""Names under which Spark reports how many rows, or records of an output, could not be computed, or had a null."""
+
+
+def _counting(frame: DataFrame, metrics: str, is_computed: str, nulls: Mapping[str, str]) -> DataFrame:
+    wanted = [(_UNCOMPUTABLE, f"NOT ({is_computed})"), *((_NULL + name, is_null) for name, is_null in nulls.items())]
+    return frame.observe(metrics, *_counted(wanted))
+
+
+def uncomputable(progress: Mapping[str, Any]) -> int:
+    """Return how many rows, or records of an output, a batch could not compute."""
+    return _of_rows(progress).get(_UNCOMPUTABLE, 0)
+
+
+def null_columns(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return in how many rows of a batch a column was null whose field has no presence, so that it reads as zero."""
+    found = _of_rows(progress)
+    return {name.removeprefix(_NULL): rows for name, rows in found.items() if rows and name.startswith(_NULL)}
+
+
+def _of_rows(progress: Mapping[str, Any]) -> Mapping[str, int]:
+    """Return what a query reports of its rows: that of a table, or of the one output that it is of."""
+    observed: Mapping[str, Mapping[str, int]] = progress.get("observedMetrics", {})
+    return next((found for name, found in observed.items() if name.startswith(_UNCOMPUTABLE) and found), {})
+
+
 _COUNTS = "counts"
 """Name under which Spark reports how many records of each kind a batch had."""
 _MALFORMED, _IGNORED = "malformed: ", "ignored: "
+_FIELDS = "fields"
+"""Name under which Spark reports how many records of a side decoded, and had each field that may be misspelt."""
+_SEEN, _DECODED = "seen: ", "decoded: "
+_SIDE = "__side_number"
 
 _DEAD_LETTER_HEADERS = {
     "reason": f"{REASON_COLUMN}.text",
@@ -143,30 +224,63 @@ _DEAD_LETTER_HEADERS = {
 }
 
 
+# A letter has to fit into what a producer and a topic take by default, 1 MB, also where the source's topic takes more.
+_DEAD_LETTER_BYTES_MAX = {"key": 64 * 1024, "value": 768 * 1024}
+
+
+def _size_header_sql(name: str, bytes_max: int) -> str:
+    """Return the SQL of the header that says how long a key or value was of which only the head is there."""
+    size = f"octet_length({KAFKA_COLUMN}.{name})"
+    header = f"struct('{name}_bytes' AS key, encode(CAST({size} AS STRING), 'UTF-8') AS value)"
+    return f"IF({size} > {bytes_max}, {header}, NULL)"
+
+
 def dead_letters(sides: Sequence[Records], topic: str, *, ignored: Iterable[str]) -> DataFrame:
     """Return the malformed records of all sides as the Kafka sink takes them; `counts` has how many of each kind.
 
     `ignored`: names of record types that are passed over, and counted.
     """
+    columns = (KAFKA_COLUMN, REASON_COLUMN, IGNORED_COLUMN, SEEN_COLUMN)
     every = functools.reduce(
-        DataFrame.unionByName, (side.frame.select(KAFKA_COLUMN, REASON_COLUMN, IGNORED_COLUMN) for side in sides)
+        DataFrame.unionByName,
+        (side.frame.select(*columns, sql.lit(number).alias(_SIDE)) for number, side in enumerate(sides)),
     )
     kinds = sorted({kind for side in sides for kind in side.kinds})
     wanted = [(_MALFORMED + kind, f"{REASON_COLUMN}.kind = '{kind}'") for kind in kinds]
     wanted += [(_IGNORED + name, f"{IGNORED_COLUMN} = '{name}'") for name in ignored]
+    watched = [
+        (f"{_SEEN}{number} {field}", f"{_SIDE} = {number} AND {SEEN_COLUMN} & {1 << place}L <> 0")
+        for number, side in enumerate(sides)
+        for place, field in enumerate(side.fields)
+    ]
+    watched += [
+        (f"{_DECODED}{number}", f"{_SIDE} = {number} AND {SEEN_COLUMN} IS NOT NULL")
+        for number, side in enumerate(sides)
+        if side.fields
+    ]
+    every = every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
+    if watched:
+        every = every.observe(_FIELDS, *_counted(watched))
     headers = ", ".join(
         f"struct('{name}' AS key, encode({text}, 'UTF-8') AS value)" for name, text in _DEAD_LETTER_HEADERS.items()
     )
-    fields = f"'{topic}', CAST(NULL AS INT), {KAFKA_COLUMN}.key, {KAFKA_COLUMN}.value, array({headers})"
-    record = f"CAST(struct({fields}) AS {RECORD_TYPE})"
+    # A null, where nothing is cut, is no header.
+    sizes = ", ".join(_size_header_sql(name, bytes_max) for name, bytes_max in _DEAD_LETTER_BYTES_MAX.items())
+    key, value = (f"substring({KAFKA_COLUMN}.{name}, 1, {most})" for name, most in _DEAD_LETTER_BYTES_MAX.items())
+    record = output_record_sql(
+        topic, key=key, value=value, headers=f"filter(array({headers}, {sizes}), h -> h IS NOT NULL)"
+    )
     return (
-        every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
-        .where(f"{REASON_COLUMN} IS NOT NULL OR {IGNORED_COLUMN} IS NOT NULL")
-        .observe(_COUNTS, *(sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted))
+        every.where(f"{REASON_COLUMN} IS NOT NULL OR {IGNORED_COLUMN} IS NOT NULL")
+        .observe(_COUNTS, *_counted(wanted))
         .where(f"{REASON_COLUMN} IS NOT NULL")
         .select(sql.expr(record).alias("record"))
         .select("record.*")
     )
+
+
+def _counted(wanted: Iterable[tuple[str, str]]) -> list[Column]:
+    return [sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted]
 
 
 def counts(progress: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
@@ -175,3 +289,31 @@ def counts(progress: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]
     malformed = {kind.removeprefix(_MALFORMED): n for kind, n in found.items() if n and kind.startswith(_MALFORMED)}
     ignored = {kind.removeprefix(_IGNORED): n for kind, n in found.items() if n and kind.startswith(_IGNORED)}
     return malformed, ignored
+
+
+class UnseenFields:
+    """Finds the fields of JSON sources that no record has: most likely, their names are wrong in the declaration."""
+
+    def __init__(self) -> None:
+        self._missing: Counter[str] = Counter()
+        self._seen: set[str] = set()
+
+    def add(self, progress: Mapping[str, Any]) -> None:
+        """Count a batch of the dead letters' query."""
+        found: Mapping[str, int] = progress.get("observedMetrics", {}).get(_FIELDS) or {}
+        for name, records in found.items():
+            if name.startswith(_SEEN):
+                side, _, field = name.removeprefix(_SEEN).partition(" ")
+                self._missing[field] += found[_DECODED + side] - records
+                if records:
+                    self._seen.add(field)
+
+    def pop(self, records_min: int) -> dict[str, int]:
+        """Return how many records lacked each field that none has had; each field once, after so many records."""
+        found = {
+            name: records
+            for name, records in self._missing.items()
+            if records >= records_min and name not in self._seen
+        }
+        self._seen |= set(found)
+        return found

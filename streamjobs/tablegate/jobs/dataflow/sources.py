@@ -1,33 +1,41 @@
 """A source topic as rows: its records decoded, and the reason of each that no row can be made of."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
-from tablegate.jobs.dataflow.decoding import Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
+from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
+from tablegate.jobs.dataflow.expressions import once
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, without_ansi
 from tablegate.jobs.errors import JobError, UnknownSchema
+from tablegate.jobs.formats import Json
 from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
-from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, is_window_start
+from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, Window, is_window_start
 
 KEY_COLUMN = "__key"
 """Struct of the key columns that a record has; a window's start is not among them."""
+RECORD_KEY_COLUMN = "__record_key"
+"""Struct of the fields of a record's own key, where rows move."""
 REASON_COLUMN = "__reason"
 """Why a record is malformed, a struct of `kind` and `text`; null where it is not."""
 IGNORED_COLUMN = "__ignored"
 """Name of the record type that is passed over; null for others."""
+SEEN_COLUMN = "__seen"
+"""Which of the fields a record has that may be misspelt, a bit each; null where it does not decode."""
 PASSES_COLUMN = "__passes"
 """Whether a record meets the source's `where`."""
 TIME_COLUMN = "__time"
 """Event time, in tables with a window."""
 
+FIELDS_WATCHED_MAX = 60  # of a record; they are bits of a BIGINT
 RECORDS_PER_BATCH_MAX = 1_000_000  # of a micro-batch: a backlog is worked off in steps, each with its marker
 
 KAFKA_SCHEMA = (
@@ -83,10 +91,14 @@ class KafkaReader:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of a source as rows. `kinds`: what can be wrong with one, the kinds of `REASON_COLUMN`."""
+    """Records of a source as rows. `kinds`: what can be wrong with one, the kinds of `REASON_COLUMN`.
+
+    `fields`: those that may be misspelt without an error, by the bits of `SEEN_COLUMN`.
+    """
 
     frame: DataFrame
     kinds: tuple[str, ...]
+    fields: tuple[str, ...] = ()
 
 
 def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *, deletes: bool) -> Records:
@@ -99,18 +111,38 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     frame = records.select(sql.struct("key", "value", "topic", "partition", "offset", "timestamp").alias(KAFKA_COLUMN))
     if schemas.writers is not None and schemas.can_learn:
         frame = frame.where(_fail_on_unknown(source.topic, schemas.writers))
-    frame = frame.withColumn("__value", value.struct).withColumn(IGNORED_COLUMN, sql.expr(ignored_sql(schemas.writers)))
+    frame = _with_struct(frame, "__value", value, source)
+    frame = frame.withColumn(IGNORED_COLUMN, sql.expr(ignored_sql(schemas.writers)))
     problems = [] if deletes else [Problem("null_value", f"{KAFKA_COLUMN}.value IS NULL", "'value is null'")]
     problems += [_where_not_null("value", problem) for problem in value.problems]
-    fields = [sql.col(f"__value.`{name}`").alias(name) for name in value.fields]
+    fields = _fields("__value", value)
     if source.key is not None:
         key = decoded(source.key, f"{KAFKA_COLUMN}.key", "__key_fields", None)
-        frame = frame.withColumn("__key_fields", key.struct)
+        frame = _with_struct(frame, "__key_fields", key, source)
         problems += [_where_not_null("key", problem) for problem in key.problems]
-        fields += [sql.col(f"__key_fields.`{name}`").alias(name) for name in key.fields]
-    reason = sql.expr(_reason_sql(problems)).alias(REASON_COLUMN)
-    decoded_frame = frame.select(KAFKA_COLUMN, *fields, reason, IGNORED_COLUMN)
-    return Records(decoded_frame, tuple(problem.kind for problem in problems))
+        fields += _fields("__key_fields", key)
+    reason = sql.expr(reason_sql(problems)).alias(REASON_COLUMN)
+    # Where a JSON object lacks a field, it is null. Nothing else tells a name that is wrong in the declaration.
+    named = source.value.field_names[:FIELDS_WATCHED_MAX] if isinstance(source.value, Json) else ()
+    bits = " | ".join(f"IF(`{name}` IS NULL, 0L, {1 << place}L)" for place, name in enumerate(named)) or "0L"
+    seen = sql.expr(f"IF({REASON_COLUMN} IS NULL AND {KAFKA_COLUMN}.value IS NOT NULL, {bits}, NULL)")
+    decoded_frame = frame.select(KAFKA_COLUMN, *fields, reason, IGNORED_COLUMN).withColumn(SEEN_COLUMN, seen)
+    kinds = tuple(problem.kind for problem in problems)
+    return Records(decoded_frame, kinds, tuple(f"{source.topic}: {name}" for name in named))
+
+
+def _with_struct(frame: DataFrame, name: str, decoding: Decoded, source: Source) -> DataFrame:
+    try:
+        return frame.withColumn(name, once(decoding.struct))
+    except PySparkException as error:  # the types of a format's fields are Spark's to read
+        raise JobError(
+            f'{source.declared_at}: source "{source.topic}" has fields that Spark cannot read: {first_line(error)}'
+        ) from None
+
+
+def _fields(name: str, decoding: Decoded) -> list[Column]:
+    struct = name if decoding.at is None else f"{name}.`{decoding.at}`"
+    return [sql.col(f"{struct}.`{field}`").alias(field) for field in decoding.fields]
 
 
 def _where_not_null(what: str, problem: Problem) -> Problem:
@@ -139,20 +171,45 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
     with without_ansi(fields.sparkSession):
         for name, expression in expressions.items():
             _check(fields, expression, f'{source.declared_at}: table "{table.name}" key column "{name}"')
-        key = sql.struct(*(sql.expr(expression).alias(name) for name, expression in expressions.items()))
-        keyed = fields.withColumn(KEY_COLUMN, key)
         if source.where is not None:
             _check(fields, source.where, f'{source.declared_at}: source "{source.topic}" where', wanted="boolean")
-        keyed = keyed.withColumn(PASSES_COLUMN, sql.expr(_passes_sql(source)))
+        keyed = fields.withColumn(PASSES_COLUMN, sql.expr(_passes_sql(source)))
+        key = sql.struct(*(sql.expr(expression).alias(name) for name, expression in expressions.items()))
         problems = [*_key_problems(contract.key, list(expressions))]
+        if table.rows_move:
+            # A delete has no fields to make a key of. Its row is found by the fields of its own key.
+            key = sql.when(sql.expr(_makes_row_sql()), key)
+            problems = [Problem(one.kind, f"{_makes_row_sql()} AND ({one.condition})", one.text) for one in problems]
+            names = source.key.field_names if source.key is not None else ()
+            keyed = keyed.withColumn(RECORD_KEY_COLUMN, sql.struct(*(sql.col(f"`{name}`") for name in names)))
+            nulls = " OR ".join(f"`{name}` IS NULL" for name in names)
+            problems.append(Problem("null_key", nulls, "'key is null'"))
+        keyed = keyed.withColumn(KEY_COLUMN, key)
         if table.window is not None:
             time = source.event_time or f"{KAFKA_COLUMN}.timestamp"
             _check(fields, time, f'{source.declared_at}: source "{source.topic}" event_time', wanted="timestamp")
             keyed = keyed.withColumn(TIME_COLUMN, sql.expr(time))
-            problems.append(Problem("no_event_time", f"{TIME_COLUMN} IS NULL", "'event time is null'"))
-        reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {_reason_sql(problems)}, NULL))"
+            problems += _time_problems(table.window)
+        reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {reason_sql(problems)}, NULL))"
         kinds = (*records.kinds, *(problem.kind for problem in problems))
-        return Records(keyed.withColumn(REASON_COLUMN, sql.expr(reason)), kinds)
+        return replace(records, frame=keyed.withColumn(REASON_COLUMN, sql.expr(reason)), kinds=kinds)
+
+
+def _time_problems(window: Window) -> Iterator[Problem]:
+    yield Problem("no_event_time", f"{TIME_COLUMN} IS NULL", "'event time is null'")
+    ahead_s, size_s = math.ceil(window.ahead_s), math.ceil(window.size_s)
+    yield Problem(
+        "future_event",
+        f"{TIME_COLUMN} > {KAFKA_COLUMN}.timestamp + INTERVAL '{ahead_s}' SECOND",
+        f"'event time is more than {window.ahead_s:g} s ahead of the time that Kafka has of it'",
+    )
+    # A contract's timestamps, and so the bounds of windows, are of the years 1 to 9999.
+    yield Problem(
+        "event_time_out_of_range",
+        f"{TIME_COLUMN} NOT BETWEEN TIMESTAMP '0001-01-01' + INTERVAL '{size_s}' SECOND "
+        f"AND TIMESTAMP '9999-12-31' - INTERVAL '{size_s}' SECOND",
+        "'event time is not of the years 1 to 9999'",
+    )
 
 
 def with_global_key(records: Records, side: Global, table: Table) -> Records:
@@ -161,9 +218,9 @@ def with_global_key(records: Records, side: Global, table: Table) -> Records:
     with without_ansi(records.frame.sparkSession):
         _check(records.frame, side.key, what)
         problem = Problem("null_key", f"({side.key}) IS NULL", "'key is null'")
-        reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {_reason_sql([problem])}, NULL))"
+        reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {reason_sql([problem])}, NULL))"
         keyed = records.frame.withColumn(REASON_COLUMN, sql.expr(reason))
-        return Records(keyed, (*records.kinds, problem.kind))
+        return replace(records, frame=keyed, kinds=(*records.kinds, problem.kind))
 
 
 def record_key(side: Source | Latest, table: Table) -> dict[str, str]:
@@ -173,8 +230,13 @@ def record_key(side: Source | Latest, table: Table) -> dict[str, str]:
 
 
 def well_formed(keyed: DataFrame) -> DataFrame:
-    """Return the records that a table is made of."""
-    return keyed.where(f"{REASON_COLUMN} IS NULL AND {IGNORED_COLUMN} IS NULL AND {PASSES_COLUMN}")
+    """Return the records that decode and pass."""
+    return decodable(keyed).where(PASSES_COLUMN)
+
+
+def decodable(keyed: DataFrame) -> DataFrame:
+    """Return the records that decode, also those that do not meet the source's `where`."""
+    return keyed.where(f"{REASON_COLUMN} IS NULL AND {IGNORED_COLUMN} IS NULL")
 
 
 def _passes_sql(source: Source) -> str:
@@ -182,10 +244,15 @@ def _passes_sql(source: Source) -> str:
     return "true" if source.where is None else f"({KAFKA_COLUMN}.value IS NULL OR coalesce({source.where}, false))"
 
 
+def _makes_row_sql() -> str:
+    """Return the SQL of whether a record is no delete: its value is there, and meets `where`."""
+    return f"({KAFKA_COLUMN}.value IS NOT NULL AND {PASSES_COLUMN})"
+
+
 def row_sql(source: Source) -> str:
-    """Return the SQL of a record's fields as a struct, null for a delete."""
+    """Return the SQL of a record's fields as a struct, null for a delete and for what does not meet `where`."""
     fields = ", ".join(f"`{name}`" for name in source.field_names)
-    return f"IF({KAFKA_COLUMN}.value IS NULL, NULL, struct({fields}))"
+    return f"IF({_makes_row_sql()}, struct({fields}), NULL)"
 
 
 def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> DataFrame:
@@ -196,7 +263,7 @@ def newest_by_key(records: DataFrame, side: Global, schemas: SourceSchemas) -> D
     with without_ansi(fields.sparkSession):
         _check(fields, side.key, f"{where} key")
         found = (
-            fields.where(f"{REASON_COLUMN} IS NULL AND {IGNORED_COLUMN} IS NULL AND {_passes_sql(source)}")
+            decodable(fields.withColumn(PASSES_COLUMN, sql.expr(_passes_sql(source))))
             .selectExpr(f"{side.key} AS __on", f"{row_sql(source)} AS __found", f"{order_sql(source)} AS __order")
             .where("__on IS NOT NULL")
         )
@@ -239,7 +306,7 @@ def _key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[
         )
 
 
-def _reason_sql(problems: list[Problem]) -> str:
+def reason_sql(problems: Sequence[Problem]) -> str:
     """Return the SQL of the first problem that a record has."""
     branches = [
         f"WHEN {problem.condition} THEN struct('{problem.kind}' AS kind, {problem.text} AS text)"

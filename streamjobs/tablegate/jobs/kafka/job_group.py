@@ -177,6 +177,12 @@ class JobGroup:
                 raise _other_job_error(self._table, self._group, members)
         return self._newest_generation
 
+    def check_kept(self) -> None:
+        """Raise `JobError` where another job is the member by now, as after a time in which this one was frozen."""
+        members = self._admin.members(self._group)
+        if members and self._consumer.memberid() not in [member.member_id for member in members]:
+            raise _other_job_error(self._table, self._group, members)
+
     def _read(self, value: bytes | None) -> None:
         if value is None:
             self._read_generation = 0

@@ -5,6 +5,7 @@ knows that a silent partition is current.
 
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
 Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
+Decision: docs/decisions/0080-runs-fence-frozen-jobs.md
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ class Markers:
         self._bootstrap = bootstrap
         self._changelog = changelog
         self._generation = generation
+        self._run = 0  # until one is begun
         self._is_failing = False
         self._producer = self._new_producer()
 
@@ -51,8 +53,9 @@ class Markers:
         """Write the marker of a committed batch, by Spark's progress report of it; return its source offsets."""
         offsets = source_offsets(progress)
         marker = _marker(offsets, self._generation, batch_id=progress["batchId"])
+        marker.run = self._run
         try:
-            self._write(marker, self._note)
+            self._write(marker, self._note, range(self._changelog.partition_count))
         except (BufferError, KafkaException) as error:
             self._fail(str(error))
         return offsets
@@ -66,23 +69,57 @@ class Markers:
             self._is_failing = True
             log("marker_lost", topic=self._changelog.name, error=why)
 
+    def publish_batch(self, batch_id: int) -> None:
+        """Write the marker of a batch that read no topics. Wait until Kafka has it; raise `JobError`."""
+        marker = _marker({}, self._generation, batch_id=batch_id)
+        self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
+
+    def begin_run(self) -> int:
+        """Begin a run, and return its number: gateways drop what earlier runs write from now on. Wait for Kafka.
+
+        The number is an offset in the first partition: each run gets another one, and a later one gets a higher one,
+        without anybody who keeps count. The second record, in all partitions, says it to the gateways.
+        """
+        offsets: list[int] = []
+        marker = _marker({}, self._generation, batch_id=-1)
+        self._write_all(marker, range(1), lambda message: offsets.append(message.offset() or 0))
+        marker.run = self._run = max(offsets) + 1
+        self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
+        return self._run
+
     def publish_final(self, offsets: SourceOffsets) -> None:
         """Write the final marker: all rows are made from source records before `offsets`. Wait until Kafka has it."""
         marker = _marker(offsets, self._generation, batch_id=-1)
         marker.final = True
+        self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
+
+    def _write_all(
+        self, marker: changelog_pb2.ProgressMarker, partitions: range, on_written: Callable[[Message], None]
+    ) -> None:
+        """Write a marker to these partitions, and return when Kafka has it; raise `JobError`."""
         errors: list[str] = []
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                on_written(message)
+            else:
+                errors.append(error.str())
+
         try:
-            self._write(marker, lambda error, _: errors.append(error.str()) if error is not None else None)
+            self._write(marker, note, partitions)
         except (BufferError, KafkaException) as error:
             errors.append(str(error))
         if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0:
             raise broker_away(self._bootstrap)
         if errors:
             topic = self._changelog.name
-            raise JobError(f'the final marker cannot be written to topic "{topic}" at {self._bootstrap}: {errors[0]}')
+            raise JobError(f'a marker cannot be written to topic "{topic}" at {self._bootstrap}: {errors[0]}')
 
     def _write(
-        self, marker: changelog_pb2.ProgressMarker, on_delivery: Callable[[KafkaError | None, Message], None]
+        self,
+        marker: changelog_pb2.ProgressMarker,
+        on_delivery: Callable[[KafkaError | None, Message], None],
+        partitions: range,
     ) -> None:
         marker.commit_time.GetCurrentTime()
         value = marker.SerializeToString()
@@ -91,7 +128,7 @@ class Markers:
             self._producer.purge()
             self._producer.poll(0)
             self._producer, self._is_failing = self._new_producer(), False
-        for partition in range(self._changelog.partition_count):
+        for partition in partitions:
             self._producer.produce(
                 self._changelog.name, key=MARKER_KEY, value=value, partition=partition, on_delivery=on_delivery
             )

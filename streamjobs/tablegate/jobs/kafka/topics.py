@@ -56,10 +56,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A client in a consumer group: the host it runs on, and the name it has given itself."""
+    """A client in a consumer group: the host it runs on, the name it has given itself, and that of the broker."""
 
     host: str
     client_id: str
+    member_id: str
 
 
 def changelog_name(table: str, generation: int) -> str:
@@ -175,7 +176,10 @@ class KafkaAdmin:
             try:
                 futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
                 members = futures[group].result().members
-                return [GroupMember(str(member.host).lstrip("/"), str(member.client_id)) for member in members]
+                return [
+                    GroupMember(str(member.host).lstrip("/"), str(member.client_id), str(member.member_id))
+                    for member in members
+                ]
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.GROUP_ID_NOT_FOUND:

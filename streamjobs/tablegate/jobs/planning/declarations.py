@@ -12,7 +12,7 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.table import DeclarationError, Table, Window, is_window_start
+from tablegate.jobs.table import DeclarationError, FrameTable, Table, Window, is_window_start
 
 
 def load_tables(job: str) -> list[Table]:
@@ -136,6 +136,14 @@ def _line_in(path: Path, error: BaseException) -> str:
 
 def load_contract(table: Table) -> catalogue.Table:
     """Return the contract's table of this name; raise `JobError` where declaration and contract disagree."""
+    bound = find_contract(table)
+    _check_columns(table, bound)
+    _check_window(table, bound)
+    return bound
+
+
+def find_contract(table: Table | FrameTable) -> catalogue.Table:
+    """Return the contract's table of this name; raise `JobError` where there is none."""
     path = _contract_path(table)
     try:
         bound = bind(load_descriptors(path)).tables.get(table.name)
@@ -146,12 +154,10 @@ def load_contract(table: Table) -> catalogue.Table:
         raise JobError(f"{error.problems[0]}{more}") from None
     if bound is None:
         raise JobError(f'{table.declared_at}: contract "{path}" has no table "{table.name}"; give the table its name')
-    _check_columns(table, bound)
-    _check_window(table, bound)
     return bound
 
 
-def _contract_path(table: Table) -> Path:
+def _contract_path(table: Table | FrameTable) -> Path:
     """Return the contract's path: from the declaration's directory upwards, then among the examples."""
     declared_in = Path(table.declared_at.file).resolve().parent
     for directory in (declared_in, *declared_in.parents, _examples().with_name("contracts")):

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tablegate.jobs.arguments import KEEP_OLD_S
 from tablegate.jobs.table import Mode
 
 
@@ -15,7 +14,7 @@ class Options:
     `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
     local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
     as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr.
-    `old_changelog_kept_s`: how long the changelog of an older generation stays once a newer one is in its place.
+    `accept_loss`: a new generation may lack records that the old one was made of, as the sources have dropped them.
     """
 
     bootstrap: str
@@ -25,7 +24,7 @@ class Options:
     schema_registry_url: str | None = None
     partition_count: int | None = None
     spark_log: Path | None = None
-    old_changelog_kept_s: float = KEEP_OLD_S
+    accept_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,11 @@ from tablegate.jobs.kafka.topics import (
     dead_letters_name,
 )
 from tablegate.jobs.planning.declarations import job_argument, load_contract
+from tablegate.jobs.planning.logic import check_repeatable
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
-from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source, Table
+from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, FrameTable, Global, Mode, Source, Table
 from tablegate.v1 import changelog_pb2
 
 MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
@@ -77,7 +78,6 @@ class Plan:
     schema_id: int
     manifest: changelog_pb2.Manifest
     older: changelog_pb2.Manifest | None
-    is_built_before: bool  # by a job of the same generation into the same changelog
 
     @property
     def streamed(self) -> Mapping[str, SidePlan]:
@@ -105,7 +105,9 @@ def make_plan(
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
     `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
     """
-    contract, value_schema = _contract_of(table)
+    contract = load_contract(table)
+    value_schema = schema_of(contract)
+    check_repeatable(table)
     mode = _mode(table, options)
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
@@ -122,7 +124,7 @@ def make_plan(
     check_atomic_unchanged(table, old, generation)
     changelog = admin.ensure(
         changelog_name(table.name, generation),
-        changelog_settings(_lifetime_us(contract)),
+        changelog_settings(changelog_lifetime_us(contract)),
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
@@ -143,6 +145,7 @@ def make_plan(
         sources=[side.topic for side in sides.values()],
         keyed=table.has_keyed_versions,
         mode=mode,
+        atomic=table.atomic,
         value_schemas=value_schemas,
     )
     return Plan(
@@ -161,20 +164,18 @@ def make_plan(
         schema_id=schema_id,
         manifest=manifest,
         older=old if old is not None and old.generation < generation else None,
-        is_built_before=old is not None and old.changelog_topic_id == changelog.topic_id,
     )
 
 
-def _contract_of(table: Table) -> tuple[catalogue.Table, Mapping[str, Any]]:
-    """Return the table of the contract, and the Avro schema of its rows; raise `JobError`."""
-    contract = load_contract(table)
+def schema_of(contract: catalogue.Table) -> Mapping[str, Any]:
+    """Return the Avro schema of a table's rows; raise `JobError`."""
     try:
-        return contract, row_schema(contract)
+        return row_schema(contract)
     except UnsupportedColumn as error:
         raise JobError(str(error)) from None
 
 
-def _lifetime_us(contract: catalogue.Table) -> int | None:
+def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
     """Return how long after its last change a row is gone at the latest; None where rows stay."""
     expiry = contract.expiry
     return expiry.window.size_us + expiry.retention_us if expiry is not None else None
@@ -235,21 +236,6 @@ def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> s
     return json.dumps({topic.name: {str(partition): offset for partition, offset in offsets.items()}})
 
 
-def check_rebuild(plan: Plan) -> None:
-    """Raise `JobError` where a job without its checkpoint cannot build the table again: a source has lost records."""
-    if not plan.is_built_before:
-        return
-    for side in plan.streamed.values():
-        for partition, offset in KafkaAdmin(plan.bootstrap).first_offsets(side.topic).items():
-            if offset > 0:
-                raise JobError(
-                    f'table "{plan.table.name}" generation {plan.generation} was built before, its checkpoint is not '
-                    f'at "{plan.checkpoint}", and source topic "{side.topic.name}" partition {partition} has dropped '
-                    f"its first {offset} records; give the --checkpoints it had, or build the next generation from "
-                    f"what is left: tablegate job rebuild {job_argument(plan.table)}"
-                )
-
-
 def _mode(table: Table, options: Options) -> Mode:
     if options.mode is Mode.REALTIME:
         reason = table.why_not_realtime()
@@ -269,17 +255,18 @@ def batch_s(table: Table, mode: Mode) -> float:
 
 
 def make_manifest(
-    table: Table,
+    table: Table | FrameTable,
     contract: catalogue.Table,
     *,
     generation: int,
     changelog: Topic,
-    sources: Iterable[Topic],
-    keyed: bool,
-    mode: Mode,
+    mode: Mode | None,
     value_schemas: Mapping[int, str],
+    sources: Iterable[Topic] = (),
+    keyed: bool = False,
+    atomic: bool = False,
 ) -> changelog_pb2.Manifest:
-    """Return the manifest of a job that starts now."""
+    """Return the manifest of a table that is written from now on; `mode` None: by runs that end."""
     manifest = changelog_pb2.Manifest(
         table=table.name,
         generation=generation,
@@ -295,9 +282,9 @@ def make_manifest(
             changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count, keyed=keyed)
             for source in sources
         ],
-        mode=JOB_MODES[mode],
+        mode=changelog_pb2.JOB_MODE_BATCH if mode is None else JOB_MODES[mode],
         declared_generation=table.generation,
-        atomic=table.atomic,
+        atomic=atomic,
     )
     manifest.publish_time.GetCurrentTime()
     return manifest
@@ -352,7 +339,9 @@ def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest 
 
 def plan_without_cluster(table: Table, scratch: str) -> Plan:
     """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
-    contract, value_schema = _contract_of(table)
+    contract = load_contract(table)
+    value_schema = schema_of(contract)
+    check_repeatable(table)
     sides = {
         name: SidePlan(
             source=table.source_of(name),
@@ -378,7 +367,6 @@ def plan_without_cluster(table: Table, scratch: str) -> Plan:
         schema_id=1,
         manifest=changelog_pb2.Manifest(),
         older=None,
-        is_built_before=False,
     )
 
 

@@ -5,7 +5,8 @@ without an error; so the file is compared before the queries start.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,8 @@ IDENTITY_FILE = "tablegate.json"
 class Identity:
     """What the state in a checkpoint was built from, and for.
 
-    `begins`: where in its sources the generation begins, as JSON; "" is at their start.
+    `begins`: where in its sources the generation begins, as JSON; "" is at their start. `logic`: what its rows are
+    computed by, as `logic_of` has it. `first_offsets`: the first records that it was made of, by topic and partition.
     """
 
     table: str
@@ -28,6 +30,8 @@ class Identity:
     changelog_topic_id: str
     source_topic_ids: dict[str, str]
     begins: str = ""
+    logic: dict[str, str] = field(default_factory=dict)
+    first_offsets: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -35,6 +39,7 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
+        self._spark = spark
         self._jvm: Any = spark.sparkContext._jvm
         self._conf: Any = spark.sparkContext._jsc.hadoopConfiguration()
 
@@ -43,29 +48,45 @@ class Checkpoint:
         return f"{self.location.rstrip('/')}/{query}"
 
     def discard_uncommitted(self, query: str) -> None:
-        """Remove the checkpoint of a query that has never committed a batch; raise `JobError`.
+        """Remove the state of a query that has never committed a batch; raise `JobError`.
 
         A job that is killed in its first commit leaves a temporary file. Spark believes it to be another query's state,
-        and refuses to start. Without a commit there is nothing to lose: the first batch runs again.
+        and refuses to start. The state goes, and the first batch runs again. Its offsets stay: the rows that it has
+        written were made of these records and no others.
         """
-        directory = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query))
-        commits = self._jvm.org.apache.hadoop.fs.Path(directory, "commits")
+        path = self._jvm.org.apache.hadoop.fs.Path
+        directory = path(self.query_location(query))
+        commits = path(directory, "commits")
         try:
             files = directory.getFileSystem(self._conf)
             found = files.listStatus(commits) if files.exists(commits) else []
             if not any(str(status.getPath().getName()).isdigit() for status in found):
-                files.delete(directory, True)
+                for name in ("commits", "state"):
+                    files.delete(path(directory, name), True)
         except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
             raise self._unusable(error) from None
 
-    def discard_older(self) -> list[str]:
-        """Remove the checkpoints of older generations that lie beside this one, and return their names."""
-        here = self._jvm.org.apache.hadoop.fs.Path(self.location)
-        files = here.getFileSystem(self._conf)
-        found = {str(status.getPath().getName()): status.getPath() for status in files.listStatus(here.getParent())}
-        generation = _generation_of(str(here.getName()))
-        older = [name for name in sorted(found) if 0 < _generation_of(name) < generation]
-        return [name for name in older if files.delete(found[name], True)]
+    def committed_offsets(self, query: str) -> dict[str, dict[int, int]] | None:
+        """Return how far a query has read its sources, by topic and partition; None before its first commit.
+
+        Of sides with the same topic, the slowest counts. Raise `JobError` where the checkpoint cannot be read.
+        """
+        try:
+            commits = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), "commits")
+            files = commits.getFileSystem(self._conf)
+            found = files.listStatus(commits) if files.exists(commits) else []
+            batches = [int(name) for status in found if (name := str(status.getPath().getName())).isdigit()]
+            if not batches:
+                return None
+            offsets = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"offsets/{max(batches)}")
+            return read_offset_log(self._text_of(offsets) or "")
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
+    def sibling(self, generation: int) -> "Checkpoint":
+        """Return the checkpoint of another generation of the table."""
+        parent, _, _ = self.location.rstrip("/").rpartition("/")
+        return Checkpoint(self._spark, f"{parent}/g{generation}")
 
     def owner(self) -> Identity | None:
         """Return what the checkpoint belongs to; None where it is new; raise `JobError`."""
@@ -127,7 +148,9 @@ class Checkpoint:
         return self._jvm.org.apache.hadoop.fs.Path(self.location, IDENTITY_FILE)
 
     def _read(self) -> str | None:
-        path = self._path()
+        return self._text_of(self._path())
+
+    def _text_of(self, path: Any) -> str | None:
         files = path.getFileSystem(self._conf)
         if not files.exists(path):
             return None
@@ -146,7 +169,13 @@ class Checkpoint:
             stream.close()
 
 
-def _generation_of(name: str) -> int:
-    """Return the generation that a directory is of; 0 for one that is of none."""
-    number = name.removeprefix("g")
-    return int(number) if name.startswith("g") and number.isdecimal() else 0
+def read_offset_log(text: str) -> dict[str, dict[int, int]]:
+    """Return the next offsets in a file of Spark's offset log: its version, its settings, then a line a source."""
+    found: dict[str, dict[int, int]] = {}
+    for line in text.splitlines()[2:]:
+        read = json.loads(line) if line.startswith("{") else {}
+        for topic, next_offsets in read.items() if isinstance(read, Mapping) else ():
+            offsets = found.setdefault(topic, {})
+            for partition, next_offset in next_offsets.items():
+                offsets[int(partition)] = min(next_offset, offsets.get(int(partition), next_offset))
+    return found

@@ -11,7 +11,7 @@
    generation, this job writes that marker.
 4. FOLLOWING: the final marker is known. Gateways switch when the new changelog has reached its offsets, so that a read
    after the switch sees everything that a read before it saw.
-5. IN_PLACE: the new generation has read that far. The old changelog stays for a while, for gateways that lag behind.
+5. IN_PLACE: the new generation has read that far. The old changelog stays until somebody drops it.
 
 A job that starts in the middle of this finds its phase by what is in Kafka (`GenerationHandover.__init__`), so that a
 crash at any point is only a delay. A table that has no older generation is IN_PLACE from the start.
@@ -119,16 +119,8 @@ class GenerationHandover:
             return
         published = self._plan.older.generation
         changelogs = self._admin.changelogs(self._plan.table.name)
-        # A crash while a generation was being built leaves its changelog. It is newer than what is published, so
-        # `drop_old` would never find it.
-        self._drop([name for number, name in changelogs.items() if published < number < self._plan.generation])
-
-    def drop_old(self) -> None:
-        """Delete the changelogs of older generations."""
-        changelogs = self._admin.changelogs(self._plan.table.name)
-        self._drop([name for number, name in changelogs.items() if number < self._plan.generation])
-
-    def _drop(self, names: list[str]) -> None:
+        # A crash while a generation was being built leaves its changelog.
+        names = [name for number, name in changelogs.items() if published < number < self._plan.generation]
         if names:
             self._admin.delete(names)
             log("dropped", table=self._plan.table.name, topics=names)

@@ -1,4 +1,7 @@
-"""Commands beside running jobs: list tables, find where to seek to, delete everything that is stored of a table."""
+"""Commands beside running jobs: list tables, find where to seek to, delete what is stored of a table.
+
+Decision: docs/decisions/0081-a-person-drops-old-generations.md
+"""
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,7 +124,8 @@ def _marker(value: bytes) -> changelog_pb2.ProgressMarker | None:
         marker = changelog_pb2.ProgressMarker.FromString(value)
     except DecodeError:
         return None
-    return None if marker.ends_batch else marker  # the end of an atomic batch says nothing of sources
+    # The end of an atomic batch, and the begin of a run, say nothing of sources.
+    return marker if marker.sources or marker.final else None
 
 
 def start_at_time(time: datetime) -> Start:
@@ -159,9 +163,10 @@ def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifacts:
-    """Everything that is stored of a table. `remote`: its checkpoints, where these are not on this machine.
+    """What is stored of a table, or, unless `is_all`, of its older generations.
 
-    `generation` is the newest that it has had, 0 where none is known.
+    `remote`: its checkpoints, where these are not on this machine. `generation` is the newest that it has had, 0 where
+    none is known.
     """
 
     table: str
@@ -170,6 +175,7 @@ class StoredArtifacts:
     changelogs: tuple[str, ...]
     directories: tuple[Path, ...]
     remote: str | None
+    is_all: bool = True
 
     @property
     def is_empty(self) -> bool:
@@ -204,6 +210,68 @@ def delete_artifacts(artifacts: StoredArtifacts, bootstrap: str) -> None:
         remove_manifest(bootstrap, artifacts.table, newest=artifacts.generation)
     if artifacts.changelogs:
         admin.delete(artifacts.changelogs)
+    for directory in artifacts.directories:
+        _remove(directory)
+
+
+def find_old(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
+    """Return what is stored of a table's generations before the newest; raise `JobError` before that is in place."""
+    if not table.isidentifier():  # it becomes part of a path
+        raise JobError(f'"{table}" is not the name of a table; tablegate job list shows them')
+    admin = KafkaAdmin(bootstrap)
+    manifest = read_manifests(bootstrap).get(table)
+    if manifest is None:
+        raise JobError(f'table "{table}" has no manifest at {bootstrap}; tablegate job list shows the tables')
+    members = admin.members(rebuild_group(table))
+    if members:
+        raise JobError(f'table "{table}" is being rebuilt on {hosts_of(members)}; wait until that is done')
+    newest = manifest.generation
+    old = {number: name for number, name in admin.changelogs(table).items() if number < newest}
+    if old:
+        _check_in_place(bootstrap, admin, manifest, old[max(old)])
+    directory = _local_directory(checkpoints)
+    found = _checkpoints_of(directory / table) if directory is not None else ()
+    return StoredArtifacts(
+        table=table,
+        generation=newest,
+        has_manifest=False,
+        changelogs=tuple(old.values()),
+        directories=tuple(one for one in found if one.name.startswith("g") and int(one.name[1:]) < newest),
+        remote=f"{checkpoints.rstrip('/')}/{table}/g1 to g{newest - 1}" if directory is None and old else None,
+        is_all=False,
+    )
+
+
+def _check_in_place(bootstrap: str, admin: KafkaAdmin, manifest: changelog_pb2.Manifest, old_name: str) -> None:
+    """Raise `JobError` where the newest generation has not read what the one before it has."""
+    old, new = admin.find(old_name), admin.find(manifest.changelog_topic)
+    last = newest_marker(bootstrap, admin, old) if old is not None else None
+    marker = newest_marker(bootstrap, admin, new) if new is not None else None
+    if marker is None or last is None or not last.final or not _has_reached(marker, last, manifest):
+        raise JobError(
+            f'table "{manifest.table}" generation {manifest.generation} has not read all that the one before it has, '
+            "which gateways may still serve; let a job run until tablegate job list shows nothing behind"
+        )
+
+
+def _has_reached(
+    marker: changelog_pb2.ProgressMarker, last: changelog_pb2.ProgressMarker, manifest: changelog_pb2.Manifest
+) -> bool:
+    # A source that the new generation does not read never comes to an end.
+    own = {source.topic for source in manifest.sources}
+    reached = {source.topic: dict(source.next_offsets) for source in marker.sources}
+    return all(
+        reached.get(source.topic, {}).get(partition, 0) >= end
+        for source in last.sources
+        if source.topic in own
+        for partition, end in source.next_offsets.items()
+    )
+
+
+def delete_old(artifacts: StoredArtifacts, bootstrap: str) -> None:
+    """Delete older generations, by `find_old`; raise `JobError`. If it is interrupted, it can be called again."""
+    if artifacts.changelogs:
+        KafkaAdmin(bootstrap).delete(artifacts.changelogs)
     for directory in artifacts.directories:
         _remove(directory)
 

@@ -1,14 +1,17 @@
 """The running queries of a table: `start` starts a plan's frames, `QueryMonitor` watches them.
 
-What a processor sends to an output topic goes through `IdempotentSink`, as its records must not come twice.
+What goes to an output topic beside the table's changes, which have a version, goes through `IdempotentSink`, as its
+records must not come twice.
 
 Decision: docs/decisions/0012-no-record-stops-a-job.md
+Decision: docs/decisions/0079-realtime-mode-starts-with-a-micro-batch.md
 """
 
 import json
+import re
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -18,13 +21,15 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from tablegate.gateway.contract.types import RUN_HEADER
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sink_records import counts
-from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns, uncomputable
+from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, UnknownSchema
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
 from tablegate.jobs.log import log
+from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
@@ -33,33 +38,54 @@ from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
 TABLE_QUERY = "table"
 DEAD_LETTERS_QUERY = "dead-letters"
 DEAD_LETTERS_TRIGGER_S = 5.0  # nobody waits for a malformed record; often would cost the table's query its cores
+UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
 
+_DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange")
 _KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 
 
 @dataclass(frozen=True, slots=True)
 class RunningQueries:
-    """The running queries of a table. `all` has the other two, and those of outputs. `atomic`: the table's own sink."""
+    """The running queries of a table. `all` has the other two, and those of outputs. `atomic`: the table's own sink.
+
+    `is_catching_up`: the table's query ends by itself, and then `start_realtime` is to follow.
+    """
 
     table: StreamingQuery
     dead_letters: StreamingQuery
     all: tuple[StreamingQuery, ...]
     atomic: AtomicSink | None = None
+    is_catching_up: bool = False
 
 
-def start(frames: Frames, plan: Plan) -> RunningQueries:
+def start(frames: Frames, plan: Plan, *, catch_up: bool = False) -> RunningQueries:
     """Start the frames of a plan as streaming queries, the table's first; raise `JobError`.
 
-    The checkpoints of the table's other outputs outlive generations: what was written is not written again because the
-    table is built anew.
+    `catch_up`: a table in Real-time Mode first gets all records that there are, in one micro-batch. The checkpoints of
+    the table's other outputs outlive generations: what was written is not written again because the table is built
+    anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
     starter = _Starter(frames.table.sparkSession, plan)
-    table, malformed = starter.start_table(frames.table), starter.start_dead_letters(frames.dead_letters)
+    table = starter.start_table(frames.table, catch_up=catch_up)
+    malformed = starter.start_dead_letters(frames.dead_letters)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
-    return RunningQueries(table, malformed, (table, malformed, *outputs), starter.atomic)
+    return RunningQueries(table, malformed, (table, malformed, *outputs), starter.atomic, catch_up)
+
+
+def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> RunningQueries:
+    """Start the table's query in Real-time Mode, where the one that caught up has ended; raise `JobError`."""
+    table = _Starter(frames.table.sparkSession, plan).start_table(frames.table, catch_up=False)
+    return replace(caught_up, table=table, all=(table, *caught_up.all[1:]), is_catching_up=False)
+
+
+def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
+    """Return the frames with the number of the run in each record of the changelog, beside its version."""
+    header = f"struct('{RUN_HEADER}' AS key, X'{run:016X}' AS value)"
+    headers = f"IF(topic = '{plan.changelog.name}', concat(headers, array({header})), headers) AS headers"
+    return replace(frames, table=frames.table.selectExpr("topic", "partition", "key", "value", headers))
 
 
 class _Starter:
@@ -71,11 +97,14 @@ class _Starter:
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
-    def start_table(self, frame: DataFrame) -> StreamingQuery:
-        """Start the query that keeps the table."""
+    def start_table(self, frame: DataFrame, *, catch_up: bool) -> StreamingQuery:
+        """Start the query that keeps the table, or the one before it that works off what there is."""
         interval = _interval(self._plan.batch_s)
         writer = frame.writeStream.outputMode("update")
-        if self._plan.mode is Mode.REALTIME:
+        if catch_up:
+            # Its source has no limit in Real-time Mode. So this is one batch, after one that was planned already.
+            writer = writer.trigger(availableNow=True)
+        elif self._plan.mode is Mode.REALTIME:
             writer = writer.trigger(realTime=interval)
         else:
             writer = writer.trigger(processingTime=interval)
@@ -91,16 +120,13 @@ class _Starter:
     def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
         """Start the query of an output that is not made from the table's changes."""
         interval_s = max(self._plan.table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
-        if isinstance(output, RecordOutput):
-            writer = frame.writeStream.outputMode("append").trigger(processingTime=_interval(interval_s))
-            return self._start(writer, output.topic, self._outputs_checkpoint)
-        writer = frame.writeStream.outputMode("update").trigger(
-            processingTime=_interval(output.processor.every_s or interval_s)
-        )
+        if isinstance(output, ProcessorOutput):
+            interval_s = output.processor.every_s or interval_s
+        writer = frame.writeStream.outputMode("update").trigger(processingTime=_interval(interval_s))
+        # A source that was deleted and made again is read from its start: its offsets are others.
+        name = f"{output.topic}-{self._plan.sides[output.side or ''].topic.topic_id}"
         sink = IdempotentSink(self._plan.bootstrap, output.topic, self._outputs_checkpoint)
-        return self._start(
-            writer.foreachBatch(sink.write_batch), output.topic, self._outputs_checkpoint, to_kafka=False
-        )
+        return self._start(writer.foreachBatch(sink.write_batch), name, self._outputs_checkpoint, to_kafka=False)
 
     def _start(
         self, writer: DataStreamWriter, name: str, checkpoint: Checkpoint, *, to_kafka: bool = True
@@ -146,18 +172,25 @@ class _Progress:
             unseen.append(json.loads(report.json()))
         return unseen[::-1]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the query has done all that it had to."""
+        return not self._query.isActive() and not self._query.exception().isDefined()
+
     def check(self, plan: Plan) -> None:
-        """Raise `JobError`, `UnknownSchema` or `PythonWorkerLate` where the query has ended by itself."""
+        """Raise where the query has failed or was stopped: `JobError`, or why the job is to start it again."""
         if self._query.isActive():
             return
         failure = self._query.exception()
         reason = thrown_reason(failure.get()) if failure.isDefined() else "it was stopped from outside"
-        unknown = UnknownSchema.found_in(reason)
-        if unknown is not None:
-            raise unknown
-        late = PythonWorkerLate.found_in(reason)
-        if late is not None:
-            raise late
+        for mendable in (UnknownSchema, PythonWorkerLate, CheckpointConflict):
+            if (found := mendable.found_in(reason)) is not None:
+                raise found
+        if _DATA_LOSS.search(reason):
+            raise JobError(
+                f'table "{plan.table.name}" has stopped, as a source has lost records that it had not read ({reason}); '
+                f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"
+            )
         # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
         # that.
         if reason.startswith(_KAFKA_ERRORS):
@@ -180,10 +213,16 @@ class QueryMonitor:
         self._all = [_Progress(query) for query in queries.all]
         self._table = _Progress(queries.table)
         self._dead_letters = _Progress(queries.dead_letters)
+        self._unseen_fields = UnseenFields()
+        self._null_columns: set[str] = set()
+        self._outputs = [_Progress(query) for query in queries.all[2:]]
+        self._is_catching_up = queries.is_catching_up
         self._markers = markers
         self._atomic = queries.atomic
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
+        self.has_caught_up = False
+        """Whether the query that was to catch up has ended, and its marker is out."""
         self.batch_id = -1
         """Number of the newest batch since the queries started; -1 before."""
         self.next_offsets: dict[str, dict[int, int]] = {}
@@ -191,7 +230,9 @@ class QueryMonitor:
 
     def poll(self) -> None:
         """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
-        for query in self._all:
+        # Asked before the reports are read: those of a query that has ended are all there.
+        self.has_caught_up = self._is_catching_up and self._table.has_ended
+        for query in self._all[1:] if self.has_caught_up else self._all:
             query.check(self._plan)
         reports = self._table.unseen()
         if reports:
@@ -202,12 +243,26 @@ class QueryMonitor:
             self._records += report["numInputRows"]
             # -1 is Spark's word for unknown.
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
+            self._log_nulls(report)
             self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
         if self._atomic is not None:
             self._changes += self._atomic.pop_changes()
         self._log_batches()
         for report in self._dead_letters.unseen():
             self._log_counts(report)
+            self._unseen_fields.add(report)
+        for field, records in self._unseen_fields.pop(UNSEEN_RECORDS).items():
+            log("field_never_seen", table=self._plan.table.name, field=field, records=records)
+        for report in (*reports, *(report for output in self._outputs for report in output.unseen())):
+            if lost := uncomputable(report):
+                log("uncomputable", table=self._plan.table.name, query=report["name"], records=lost)
+
+    def _log_nulls(self, report: dict[str, Any]) -> None:
+        for column, rows in null_columns(report).items():
+            if column not in self._null_columns:  # once is enough: it is the contract that is wrong
+                self._null_columns.add(column)
+                hint = "make the field optional in the contract, or give the column a coalesce"
+                log("null_column", table=self._plan.table.name, column=column, rows=rows, hint=hint)
 
     def _log_counts(self, report: dict[str, Any]) -> None:
         malformed, ignored = counts(report)

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pyspark.sql import SparkSession
+
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import await_gone, rebuild_group
 from tablegate.jobs.kafka.manifests import read_manifest
@@ -14,8 +16,10 @@ from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.running.application import close_tables, java_errors, spark_application, stop_on_signals
+from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.handover import HandoverPhase
-from tablegate.jobs.running.running_table import RunningTable
+from tablegate.jobs.running.resuming import is_written
+from tablegate.jobs.running.running_table import RunningTable, identity_of
 from tablegate.jobs.table import Mode, Table
 
 POLL_S = 0.1  # how late the progress that people see may be
@@ -41,7 +45,7 @@ def rebuild_job(
     """Build the table's next generation; return how far it came: in place, unless a signal ended it; raise `JobError`.
 
     A job that keeps the table goes on with the new generation by itself. SIGTERM and SIGINT end it before that; begun
-    again without a `start`, it goes on from where it was. It returns when the older changelogs have gone.
+    again without a `start`, it goes on from where it was. The older changelogs stay, for who finds the new rows wrong.
     """
     # Nobody waits for single rows, and micro-batches work off a backlog faster and show their progress. The job that
     # continues with the table does so in the table's own mode.
@@ -51,6 +55,8 @@ def rebuild_job(
         await_gone(options.bootstrap, table.name, rebuild_group(table.name))
         count = _RecordCount(plan)
         with spark_application([plan], options, stop) as spark, java_errors(plan, stop):
+            if not can_resume(spark, plan, start):
+                plan = make_plan(table, options, generation=plan.generation + 1, start=start)
             running = RunningTable(spark, plan, options, is_rebuild=True, start=start)
             try:
                 while running.phase is not HandoverPhase.IN_PLACE and not stop.wait(POLL_S):
@@ -59,10 +65,7 @@ def rebuild_job(
             finally:
                 close_tables(spark, [running])
         if running.phase is HandoverPhase.IN_PLACE:
-            kept_s = options.old_changelog_kept_s
-            log("in_place", table=table.name, generation=plan.generation, old_dropped_in_s=kept_s)
-            if not stop.wait(kept_s):
-                running.drop_old()
+            log("in_place", table=table.name, generation=plan.generation)
         return running.phase
 
 
@@ -90,6 +93,20 @@ class _RecordCount:
         self._records = max(self._records, read)
         total = sum(end - first for first, end in self._ranges.values())
         return RebuildProgress(self._generation, phase, self._records, total)
+
+
+def can_resume(spark: SparkSession, plan: Plan, start: Start | None) -> bool:
+    """Return whether a generation that was begun, if it was, can be built to its end by this declaration."""
+    admin = KafkaAdmin(plan.bootstrap)
+    owner = Checkpoint(spark, plan.checkpoint).owner()
+    if owner is None:
+        return not is_written(plan, admin)
+    now = identity_of(plan, start, admin)
+    return (owner.logic, owner.source_topic_ids, owner.changelog_topic_id) == (
+        now.logic,
+        now.source_topic_ids,
+        now.changelog_topic_id,
+    )
 
 
 def _next_generation(table: Table, options: Options, start: Start | None) -> int:

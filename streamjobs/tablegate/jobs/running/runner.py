@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.errors import JobError
@@ -27,10 +29,12 @@ def run_declared(jobs: Sequence[str], options: Options) -> None:
 def run_jobs(
     tables: Sequence[Table], options: Options, *, declared: Callable[[], Sequence[Table]] | None = None
 ) -> None:
-    """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be kept.
+    """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be started.
 
-    Runs in the main thread, which signals come to. A table goes on from its checkpoint where there is one. `declared`
-    returns the declarations as they are later: a table continues by them with a generation that another job has built.
+    A table that cannot be kept any more is stopped, and logged as `failed`; the others go on. When none is left, or at
+    the signal, the first one's error is raised. Runs in the main thread, which signals come to. A table goes on from
+    its checkpoint where there is one. `declared` returns the declarations as they are later: a table continues by them
+    with a generation that another job has built.
     """
     with stop_on_signals() as stop:
         plans = [make_plan(table, options) for table in tables]
@@ -50,24 +54,38 @@ def _keep(
     declared: Callable[[], Sequence[Table]],
 ) -> None:
     tables: list[RunningTable] = []
+    failures: list[JobError] = []
     try:
         for plan in plans:
             if stop.is_set():
-                return
+                break
             now_declared = partial(_declared_now, plan.table, declared)
             with java_errors(plan, stop):
                 tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
-            _poll(plans, tables, stop)  # each start lasts seconds; meanwhile the first tables publish their markers
-        while not stop.wait(POLL_S):
-            _poll(plans, tables, stop)
+            # Each start lasts seconds; meanwhile the first tables publish their markers.
+            failures += _poll(tables, stop)
+        while tables and not stop.wait(POLL_S):
+            failures += _poll(tables, stop)
     finally:
         close_tables(spark, tables)
+    if failures:
+        raise failures[0]
 
 
-def _poll(plans: Sequence[Plan], tables: Sequence[RunningTable], stop: threading.Event) -> None:
-    for plan, table in zip(plans, tables, strict=False):  # some may not have started
-        with java_errors(plan, stop):
-            table.poll()
+def _poll(tables: list[RunningTable], stop: threading.Event) -> list[JobError]:
+    """Poll the tables; stop those that cannot be kept, take them from the list, and return why."""
+    failures = []
+    for table in [*tables]:
+        try:
+            with java_errors(table.plan, stop):
+                table.poll()
+        except JobError as error:
+            log("failed", table=table.plan.table.name, reason=str(error))
+            failures.append(error)
+            tables.remove(table)
+            with suppress(Py4JError, ConnectionError):
+                table.close()
+    return failures
 
 
 def _declared_now(table: Table, declared: Callable[[], Sequence[Table]]) -> Table:

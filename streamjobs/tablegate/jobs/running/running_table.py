@@ -16,16 +16,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.dataflow.frames import build
-from tablegate.jobs.dataflow.java_errors import error_reason
-from tablegate.jobs.errors import JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, UnknownSchema
 from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
+from tablegate.jobs.kafka.topic_watch import TopicWatch
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.options import Options, Start
-from tablegate.jobs.planning.plan import Plan, check_rebuild, make_plan
+from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.handover import (
     CHECK_EVERY_S,
@@ -34,11 +35,19 @@ from tablegate.jobs.running.handover import (
     end_generation,
     source_ends,
 )
-from tablegate.jobs.running.queries import QueryMonitor, RunningQueries, start
+from tablegate.jobs.running.queries import QueryMonitor, RunningQueries, start, start_realtime, with_run
+from tablegate.jobs.running.resuming import (
+    check_begins,
+    check_logic,
+    check_loss,
+    check_resumes,
+    first_offsets,
+    must_catch_up,
+)
 from tablegate.jobs.running.session import table_session
-from tablegate.jobs.table import Table
+from tablegate.jobs.table import Mode, Table
 
-LATE_WORKERS_MAX = 5  # restarts without a batch in between
+RESTARTS_MAX = 5  # without a batch in between
 STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
 
 
@@ -66,12 +75,11 @@ class RunningTable:
         self._plan = plan
         self._declared = declared or (lambda: plan.table)
         self._admin = KafkaAdmin(options.bootstrap)
-        self._late_workers = 0  # restarts because of late Python workers, since the newest batch
+        self._restarts = 0  # after what passes, since the newest batch
         self._seen_schemas: dict[str, set[int]] = {}
         self._queries: RunningQueries | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
-        self._drop_at_s: float | None = None
         name = plan.table.name
         group = (rebuild_group if is_rebuild else job_group)(name)
         # Joined before anything else is done, as others decide by the members of the group what they may do: see
@@ -116,15 +124,19 @@ class RunningTable:
     def _run_queries(self, handover: GenerationHandover) -> None:
         plan, phase = self._plan, handover.phase
         checkpoint = Checkpoint(self._spark, plan.checkpoint)
-        owner = checkpoint.owner()
+        owner, identity = checkpoint.owner(), identity_of(plan, self._start, self._admin)
         if owner is None:
-            check_rebuild(plan)
+            check_begins(plan, self._admin)
+            if not self._options.accept_loss and self._start is None:
+                check_loss(plan, identity, checkpoint)
         elif self._is_rebuild and owner.begins != _begins(self._start):
             raise JobError(
                 f'table "{plan.table.name}" generation {plan.generation} was begun by a seek that was broken off; '
                 f"seek again, or build from the first record: tablegate job seek {job_argument(plan.table)} "
                 "--time 1970-01-01T00:00:00Z"
             )
+        else:
+            check_logic(plan, owner.logic, identity.logic)
         # Each table has its own number of shuffle partitions, and Spark keeps that setting for a session.
         session = table_session(self._spark, shuffle_partitions=plan.changelog.partition_count)
         frames = build(
@@ -136,28 +148,33 @@ class RunningTable:
             other_outputs=not self._is_rebuild,
         )
         # After `build`, so that a wrong expression leaves no claimed checkpoint.
-        checkpoint.claim(_identity(plan, self._start))
+        checkpoint.claim(identity)
+        check_resumes(plan, checkpoint, self._admin)
         # While it is being built, no gateway may know of it; and a newer one that has been published stays the newest.
         if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
         self._markers = Markers(plan.bootstrap, plan.changelog, plan.generation)
-        self._queries = start(frames, plan)
+        catch_up = must_catch_up(plan, self._admin)
+        if catch_up:
+            log("catching_up", table=plan.table.name, generation=plan.generation)
+        # After all that may refuse a start, and before anything is read: whatever an earlier run wrote before this, the
+        # first batch has the records of. A job that was frozen must not begin a run behind that of the one which has
+        # taken over: that one's rows would not count.
+        self._membership.check_kept()
+        self._frames = with_run(frames, plan, self._markers.begin_run())
+        self._queries = start(self._frames, plan, catch_up=catch_up)
         self._monitor = QueryMonitor(plan, self._queries, self._markers)
-        if phase is HandoverPhase.IN_PLACE:
-            self._discard_older()
-        log("running", table=plan.table.name, generation=plan.generation, phase=phase.value)
+        self._sources = TopicWatch(plan.bootstrap, [side.topic for side in plan.streamed.values()])
+        if not catch_up:
+            self._log_running(phase)
 
-    def _discard_older(self) -> None:
-        """Remove the checkpoints of older generations, which no job needs any more; a failure is logged."""
-        if self._is_rebuild:  # the job that keeps the table may still use its own
-            return
-        try:
-            names = Checkpoint(self._spark, self._plan.checkpoint).discard_older()
-        except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
-            log("not_discarded", table=self._plan.table.name, reason=error_reason(error))
-            return
-        if names:
-            log("discarded", table=self._plan.table.name, checkpoints=names)
+    def _log_running(self, phase: HandoverPhase) -> None:
+        log("running", table=self._plan.table.name, generation=self._plan.generation, phase=phase.value)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that it is kept by now."""
+        return self._plan
 
     @property
     def phase(self) -> HandoverPhase:
@@ -178,15 +195,50 @@ class RunningTable:
         elif newest > self._plan.generation and not self._is_rebuild:
             self._hand_over(newest)
         else:
+            if self._has_grown_source():
+                self._end_queries()
+                self._begin(self._make_plan(self._plan.table, self._plan.generation))
+                return
             try:
                 self._monitor.poll()
             except UnknownSchema as unknown:
                 self._restart_with_new_schemas(unknown)
                 return
             except PythonWorkerLate as late:
-                self._restart_after_late_worker(late)
+                self._restart(
+                    "python_worker_late",
+                    f"{late}; Spark waits ten seconds for a Python worker, so give the machine more cores or less work",
+                )
                 return
+            except CheckpointConflict as conflict:
+                self._restart(
+                    "checkpoint_conflict",
+                    f'{conflict}; end the other job, or give it another directory than "{self._plan.checkpoint}"',
+                )
+                return
+            if self._monitor.has_caught_up:
+                self._queries = start_realtime(self._frames, self._plan, self._queries)
+                self._monitor = QueryMonitor(self._plan, self._queries, self._markers)
+                self._log_running(self._handover.phase)
             self._advance(self._handover)
+
+    def _has_grown_source(self) -> bool:
+        """Return whether a source has more partitions, of which the manifest is to tell; raise `JobError`."""
+        changed = self._sources.changed()
+        for before, now in changed:
+            what = f'source topic "{now.name}" of table "{self._plan.table.name}"'
+            if now.topic_id != before.topic_id:
+                raise JobError(
+                    f"{what} was deleted and created again while the job read it; build the table anew from what is "
+                    f"there: tablegate job rebuild {job_argument(self._plan.table)}"
+                )
+            if self._plan.mode is Mode.REALTIME:
+                raise JobError(
+                    f"{what} has grown from {before.partition_count} to {now.partition_count} partitions, and "
+                    "Real-time Mode needs a slot for each; start the job again: it goes on with all of them"
+                )
+            log("source_grew", table=self._plan.table.name, topic=now.name, partitions=now.partition_count)
+        return bool(changed)
 
     def _advance(self, handover: GenerationHandover) -> None:
         before = handover.phase
@@ -196,17 +248,6 @@ class RunningTable:
         if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
             self._end_queries()
             self._run_queries(handover)
-        if before is not after and after is HandoverPhase.IN_PLACE:
-            self._drop_at_s = time.monotonic() + self._options.old_changelog_kept_s
-            self._discard_older()
-        if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
-            self._drop_at_s = None
-            handover.drop_old()
-
-    def drop_old(self) -> None:
-        """Delete the changelogs of older generations."""
-        if self._handover is not None:
-            self._handover.drop_old()
 
     def _restart_with_new_schemas(self, unknown: UnknownSchema) -> None:
         """Restart with the registry's newest schemas; records with an id that it lacks are malformed from now on."""
@@ -215,16 +256,13 @@ class RunningTable:
         self._end_queries()
         self._begin(self._make_plan(self._plan.table, self._plan.generation))
 
-    def _restart_after_late_worker(self, late: PythonWorkerLate) -> None:
-        """Restart from the checkpoint; raise `JobError` after `LATE_WORKERS_MAX` restarts without a batch."""
-        # A batch since the last restart means that the machine is slow now and then, and not too small.
-        self._late_workers = self._late_workers + 1 if self._monitor.batch_id < 0 else 1
-        if self._late_workers > LATE_WORKERS_MAX:
-            raise JobError(
-                f'table "{self._plan.table.name}" has stopped: {late}; Spark waits ten seconds for a Python worker, so '
-                "give the machine more cores or less work"
-            )
-        log("python_worker_late", table=self._plan.table.name, reason=str(late))
+    def _restart(self, event: str, reason: str) -> None:
+        """Restart from the checkpoint; raise `JobError` after `RESTARTS_MAX` restarts without a batch."""
+        # A batch since the last restart means that the cause comes now and then, and has passed.
+        self._restarts = self._restarts + 1 if self._monitor.batch_id < 0 else 1
+        if self._restarts > RESTARTS_MAX:
+            raise JobError(f'table "{self._plan.table.name}" has stopped: {reason}')
+        log(event, table=self._plan.table.name, reason=reason)
         self._end_queries()
         self._begin(self._plan)
 
@@ -289,13 +327,16 @@ class RunningTable:
             self._membership.leave()
 
 
-def _identity(plan: Plan, start: Start | None) -> Identity:
+def identity_of(plan: Plan, start: Start | None, admin: KafkaAdmin) -> Identity:
+    """Return what a generation that begins now is made from."""
     return Identity(
         table=plan.table.name,
         generation=plan.generation,
         changelog_topic_id=plan.changelog.topic_id,
         source_topic_ids={side.topic.name: side.topic.topic_id for side in plan.streamed.values()},
         begins=_begins(start),
+        logic=logic_of(plan.table),
+        first_offsets=first_offsets(plan, admin),
     )
 
 

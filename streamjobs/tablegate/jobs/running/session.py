@@ -48,6 +48,9 @@ SETTINGS = {
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
     # A tick while no data comes: a progress marker then proves that the table is current.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
+    # A table may have a watermark for each partition of its sources. Where several stateful operators are allowed, of
+    # which a table has one, Spark allows no second watermark.
+    "spark.sql.streaming.statefulOperator.allowMultiple": "false",
     "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
     # Spark ends a Real-time Mode query for which there are not enough free slots at the moment its batch begins: each
     # time that micro-batches beside it have just taken some, or that a worker is away. They come back soon, and

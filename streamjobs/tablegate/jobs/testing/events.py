@@ -119,7 +119,7 @@ def _encoded(event: Event, sources: Sequence[Source], where: str) -> tuple[bytes
             raise UnfitEvent(f"{what} has another format in each side of the table; give bytes")
         if forms[0] is None:
             raise UnfitEvent(f"{what} has no format in the declaration; give bytes, or give the source a key=")
-        parts.append(_encode(forms[0], given, event.record_type, what))
+        parts.append(_encode(forms[0], given, event.record_type if name == "value" else None, what))
     return parts[0], parts[1]
 
 
@@ -219,9 +219,22 @@ def _problems(text: str, value: Mapping[str, object]) -> Iterator[str]:
                 yield f'field "{name}" is missing, and has no default'
             continue
         try:
-            alone = {"type": "record", "name": "Alone", "fields": [{"name": name, "type": field["type"]}]}
-            validate({name: value[name]}, fastavro.parse_schema(alone, dict(named)))
+            alone = {**schema, "name": "Alone", "aliases": [], "fields": [{"name": name, "type": field["type"]}]}
+            defined = set(_defined_in(field["type"]))
+            others = {full: one for full, one in named.items() if full.rpartition(".")[2] not in defined}
+            validate({name: value[name]}, fastavro.parse_schema(alone, others))
         except ValidationError:
             yield f'field "{name}" is {value[name]!r}, which is not {json.dumps(field["type"])}'
         except _AVRO_ERRORS as error:
             yield f'field "{name}": {error}'
+
+
+def _defined_in(schema: Any) -> Iterator[str]:
+    """Yield the names of the types that are defined within a type, without their namespaces."""
+    for part in schema if isinstance(schema, list) else [schema]:
+        if isinstance(part, dict):
+            if "name" in part:
+                yield str(part["name"]).rpartition(".")[2]
+            yield from _defined_in(part.get("type"))
+            for inner in (part.get("items"), part.get("values"), *(one["type"] for one in part.get("fields", ()))):
+                yield from _defined_in(inner)

@@ -3,7 +3,7 @@
 import json
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +16,7 @@ from tablegate.gateway.contract.columns import is_money, is_timestamp
 from tablegate.gateway.contract.keys import KeyType, decode_key
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import VERSION_HEADER, Version
+from tablegate.jobs.dataflow.sink_records import UnseenFields
 from tablegate.jobs.formats import Double, Format, Json, Long, Text
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.table import Output
@@ -45,7 +46,10 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A malformed record: where it lay, what it was, and why no row can be made of it."""
+    """A malformed record: where it lay, what it was, and why no row can be made of it.
+
+    `key_bytes`, `value_bytes`: how long they were where only their heads are here, else None.
+    """
 
     topic: str
     partition: int
@@ -53,6 +57,8 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     reason: str
+    key_bytes: int | None = None
+    value_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,9 @@ class Result:
     `rows`: the other columns by name, by key. Times are `datetime` in UTC, amounts `Decimal`, enums numbers. `changes`:
     all changes in their order, a key at most once a batch, unless a processor makes more. `outputs`: records by topic.
     `ignored`: how many records were passed over, by the name of their type. `late`: what Spark has dropped because
-    its window was over. It counts as a job's log does: once for each batch, key and window.
+    its window was over. It counts as a job's log does: once for each batch, key and window. `unseen_fields`: fields of
+    JSON sources that no event had, as `topic: field`. `null_columns`: columns that were null in a row, and whose field
+    of the contract is not optional, so that clients read zero or an empty text.
     """
 
     rows: Mapping[Key, Row]
@@ -71,6 +79,8 @@ class Result:
     dead_letters: Sequence[DeadLetter]
     ignored: Mapping[str, int]
     late: int
+    unseen_fields: Sequence[str] = ()
+    null_columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +100,17 @@ class Batch:
     records: Sequence[Written]
     ignored: Mapping[str, int]
     late: int
+    null_columns: Collection[str] = ()
 
 
-def make_result(plan: Plan, batches: Iterable[Batch]) -> Result:
-    """Return what a plan's queries came to."""
+def make_result(plan: Plan, batches: Iterable[Batch], fields: UnseenFields) -> Result:
+    """Return what a plan's queries came to; `fields` has counted all batches when they end."""
     changes = _Changes(plan)
     outputs: dict[str, list[OutputRecord]] = {output.topic: [] for output in plan.table.outputs}
     formats = _formats(plan.table.outputs)
     dead_letters = []
     ignored: Counter[str] = Counter()
+    null_columns: set[str] = set()
     late = 0
     for number, batch in enumerate(batches, start=1):
         for record in batch.records:
@@ -110,6 +122,7 @@ def make_result(plan: Plan, batches: Iterable[Batch]) -> Result:
                 outputs[record.topic].append(_output_record(record, formats.get(record.topic)))
         ignored.update(batch.ignored)
         late += batch.late
+        null_columns.update(batch.null_columns)
     return Result(
         rows={change.key: change.row for change in changes.newest.values() if change.row is not None},
         changes=tuple(changes.all),
@@ -117,6 +130,8 @@ def make_result(plan: Plan, batches: Iterable[Batch]) -> Result:
         dead_letters=tuple(dead_letters),
         ignored=dict(ignored),
         late=late,
+        unseen_fields=tuple(fields.pop(1)),
+        null_columns=tuple(sorted(null_columns)),
     )
 
 
@@ -209,4 +224,6 @@ def _dead_letter(record: Written) -> DeadLetter:
         key=record.key,
         value=record.value,
         reason=headers["reason"],
+        key_bytes=int(headers["key_bytes"]) if "key_bytes" in headers else None,
+        value_bytes=int(headers["value_bytes"]) if "value_bytes" in headers else None,
     )

@@ -23,10 +23,10 @@ from pyspark.sql import functions as sql
 
 from tablegate.jobs.dataflow.frames import Frames, build
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sink_records import counts
+from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.plan import Plan, plan_without_cluster
+from tablegate.jobs.planning.plan import Plan, SidePlan, plan_without_cluster
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.table import Mode, RecordOutput, Table
 from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
@@ -54,10 +54,23 @@ def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0)
         encoded.append([])
         times_ms.append(times_ms[-1] + round(then_wait_s * 1000))
     with tempfile.TemporaryDirectory(prefix="tablegate-test-", ignore_cleanup_errors=True) as scratch:
-        plan = replace(plan_without_cluster(table, scratch), mode=Mode.MICROBATCH)
+        plan = plan_without_cluster(table, scratch)
+        plan = replace(plan, mode=Mode.MICROBATCH, sides=_with_partitions(plan.sides, encoded))
         session = table_session(process_session(), shuffle_partitions=1)
         with _spark_errors(table):
-            return make_result(plan, _run(session, plan, encoded, times_ms))
+            fields = UnseenFields()
+            return make_result(plan, _run(session, plan, encoded, times_ms, fields), fields)
+
+
+def _with_partitions(sides: Mapping[str, SidePlan], batches: Sequence[Sequence[Record]]) -> Mapping[str, SidePlan]:
+    """Return the sides with as many partitions as their events need."""
+    counts: dict[str, int] = {}
+    for record in (record for batch in batches for record in batch):
+        counts[record.topic] = max(counts.get(record.topic, 1), record.partition + 1)
+    return {
+        name: replace(side, topic=replace(side.topic, partition_count=counts.get(side.topic.name, 1)))
+        for name, side in sides.items()
+    }
 
 
 def _events(batch: Iterable[Event]) -> list[Event]:
@@ -90,9 +103,13 @@ def _spark_errors(table: Table) -> Iterator[None]:
 
 
 def _run(
-    session: SparkSession, plan: Plan, batches: Sequence[Sequence[Record]], times_ms: Sequence[int]
+    session: SparkSession,
+    plan: Plan,
+    batches: Sequence[Sequence[Record]],
+    times_ms: Sequence[int],
+    fields: UnseenFields,
 ) -> Iterator[Batch]:
-    """Yield what each batch came to."""
+    """Yield what each batch came to, and count its fields."""
     topics = MemoryTopics(session, Path(plan.checkpoint).parent, batches)
     clock = Clock(session, times_ms[0])
     frames = _queries_of(build(session, plan, row_outputs=True, other_outputs=True, reader=topics))
@@ -104,13 +121,13 @@ def _run(
             if number == 0:
                 for name, frame in enumerate(frames):
                     queries.append(SteppedQuery(frame, plan.table, clock=clock, checkpoint=f"{plan.checkpoint}/{name}"))
-            batch = _finished(queries)
+            batch = _finished(queries, fields)
             if plan.table.window is not None:
                 # Spark takes an event for late by the watermark before the last: a job that has nothing to do runs one
                 # batch more for it, and so do we.
                 topics.add(())
                 clock.set(time_ms + 1)
-                batch = Batch(batch.records, batch.ignored, batch.late + _finished(queries).late)
+                batch = replace(batch, late=batch.late + _finished(queries, fields).late)
             yield batch
     finally:
         for query in queries:
@@ -125,15 +142,16 @@ def _queries_of(frames: Frames) -> list[DataFrame]:
     return [frames.table, functools.reduce(DataFrame.unionByName, stateless), *processors]
 
 
-def _finished(queries: Sequence["SteppedQuery"]) -> Batch:
+def _finished(queries: Sequence["SteppedQuery"], fields: UnseenFields) -> Batch:
     records, reports = [], []
     for query in queries:
         written, report = query.finish_batch()
         records += written
         reports.append(report)
     _, ignored = counts(reports[1])
+    fields.add(reports[1])
     late = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in reports[0]["stateOperators"])
-    return Batch(records, ignored, late)
+    return Batch(records, ignored, late, null_columns(reports[0]))
 
 
 POLL_S = 0.005

@@ -1,27 +1,27 @@
-"""The changelog of the cells, written by hand, and what every reader may hold against a gateway.
+"""The changelog of the cells, written by hand, and what a history has to know of it.
 
 Cells of the shelves stay once they are there: no reader may miss one. Beside them each shelf has some that come and go.
+The sequence of a row's version is its revision, so an answer says by itself which version it has.
 """
 
 import random
 import threading
 import time
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
-from tablegate.gateway.contract.keys import encode_key
-from tablegate.gateway.contract.types import VERSION_HEADER, make_version
+from tablegate.gateway.contract.keys import decode_key, encode_key
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version, read_version
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.changelog import manifest_of, value_writer
-from tests.kit.programs.kafka import new_topic
-from tests.kit.table.filled import catalogue_of, now_ms
+from tests.kit.histories.history import History, now_ms
+from tests.kit.programs.kafka import RawRecord, consume, new_topic
+from tests.kit.table.filled import catalogue_of
 
 CONTRACT = Path(__file__).with_name("cells.proto")
 SERVICE = "/tests.cells.CellsService"
@@ -31,9 +31,15 @@ FLUSH_TIMEOUT_S = 120.0
 DEAF_S = 15.0
 MARK_EVERY_S = 0.5
 TURN_S = 0.02
+SHELF_NUMBERS = 1_000
 
 CellKey = tuple[int, int]
 """Shelf, number."""
+
+
+def number_of(key: CellKey) -> int:
+    """Return a key as histories have it: a number, in the order of keys."""
+    return key[0] * SHELF_NUMBERS + key[1]
 
 
 class Generation(NamedTuple):
@@ -44,13 +50,36 @@ class Generation(NamedTuple):
     partition_count: int
 
 
-class Cells:
-    """The table. `lasting` are the keys that stay, `hot` and `cold` some of them and the others.
+class _Written(NamedTuple):
+    """A record that Kafka has acknowledged."""
 
-    `rows` is what a gateway must have: key → revision. One thread writes at a time; any may ask for `floor`.
+    time_ms: int
+    generation: Generation
+    partition: int
+    offset: int
+    key: CellKey | None  # None: a marker
+    sequence: int
+    deletes: bool
+    is_final: bool
+    broker_ms: int
+
+
+class Cells:
+    """The table. `lasting` are the keys that stay, `hot` and `cold` some of them and the others; `passing` do not.
+
+    `rows` is what a gateway must have: key → revision. One thread writes at a time; any may ask for `acknowledged`.
     """
 
-    def __init__(self, bootstrap: str, *, shelves: int, shelf_cells: int, partition_count: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        shelves: int,
+        shelf_cells: int,
+        partition_count: int,
+        new_changelog: Callable[..., str] = new_topic,
+    ) -> None:
+        self._new_changelog = new_changelog
         self.table = catalogue_of(CONTRACT).tables["cells"]
         self.tables_topic = new_topic(bootstrap, prefix="tables", cleanup_policy="compact")
         self.shelves = range(shelves)
@@ -58,10 +87,13 @@ class Cells:
         self.lasting = [(shelf, number) for shelf in self.shelves for number in range(shelf_cells)]
         self.hot = self.lasting[:: max(1, len(self.lasting) // HOT)]
         self.cold = sorted(set(self.lasting).difference(self.hot))
+        self.passing = [(shelf, shelf_cells + number) for shelf in self.shelves for number in range(PASSING)]
         self.rows: dict[CellKey, int] = {}
         self.written = 0
-        self._acknowledged: defaultdict[CellKey, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        self._sequences: dict[CellKey, int] = {}
+        self._acknowledged: dict[CellKey, int] = {}
+        self._log: list[_Written] = []
+        self._logs_in_the_end: dict[Generation, list[RawRecord]] = {}  # of generations before
+        self._floors: dict[int, dict[int, int]] = {}  # generation → partition → what each gateway has that serves it
         self._value = value_writer(self.table)
         self.bootstrap = bootstrap
         self._waiting: dict[int, Callable[[], None]] = {}  # what Kafka has not acknowledged: writes it again
@@ -71,7 +103,7 @@ class Cells:
         self._generations = [self._new_generation(1, partition_count)]  # those that are written: one, or two
 
     def _new_generation(self, number: int, partition_count: int) -> Generation:
-        topic = new_topic(
+        topic = self._new_changelog(
             self.bootstrap,
             partition_count,
             "cells-changelog",
@@ -97,6 +129,10 @@ class Cells:
         )
         self._send(self.tables_topic, 0, self.table.name.encode(), manifest.SerializeToString())
         self.flush()
+        floor = self._floors[self.newest.number] = dict.fromkeys(range(self.newest.partition_count), 0)
+        for written in self._log:
+            if written.generation == self.newest:
+                floor[written.partition] = max(floor[written.partition], written.offset + 1)
 
     def rebuild(self, partition_count: int) -> None:
         """Begin the next generation with all rows that are there, and publish it; the old one is written on."""
@@ -106,6 +142,7 @@ class Cells:
         for key, revision in self.rows.items():
             self._write([new], key, revision)
         self.mark()
+        self.flush()  # what a gateway of the new one has at least is known then
         self.publish()
 
     def end_old(self) -> None:
@@ -113,6 +150,7 @@ class Cells:
         old, _ = self._generations
         self._mark(old, is_final=True)
         self.flush()  # nothing is written to the new one alone before
+        self._logs_in_the_end[old] = consume(self.bootstrap, old.topic)
         self._generations.remove(old)
         self.mark()
 
@@ -132,7 +170,7 @@ class Cells:
         for key in keys:
             self.written += 1
             self.rows.pop(key, None)
-            self._write(self._generations, key, None)
+            self._write(self._generations, key, self.written, deletes=True)
 
     def mark(self) -> None:
         """Write a progress marker to every partition."""
@@ -144,7 +182,8 @@ class Cells:
         marker.sources.add(topic="cells").next_offsets[0] = self.written
         marker.commit_time.GetCurrentTime()
         for partition in range(generation.partition_count):
-            self._send(generation.topic, partition, b"", marker.SerializeToString())
+            noted = partial(self._note, generation, None, 0, False, is_final)
+            self._send(generation.topic, partition, b"", marker.SerializeToString(), on_acknowledged=noted)
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take in what Kafka has acknowledged. A client that hears nothing for long gives way to another."""
@@ -162,31 +201,97 @@ class Cells:
             assert time.monotonic() < deadline, f"{len(self._waiting)} records are not written"
             self.poll(0.1)
 
-    def floor(self, key: CellKey, as_of_ms: int) -> int:
-        """Return the newest revision of a key that Kafka had before `as_of_ms`; 0 for none."""
-        times, revisions = self._acknowledged[key]
-        place = bisect_left(times, as_of_ms)
-        return revisions[place - 1] if place else 0
+    def begin_anew(self) -> int:
+        """Go on with the rows that are in the changelog, of which some was lost; return how many records are there.
 
-    def _write(self, generations: Iterable[Generation], key: CellKey, revision: int | None) -> None:
+        All that was written must have been acknowledged before. A new client goes on, as a job does that starts again.
+        """
+        assert not self._waiting
+        self._producer = self._new_producer()
+        records = consume(self.bootstrap, self.newest.topic)
+        rows: dict[CellKey, tuple[int, bool]] = {}
+        for _, number, sequence, deletes, _ in map(self._found, records):
+            if number is not None:
+                key = divmod(number, SHELF_NUMBERS)
+                rows[key] = max(rows.get(key, (0, False)), (sequence, deletes))
+        self.rows = {key: sequence for key, (sequence, deletes) in rows.items() if not deletes}
+        return len(records)
+
+    def has_tombstones(self, revision_max: int) -> bool:
+        """Return whether there are tombstones of deletes up to a revision."""
+        found = map(self._found, consume(self.bootstrap, self.newest.topic))
+        return any(deletes and sequence <= revision_max for _, _, sequence, deletes, _ in found)
+
+    def acknowledged(self, key: CellKey) -> int:
+        """Return the newest revision of a key that Kafka has, in each generation that is written."""
+        return self._acknowledged[key]
+
+    def write_log(self, history: History) -> None:
+        """Write into a history what was written to all changelogs, and what is in them now."""
+        for number, floor in self._floors.items():
+            history.about("floor", position=[number, floor])
+        for written in list(self._log):
+            history.ok(
+                -1,
+                "write",
+                time=written.time_ms,
+                id=[written.generation.number, written.partition],
+                offset=written.offset,
+                key=None if written.key is None else number_of(written.key),
+                version=written.sequence,
+                deletes=written.deletes,
+                final=written.is_final,
+                broker_ms=written.broker_ms,
+            )
+        present = {each: consume(self.bootstrap, each.topic) for each in self._generations}
+        for generation, records in {**self._logs_in_the_end, **present}.items():
+            for partition in range(generation.partition_count):
+                found = [self._found(record) for record in records if record.partition == partition]
+                end = found[-1][0] + 1 if found else 0
+                history.about("log", id=[generation.number, partition], end=end, value=found)
+
+    def _found(self, record: RawRecord) -> list[Any]:
+        if not record.key:
+            return [record.offset, None, 0, False, record.timestamp_ms]
+        shelf, number = decode_key(self.table.key, record.key)
+        [version] = [value for name, value in record.headers if name == VERSION_HEADER]
+        _, sequence = read_version(version)
+        return [record.offset, number_of((shelf, number)), sequence, record.value is None, record.timestamp_ms]
+
+    def _write(self, generations: Iterable[Generation], key: CellKey, revision: int, *, deletes: bool = False) -> None:
         """Write a row, or a tombstone, to these changelogs."""
         missing = set(generations)
 
-        def acknowledged(generation: Generation) -> None:
+        def acknowledged(generation: Generation, message: Message) -> None:
+            self._note(generation, key, revision, deletes, False, message)
             missing.remove(generation)
             if not missing:
-                times, revisions = self._acknowledged[key]
-                revisions.append(revision or 0)
-                times.append(now_ms())
+                self._acknowledged[key] = revision
 
         row = {"shelf": key[0], "number": key[1], "revision": revision}
-        value = None if revision is None else self._value(row)
+        value = None if deletes else self._value(row)
         data = encode_key(self.table.key, key)
-        sequence = self._sequences[key] = self._sequences.get(key, 0) + 1
         for each in sorted(missing):
             partition = self.table.partition_of(data, each.partition_count)
-            version = make_version(each.number, sequence)
+            version = make_version(each.number, revision)
             self._send(each.topic, partition, data, value, version, partial(acknowledged, each))
+
+    def _note(
+        self,
+        generation: Generation,
+        key: CellKey | None,
+        sequence: int,
+        deletes: bool,
+        is_final: bool,
+        message: Message,
+    ) -> None:
+        """Note what Kafka has acknowledged. Of a record that it had already it does not say where."""
+        offset, partition = message.offset(), message.partition()
+        if offset is not None and partition is not None and offset >= 0:
+            broker_ms = message.timestamp()[1]
+            self._log.append(
+                _Written(now_ms(), generation, partition, offset, key, sequence, deletes, is_final, broker_ms)
+            )
 
     def _send(
         self,
@@ -195,15 +300,15 @@ class Cells:
         key: bytes,
         value: bytes | None,
         version: bytes | None = None,
-        on_acknowledged: Callable[[], None] = lambda: None,
+        on_acknowledged: Callable[[Message], None] = lambda _: None,
     ) -> None:
         number = self._sent
         self._sent += 1
 
-        def delivered(error: object, _message: object) -> None:
+        def delivered(error: object, message: Message) -> None:
             if error is None and self._waiting.pop(number, None) is not None:
                 self._heard_s = time.monotonic()
-                on_acknowledged()
+                on_acknowledged(message)
 
         def write() -> None:
             headers: Any = [] if version is None else [(VERSION_HEADER, version)]
@@ -230,9 +335,22 @@ class Cells:
         )
 
 
-def filled_cells(bootstrap: str, *, shelves: int, shelf_cells: int, partition_count: int) -> Cells:
+def filled_cells(
+    bootstrap: str,
+    *,
+    shelves: int,
+    shelf_cells: int,
+    partition_count: int,
+    new_changelog: Callable[..., str] = new_topic,
+) -> Cells:
     """Return a table with all lasting cells, published."""
-    cells = Cells(bootstrap, shelves=shelves, shelf_cells=shelf_cells, partition_count=partition_count)
+    cells = Cells(
+        bootstrap,
+        shelves=shelves,
+        shelf_cells=shelf_cells,
+        partition_count=partition_count,
+        new_changelog=new_changelog,
+    )
     cells.put(cells.lasting)
     cells.mark()
     cells.publish()
@@ -279,7 +397,7 @@ class CellsWriter:
     def _change(self, count: int) -> None:
         cells, choice = self._cells, self._choice
         cells.put([choice.choice(choice.choice((cells.hot, cells.cold))) for _ in range(count)])
-        passing = (choice.choice(cells.shelves), cells.shelf_cells + choice.randrange(PASSING))
+        passing = choice.choice(cells.passing)
         (cells.delete if passing in cells.rows else cells.put)([passing])
 
 

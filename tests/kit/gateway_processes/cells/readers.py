@@ -1,6 +1,6 @@
-"""Clients of the cells, each a thread that reads in one way and passes the tokens it got; they note what is wrong.
+"""Clients of the cells, each a thread that reads in one way, and writes what it saw into the history of its run.
 
-A violation is an answer that no client may ever get. A failure is a call that failed though it was tried again as the
+Nothing is judged here but what a run needs to go on: a failure is a call that failed though it was tried again as the
 client package does it.
 """
 
@@ -8,9 +8,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -19,20 +18,26 @@ import grpc
 import tablegate.client
 from tablegate.client.channels import Options
 from tablegate.client.failures import failure_of
-from tests.kit.gateway_processes.cells.changelog import CONTRACT, SERVICE, CellKey, Cells, by_partition
+from tests.kit.gateway_processes.cells.changelog import CONTRACT, SERVICE, Cells, by_partition, number_of
 from tests.kit.gateway_processes.cluster import Cluster
 from tests.kit.gateway_processes.gateway import soon
+from tests.kit.histories.history import History, position_of
 from tests.kit.table.filled import catalogue_of
+from tests.kit.world.clients import stated_by
 
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 EACH_IN_TURN = (("grpc.lb_policy_name", "round_robin"),)  # another gateway with each call, not one as long as it can
 NO_RETRIES = (("grpc.enable_retries", 0),)
 BATCHES, BATCH_KEYS = 10, 20
 TABLE_REBUILT = "TABLE_REBUILT"
+NOT_CAUGHT_UP = "NOT_CAUGHT_UP"
 PAGE_ROWS = 7
 TABLE_PAGE_ROWS = 250
 SCAN_AGAIN_S = 0.1
 SCAN_STREAMS_MAX = 30  # of one scan
+STALENESS_MS = (500, 2_000)
+ALL = (0, 2**40)
+"""The range of all keys."""
 
 
 class Failure(NamedTuple):
@@ -46,32 +51,42 @@ class Failure(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class Past:
-    """What a client knows of some keys: the token of the last answer about them, and the revisions that it saw."""
+class Token(NamedTuple):
+    """A consistency token: its text, and what it states."""
 
-    token: str = ""
-    revisions: dict[CellKey, int] = field(default_factory=dict)
+    text: str
+    position: Sequence[Any]
 
 
 class Reader:
     """A client. `reads` counts answers, `owned` those that a partition's owner gave; `breaks` are broken streams.
 
-    `rebuilt` counts the tokens that were given up as they are of a generation before.
+    `rebuilt` counts the tokens that were given up as they are of a generation before, `refused` the answers that would
+    not have been as fresh as they were to be.
 
     Between two reads it waits `pause_s`. `options` are those of its channel, beside the client package's.
     """
 
-    def __init__(self, cells: Cells, target: str, *, pause_s: float, seed: int = 0, options: Options = ()) -> None:
-        self.violations: list[str] = []
+    def __init__(
+        self,
+        history: History,
+        cells: Cells,
+        target: str,
+        *,
+        pause_s: float,
+        seed: int = 0,
+        options: Options = (),
+    ) -> None:
         self.failures: list[Failure] = []
         self.breaks: list[Failure] = []
-        self.reads = self.rebuilt = 0
+        self.reads = self.rebuilt = self.refused = 0
         self.owned: Counter[str] = Counter()  # by gateway
+        self._history = history
+        self._process = history.process()
         self._cells = cells
         self._pause_s = pause_s
         self._choice = random.Random(seed)
-        self._pasts: dict[Hashable, Past] = {}
+        self._tokens: dict[str, Token] = {}  # by session
         self._channel = tablegate.client.open_channel(target, options=(*OWN_CONNECTION, *options))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__)
@@ -83,10 +98,14 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Close its connection."""
         self._channel.close()
 
     def read(self) -> None:
-        """Read once, and look at the answer."""
+        """Read once."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -94,79 +113,109 @@ class Reader:
             try:
                 self.read()
             except Exception as error:  # noqa: BLE001 (a reader that died would find nothing)
-                self.violations.append(f"{type(self).__name__}: {error!r}")
+                self._history.about("died", why=f"{type(self).__name__}: {error!r}")
+                return
 
-    def _past(self, scope: Hashable) -> Past:
-        return self._pasts.setdefault(scope, Past())
-
-    def _ask(self, method: str, request: Any, past: Past) -> Any:
-        """Return the answer, at least as fresh as what is known; None where it failed."""
-        if past.token:
-            request.read_options.at_least = past.token
+    def _ask(self, op: str, method: str, request: Any, **asked: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Return the answer, and who gave it; None where it failed."""
+        self._history.invoke(self._process, op, **asked)
         begin_s = time.monotonic()
         try:
             answer, call = stub_of(self._channel, method).with_call(request)
         except grpc.RpcError as error:
-            failed = _failure(method, begin_s, error)
-            if failed.reason == TABLE_REBUILT:
-                past.token = ""
-                self.rebuilt += 1
-            elif failed.code == "NOT_FOUND":
-                self.violations.append(f"{method} {request}: NOT_FOUND")
-            else:
-                self.failures.append(failed)
-            return None
+            self._fail(op, _failure(method, begin_s, error))
+            return None, {}
         self.reads += 1
         trailer = dict(call.trailing_metadata())
-        if trailer.get("tablegate-role") == "owner":
-            self.owned[str(trailer["tablegate-gateway"])] += 1
-        return answer
+        by = str(trailer.get("tablegate-gateway", ""))
+        is_owner = trailer.get("tablegate-role") == "owner"
+        if is_owner:
+            self.owned[by] += 1
+        return answer, {"by": by, "owner": is_owner}
 
-    def _take(self, past: Past, rows: Iterable[Any], info: Any, new: Past | None = None) -> set[CellKey]:
-        """Hold rows against what is known, and note them there, or in `new`; return their keys."""
-        new = past if new is None else new
-        as_of_ms = info.as_of_time.ToMilliseconds()
-        found: set[CellKey] = set()
-        for row in rows:
-            key = (row.shelf, row.number)
-            if key in found:
-                self._say(f"{key} came twice")
-            found.add(key)
-            if row.number >= self._cells.shelf_cells:
-                continue
-            known, floor = past.revisions.get(key, 0), self._cells.floor(key, as_of_ms)
-            if row.revision < known:
-                self._say(f"{key} at revision {row.revision}, after {known}")
-            if row.revision < floor:
-                self._say(f"{key} at revision {row.revision}; {floor} was there as of {as_of_ms}")
-            new.revisions[key] = max(known, row.revision)
-        new.token = info.consistency_token
-        return found
+    def _fail(self, op: str, failed: Failure) -> None:
+        is_over = failed.code != "DEADLINE_EXCEEDED"
+        (self._history.fail if is_over else self._history.info)(
+            self._process, op, code=failed.code, reason=failed.reason
+        )
+        if failed.code == "NOT_FOUND":
+            self.reads += 1
+        elif failed.reason == TABLE_REBUILT:
+            self.rebuilt += 1
+            self._tokens.clear()
+        elif self._asks_for_more and (not is_over or failed.reason == NOT_CAUGHT_UP):
+            self.refused += 1  # the client tries again, to its deadline
+        else:
+            self.failures.append(failed)
 
-    def _miss(self, wanted: Collection[CellKey], found: set[CellKey]) -> None:
-        if missing := [key for key in wanted if key not in found]:
-            self._say(f"{len(missing)} rows are missing, such as {missing[:3]}")
+    _asks_for_more = False
+    """Whether it asks for answers that a gateway may have to refuse."""
 
-    def _say(self, text: str) -> None:
-        self.violations.append(f"{type(self).__name__}: {text}")
+    def _ok(self, op: str, rows: Iterable[Any], info: Any, **more: Any) -> None:
+        """Write an answer into the history."""
+        value = [(number_of((row.shelf, row.number)), row.revision) for row in rows]
+        stated = stated_by(info)
+        self._history.ok(self._process, op, value=value, position=position_of(stated), as_of=stated.as_of_ms, **more)
+
+    def _in_session(self, session: str, request: Any) -> dict[str, Any]:
+        """Ask for an answer as fresh as the last one of a session; return what the history says of it."""
+        token = self._tokens.get(session)
+        if token is None:
+            return {"session": session}
+        request.read_options.at_least = token.text
+        return {"session": session, "token": token.position}
+
+    def _keep(self, session: str, info: Any) -> None:
+        self._tokens[session] = Token(info.consistency_token, position_of(stated_by(info)))
 
 
 class Gets(Reader):
-    """Gets of one cell: any, and more often one that was asked for before."""
+    """Gets of one cell: any, and more often one that was asked for before. Each cell is a session."""
 
     def read(self) -> None:
-        key = self._choice.choice(self._choice.choice((self._cells.hot, self._cells.hot, self._cells.cold)))
-        past = self._past(key)
-        answer = self._ask("GetCell", request_of("GetCell", shelf=key[0], number=key[1]), past)
+        cells = self._cells
+        shelf, number = self._choice.choice(
+            self._choice.choice((cells.hot, cells.hot, cells.hot, cells.cold, cells.cold, cells.passing))
+        )
+        request = request_of("GetCell", shelf=shelf, number=number)
+        session = f"{shelf}/{number}"
+        more = self._in_session(session, request)
+        answer, by = self._ask("get", "GetCell", request, keys=[number_of((shelf, number))], **more)
         if answer is not None:
-            self._miss([key], self._take(past, [answer.cell], answer.read_info))
+            self._ok("get", [answer.cell], answer.read_info, **by)
+            self._keep(session, answer.read_info)
+
+
+class FreshGets(Reader):
+    """Gets of one cell that is to have an age, be the latest, or have what was written. They may be refused."""
+
+    _asks_for_more = True
+
+    def read(self) -> None:
+        key = self._choice.choice(self._choice.choice((self._cells.hot, self._cells.cold)))
+        request = request_of("GetCell", shelf=key[0], number=key[1])
+        request.read_options.max_wait.FromMilliseconds(1_000)
+        asked: dict[str, Any]
+        match self._choice.randrange(3):
+            case 0:
+                asked = {"staleness_ms": self._choice.choice(STALENESS_MS)}
+                request.read_options.max_staleness.FromMilliseconds(asked["staleness_ms"])
+            case 1:
+                asked = {"latest": True}
+                request.read_options.latest = True
+            case _:
+                asked = {"own": self._cells.acknowledged(key)}
+                request.read_options.at_least_source.topics.add(topic="cells").offsets[0] = asked["own"] - 1
+        answer, by = self._ask("get", "GetCell", request, keys=[number_of(key)], **asked)
+        if answer is not None:
+            self._ok("get", [answer.cell], answer.read_info, **by)
 
 
 class BatchGets(Reader):
-    """Gets of several cells, of several partitions."""
+    """Gets of several cells, of several partitions. Each batch is a session."""
 
-    def __init__(self, cells: Cells, target: str, *, pause_s: float, seed: int = 0, options: Options = ()) -> None:
-        super().__init__(cells, target, pause_s=pause_s, seed=seed, options=options)
+    def __init__(self, history: History, cells: Cells, target: str, *, pause_s: float, seed: int = 0) -> None:
+        super().__init__(history, cells, target, pause_s=pause_s, seed=seed)
         half = BATCH_KEYS // 2
         self._batches = [
             [*self._choice.sample(cells.hot, half), *self._choice.sample(cells.cold, half)] for _ in range(BATCHES)
@@ -174,38 +223,33 @@ class BatchGets(Reader):
 
     def read(self) -> None:
         place = self._choice.randrange(len(self._batches))
-        keys, past = self._batches[place], self._past(place)
+        keys = self._batches[place]
         request = request_of("BatchGetCells", keys=[{"shelf": shelf, "number": number} for shelf, number in keys])
-        answer = self._ask("BatchGetCells", request, past)
+        more = self._in_session(str(place), request)
+        answer, by = self._ask("batch", "BatchGetCells", request, keys=[number_of(key) for key in keys], **more)
         if answer is None:
             return
         rows = [result.found for result in answer.results if result.HasField("found")]
-        self._miss(keys, self._take(past, rows, answer.read_info))
-        given = [(row.shelf, row.number) for row in rows]
-        if len(given) == len(keys) and given != keys:
-            self._say("the answers of a batch are in another order than asked")
+        self._ok("batch", rows, answer.read_info, **by)
+        self._keep(str(place), answer.read_info)
 
 
 class Walks(Reader):
-    """Ranges, page by page, to their end."""
+    """Ranges, page by page, to their end. No page asks for freshness: it must not need to."""
 
-    def _walk(self, method: str, past: Past, wanted: Collection[CellKey], **fields: Any) -> None:
-        found: list[CellKey] = []
-        page_token = ""
+    def _walk(self, method: str, whole: tuple[int, int], **fields: Any) -> None:
+        page_token, low, is_first = "", whole[0], True
         while not self._stopping.is_set():
-            answer = self._ask(method, request_of(method, page_token=page_token, **fields), past)
+            request = request_of(method, page_token=page_token, **fields)
+            answer, by = self._ask("page", method, request, walk=whole, first=is_first)
             if answer is None:
                 return  # noted; a walk that ends early misses nothing
-            self._take(past, answer.cells, answer.read_info)
-            found += [(row.shelf, row.number) for row in answer.cells]
             page_token = answer.next_page_token
+            high = number_of((answer.cells[-1].shelf, answer.cells[-1].number)) + 1 if page_token else whole[1]
+            self._ok("page", answer.cells, answer.read_info, range=(low, high), last=not page_token, **by)
+            low, is_first = high, False
             if not page_token:
-                break
-        else:
-            return
-        if found != sorted(set(found)):
-            self._say("the rows of a walk are out of order, or came twice")
-        self._miss(wanted, set(found))
+                return
 
 
 class ShelfWalks(Walks):
@@ -213,60 +257,62 @@ class ShelfWalks(Walks):
 
     def read(self) -> None:
         shelf = self._choice.choice(self._cells.shelves)
-        wanted = [(shelf, number) for number in range(self._cells.shelf_cells)]
-        self._walk("ListShelf", self._past(shelf), wanted, shelf=shelf, page_size=PAGE_ROWS)
+        whole = number_of((shelf, 0)), number_of((shelf + 1, 0))
+        self._walk("ListShelf", whole, shelf=shelf, page_size=PAGE_ROWS)
 
 
 class TableWalks(Walks):
     """Ranges over the whole table, and so all partitions."""
 
     def read(self) -> None:
-        self._walk("ListCells", self._past("all"), self._cells.lasting, page_size=TABLE_PAGE_ROWS)
+        self._walk("ListCells", ALL, page_size=TABLE_PAGE_ROWS)
 
 
 class Scans(Reader):
     """Scans of the whole table; one whose stream breaks goes on by its resume token."""
 
-    def __init__(self, cells: Cells, target: str, *, pause_s: float, seed: int = 0, options: Options = ()) -> None:
-        super().__init__(cells, target, pause_s=pause_s, seed=seed, options=options)
-        self._scanned = Past()
-
     def read(self) -> None:
-        found: list[CellKey] = []
-        resume_token = ""
-        for _ in range(SCAN_STREAMS_MAX):
-            new = Past()  # of this stream: its token says nothing of what the ones before it gave
-            resume_token, is_whole = self._stream(found, resume_token, new)
-            if is_whole:
-                self._scanned = new
-                self.reads += 1
-                if len(found) != len(set(found)):
-                    self._say("a row of a scan came twice")
-                self._miss(self._cells.lasting, set(found))
-            if is_whole or self._stopping.wait(SCAN_AGAIN_S):
-                return
-        self._say(f"a scan did not end within {SCAN_STREAMS_MAX} streams")
+        self.scan()
 
-    def _stream(self, found: list[CellKey], resume_token: str, new: Past) -> tuple[str, bool]:
+    def scan(self, **options: Any) -> bool:
+        """Scan once; return whether it came to its end."""
+        resume_token, is_first = "", True
+        for _ in range(SCAN_STREAMS_MAX):
+            request = request_of("ScanCells", scan_options={"resume_token": resume_token}, read_options=options)
+            latest = {"latest": True} if options.get("latest") else {}
+            self._history.invoke(self._process, "scan", walk=ALL, first=is_first, **latest)
+            resume_token, is_whole = self._stream(request, resume_token)
+            if is_whole:
+                self.reads += 1
+            if is_whole or self._stopping.wait(SCAN_AGAIN_S):
+                return is_whole
+            is_first = not resume_token
+        raise AssertionError(f"a scan did not end within {SCAN_STREAMS_MAX} streams")
+
+    def _stream(self, request: Any, resume_token: str) -> tuple[str, bool]:
         """Read on; return the resume token, and whether that was all."""
-        request = request_of("ScanCells", scan_options={"resume_token": resume_token})
-        if self._scanned.token:
-            request.read_options.at_least = self._scanned.token
         begin_s = time.monotonic()
+        pending: Any = None
         try:
             for message in stub_of(self._channel, "ScanCells")(request):
-                self._take(self._scanned, message.cells, message.progress.read_info, new)
-                found += [(row.shelf, row.number) for row in message.cells]
+                if pending is not None:
+                    self._ok("scan", pending.cells, pending.progress.read_info, last=False)
+                pending = message
                 resume_token = message.progress.resume_token
         except grpc.RpcError as error:
+            if pending is not None:
+                self._ok("scan", pending.cells, pending.progress.read_info, last=False)
             failed = _failure("ScanCells", begin_s, error)
-            if failed.reason == TABLE_REBUILT:
-                self._scanned.token = ""
-                self.rebuilt += 1
-                found.clear()
-                return "", False
-            (self.breaks if failed.code == "UNAVAILABLE" else self.failures).append(failed)
-            return resume_token, False
+            if failed.code == "UNAVAILABLE" and failed.reason != TABLE_REBUILT:
+                self._history.fail(self._process, "scan", code=failed.code, reason=failed.reason)
+                self.breaks.append(failed)
+            else:
+                self._fail("scan", failed)
+            return "" if failed.reason == TABLE_REBUILT else resume_token, False
+        if pending is None:
+            self._history.ok(self._process, "scan", position=None)
+        else:
+            self._ok("scan", pending.cells, pending.progress.read_info, last=True)
         return resume_token, True
 
 

@@ -128,7 +128,7 @@ class Reader:
 
     def _call(self, query: Any, **fields: Any) -> Any:
         assert self._gateway.channel is not None
-        call = self._gateway.channel.unary_unary(query.path, response_deserializer=query.response_class.FromString)
+        call = self._gateway.channel.unary_unary(query.path, None, query.response_class.FromString)
         return call(query.request_class(**fields).SerializeToString(), timeout=5)
 
     def got(self, bank: str) -> list[Any]:
@@ -157,7 +157,7 @@ class Reader:
     def moves(self, bank: str) -> int:
         """Return how many moves of the bank are in its accounts, as far as they can be read."""
         try:
-            return (sum(row.moves for row in self.listed(bank)) - len(ACCOUNTS)) // 2
+            return (sum(int(row.moves) for row in self.listed(bank)) - len(ACCOUNTS)) // 2
         except grpc.RpcError:
             return -1
 

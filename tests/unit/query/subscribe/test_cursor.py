@@ -1,7 +1,17 @@
 """Steps of a cursor, one by one: what is given of a change that comes while a partition is read."""
 
-from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.query.subscribe.cursor import Cursor, Given, ReadBudget, Selection, Step, start_live, step
+from tablegate.gateway.contract.lineage import EpochRun
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.query.subscribe.cursor import (
+    ChangePosition,
+    Cursor,
+    Given,
+    ReadBudget,
+    Selection,
+    Step,
+    start_live,
+    step,
+)
 from tablegate.gateway.stores.base import Change
 from tests.kit.store.changes import change, position
 from tests.kit.store.memory import MemoryStore
@@ -39,6 +49,18 @@ def test_changes_up_to_the_last_key_that_was_sent_are_given_alone() -> None:
     apply(store, *new, change(7, b"d", 8, None))
     second = one_step(store, ALL, cursor, rows=10)
     assert second == Step([Given(key, b"new") for key in (b"a", b"b", b"c")], is_whole=True)
+
+
+def test_a_copy_of_lost_records_waits_for_nothing() -> None:
+    """What the copy before had is in no store of the log that there is now."""
+    store = MemoryStore()
+    now = position(2, lineage=(EpochRun(1, Offset(0), Offset(2)),))
+    store.apply(STORE, PARTITION, [change(0, b"a", 1, b"row")], now)
+    lost, kept = ChangePosition(Offset(5), leader_epoch=0), ChangePosition(Offset(5), leader_epoch=1)
+    ahead = Step([], is_whole=False, is_ahead=True)
+    assert one_step(store, ALL, Cursor({PARTITION: kept}).begun_anew(), rows=10) == ahead
+    anew = Cursor({PARTITION: lost}).begun_anew()
+    assert one_step(store, ALL, anew, rows=10) == Step([Given(b"a", b"row")], is_whole=True)
 
 
 def test_joined_changes_remember_what_the_subscriber_has() -> None:

@@ -19,6 +19,7 @@ The idea of reading a table in chunks between its changes is that of DBLog (Andr
 snapshot of both makes its watermarks needless. Tested against a model in tests/unit/query/subscribe.
 
 Decision: docs/decisions/0024-snapshot-behind-the-history.md
+Decision: docs/decisions/0072-a-new-snapshot-has-floors.md
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -144,12 +145,18 @@ class Cursor:
     """Where a copy is. `change_positions` are those of the partitions whose rows were begun.
 
     `filling` is the index, in the selection's partitions, of the one that is being filled; their number when all
-    are filled. `after_key` is the last key that was sent of it.
+    are filled. `after_key` is the last key that was sent of it. `floors`: where the copy before this one was. A
+    partition is begun where the store is as far, so that no row goes back in time.
     """
 
     change_positions: dict[Partition, ChangePosition] = field(default_factory=dict)
     filling: int = 0
     after_key: bytes = b""
+    floors: Mapping[Partition, ChangePosition] = field(default_factory=dict)
+
+    def begun_anew(self) -> "Cursor":
+        """Return the cursor of a copy that takes the place of this one."""
+        return Cursor(floors={**self.floors, **self.change_positions})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ def step(
     if is_ahead:
         return Step(given, is_whole=False, is_ahead=True)
     while budget.rows and cursor.filling < len(selection.partitions):
+        if _is_below_floor(positions, cursor, selection.partitions[cursor.filling]):
+            return Step(given, is_whole=False, is_ahead=True)
         matches = selection.matches
         rows = _next_rows(snapshot, store_id, positions, selection, cursor, budget)
         given += [Given(key, row) for key, row in rows if matches is None or matches(row)]
@@ -281,6 +290,14 @@ def _known(
     if cursor.filling < len(selection.partitions) and selection.partitions[cursor.filling] == partition:
         return [change for change in known if change.key <= cursor.after_key]
     return known
+
+
+def _is_below_floor(positions: Mapping[Partition, Position], cursor: Cursor, partition: Partition) -> bool:
+    """Return whether a partition is not to be begun, as the copy before this one had more of it."""
+    floor, position = cursor.floors.get(partition), positions[partition]
+    if floor is None or partition in cursor.change_positions or position.next_offset >= floor.offset:
+        return False
+    return not is_of_another_log(floor.place, position.lineage)
 
 
 def _next_rows(

@@ -283,7 +283,7 @@ class LocalStream:
 
     def _reset(self) -> bytes:
         """Return the message that begins a new snapshot."""
-        self._cursor = Cursor()
+        self._cursor = self._cursor.begun_anew()
         self._pace.sent_s, self._was_current = time.monotonic(), False
         return self._encoder.encode((), SUBSCRIBE_PHASE_RESET, self._cursor)
 
@@ -344,6 +344,8 @@ class LocalStream:
             if not is_same(served, self._served):
                 if self._may_leave:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
+                if served.manifest.changelog_topic_id != self._served.manifest.changelog_topic_id:
+                    self._cursor = Cursor()  # its offsets mean nothing in another changelog
                 self._use(served, self._asked.select(served.partition_count))
                 # The copy is of another incarnation. No change leads from there to here, so a new snapshot begins.
                 raise HistoryLost

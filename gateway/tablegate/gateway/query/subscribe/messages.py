@@ -6,6 +6,7 @@ Decision: docs/decisions/0026-incarnations-where-rows-expire.md
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import Message
@@ -135,18 +136,21 @@ class ProgressEncoder:
         )
         router = self._access.router
         source = "" if router is None else router.directory.own_id
-        return signed_token(token, change_positions, self._access, served, self._request_hash, lambda _: source)
+        floors = {each: floor for each, floor in cursor.floors.items() if each not in change_positions}
+        return signed_token(token, change_positions, floors, self._access, served, self._request_hash, lambda _: source)
 
 
 def signed_token(
     token: Token,
     change_positions: ChangePositions,
+    floors: ChangePositions,
     access: TableAccess,
     served: ServedGeneration,
     request_hash: int,
     source_of: Callable[[int], str],
 ) -> str:
-    """Return the text of a resume token, to which the change positions, and what it belongs to, are added.
+    """Return the text of a resume token, to which the change positions, floors of other partitions, and what it belongs
+    to are added.
 
     `source_of` says which gateway has sent what is of an incarnation.
     """
@@ -156,13 +160,15 @@ def signed_token(
     token.request_hash = request_hash
     token.issue_time_ms = access.now_ms()
     token.changelog_topic_id = served.manifest.changelog_topic_id
-    add_places(token, {partition: each.place for partition, each in change_positions.items()})
-    if any(each.skip for each in change_positions.values()):
-        token.skips.extend([each.skip for each in change_positions.values()])
+    known = {**change_positions, **floors}
+    token.floors.extend(floors)
+    add_places(token, {partition: each.place for partition, each in known.items()})
+    if any(each.skip for each in known.values()):
+        token.skips.extend([each.skip for each in known.values()])
     # Incarnations are numbered in the token: mostly all partitions have the same one, and a number is shorter than an
     # id.
     numbers: dict[int, int] = {}  # of incarnations
-    incarnations = [numbers.setdefault(each.incarnation_id, len(numbers)) for each in change_positions.values()]
+    incarnations = [numbers.setdefault(each.incarnation_id, len(numbers)) for each in known.values()]
     if any(numbers):
         token.incarnation_ids.extend(numbers)
         sources = [source_of(incarnation_id) for incarnation_id in numbers]
@@ -182,16 +188,18 @@ def client_token(text: str, access: TableAccess, served: ServedGeneration, reque
     return access.signer.sign(token)
 
 
-def change_positions_of(token: Token) -> dict[Partition, ChangePosition]:
-    """Return the change positions that a resume token says."""
+def change_positions_of(token: Token) -> tuple[dict[Partition, ChangePosition], dict[Partition, ChangePosition]]:
+    """Return the change positions that a resume token says, and the floors of other partitions."""
     zeros = [0] * len(token.next_offsets)
     incarnation_ids = token.incarnation_ids or [0]
-    return {
+    known = {
         partition: ChangePosition(place.next_offset, skip, incarnation_ids[number], place.leader_epoch, place.gap)
         for (partition, place), skip, number in zip(
             places_of(token).items(), token.skips or zeros, token.incarnations or zeros, strict=True
         )
     }
+    floors = {partition: known.pop(partition) for partition in map(Partition, token.floors) if partition in known}
+    return known, floors
 
 
 def sources_of(token: Token) -> dict[int, str]:
@@ -206,7 +214,7 @@ def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> t
     """
     if token.changelog_topic_id != served.manifest.changelog_topic_id:
         return None
-    change_positions = change_positions_of(token)
+    change_positions, floors = change_positions_of(token)
     filling = Partition(token.partition)
     is_filled = filling == served.partition_count
     done = [each for each in selection.partitions if each in change_positions and each != filling]
@@ -218,17 +226,20 @@ def cursor_of(token: Token, served: ServedGeneration, selection: Selection) -> t
         return Cursor(change_positions, len(done)), selection
     if filling not in selection.partitions:
         return None
-    return Cursor(change_positions, len(done), token.after_key), replace(selection, partitions=[*done, filling, *rest])
+    cursor = Cursor(change_positions, len(done), token.after_key, floors)
+    return cursor, replace(selection, partitions=[*done, filling, *rest])
 
 
 class MergedCursor:
     """Where a copy is that several sources fill, each some partitions of it.
 
-    Change positions of the partitions that were begun, and up to which key one of them, `filling`, is filled.
+    Change positions of the partitions that were begun, and up to which key one of them, `filling`, is filled. `floors`
+    are those of a `Cursor`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, floors: ChangePositions = MappingProxyType({})) -> None:
         self.change_positions: dict[Partition, ChangePosition] = {}
+        self._floors = dict(floors)
         self.filling: Partition | None = None
         self._after_key = b""
         self._sources: dict[int, str] = {}  # of what is of each incarnation
@@ -237,10 +248,15 @@ class MergedCursor:
         """Return whether a partition is filled."""
         return partition in self.change_positions and partition != self.filling
 
+    def begun_anew(self) -> "MergedCursor":
+        """Return the cursor of a copy that takes the place of this one."""
+        return MergedCursor({**self._floors, **self.change_positions})
+
     def apply(self, token: Token) -> None:
         """Move to where a token of some partitions is."""
-        change_positions = change_positions_of(token)
+        change_positions, floors = change_positions_of(token)
         self.change_positions.update(change_positions)
+        self._floors.update(floors)
         self._sources.update(sources_of(token))
         if token.partition in change_positions:
             self.filling, self._after_key = Partition(token.partition), token.after_key
@@ -252,11 +268,18 @@ class MergedCursor:
     ) -> str:
         """Return the resume token of those partitions."""
         known = {each: self.change_positions[each] for each in partitions if each in self.change_positions}
+        floors = {each: self._floors[each] for each in partitions if each in self._floors and each not in known}
         token = Token(partition=next((each for each in partitions if each not in known), served.partition_count))
         if self.filling in known:
             token.partition, token.after_key = self.filling, self._after_key
         return signed_token(
-            token, known, access, served, request_hash, lambda incarnation_id: self._sources.get(incarnation_id, "")
+            token,
+            known,
+            floors,
+            access,
+            served,
+            request_hash,
+            lambda incarnation_id: self._sources.get(incarnation_id, ""),
         )
 
     def source_of(self, partition: Partition, incarnation_id: int | None) -> str:

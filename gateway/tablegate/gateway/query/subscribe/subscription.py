@@ -188,7 +188,7 @@ class Subscription:
     def _reset(self) -> bytes:
         """Begin a new snapshot, and return the message that says so."""
         self._end(self._streams)
-        self._cursor = MergedCursor()
+        self._cursor = self._cursor.begun_anew()
         self._checks_s = 0.0
         return self._message(b"", SUBSCRIBE_PHASE_RESET)
 
@@ -298,6 +298,7 @@ class Subscription:
                 if is_anew or served.generation != self._served.generation:
                     self._use(served)
                     self._end(self._streams)
+                    self._cursor = MergedCursor()
                     if not self._starts_live:
                         return True
                 self._served = served

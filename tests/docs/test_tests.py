@@ -1,57 +1,38 @@
 """Rules of the tests themselves: where they take what they share from, and how they are called."""
 
 import ast
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.kit.docs.sources import Source, sources
 from tests.kit.patches import patched_constants
 
 TESTS = Path(__file__).parents[1]
 NAME_CHARACTERS_MAX = 70
 
 
-@cache
-def _modules() -> dict[str, ast.Module]:
-    return {str(path.relative_to(TESTS)): ast.parse(path.read_text("utf-8")) for path in sorted(TESTS.rglob("*.py"))}
-
-
-def _imports(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and full name of all that is imported, inside functions too."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def _tests(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node
+def _sources() -> Mapping[str, Source]:
+    return {path.removeprefix("tests/"): source for path, source in sources().items() if path.startswith("tests/")}
 
 
 def test_what_tests_share_is_in_the_kit() -> None:
     found = []
-    for path, module in _modules().items():
+    for path, source in _sources().items():
         allowed = ("tests.kit.",) if path.startswith("kit/") else ("tests.kit.", "tests.bench.")  # a test may measure
-        ours = [(line, name) for line, name in _imports(module) if name.split(".")[0] == "tests"]
+        ours = [(line, name) for line, name in source.imports if name.split(".")[0] in ("tests", "")]
         found += [f"{path}:{line}: {name}" for line, name in ours if not name.startswith(allowed)]
     assert not found, "import it from tests.kit: " + "; ".join(found)
 
 
 def test_the_kit_is_found() -> None:
-    assert sum(name.startswith("tests.kit.") for module in _modules().values() for _, name in _imports(module)) > 500
+    assert sum(name.startswith("tests.kit.") for source in _sources().values() for _, name in source.imports) > 500
 
 
 def test_conftest_files_have_fixtures_and_hooks_alone() -> None:
-    for path, module in _modules().items():
-        if not path.endswith("conftest.py"):
-            continue
-        for node in module.body:
+    for path in TESTS.rglob("conftest.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
             assert not isinstance(node, ast.ClassDef), f"{path}:{node.lineno}: a class belongs into tests/kit"
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("pytest_"):
                 decorators = [ast.unparse(each) for each in node.decorator_list]
@@ -62,19 +43,17 @@ def test_conftest_files_have_fixtures_and_hooks_alone() -> None:
 
 def test_names_of_tests_are_short() -> None:
     found = [
-        f"{path}:{test.lineno}: {test.name}"
-        for path, module in _modules().items()
-        for test in _tests(module)
-        if len(test.name) > NAME_CHARACTERS_MAX
+        f"{path}:{line}: {name}"
+        for path, source in _sources().items()
+        for line, name in source.tests
+        if len(name) > NAME_CHARACTERS_MAX
     ]
     assert not found, f"at most {NAME_CHARACTERS_MAX} characters: " + "; ".join(found)
-    assert sum(1 for module in _modules().values() for _ in _tests(module)) > 1_000
+    assert sum(len(source.tests) for source in _sources().values()) > 1_000
 
 
 def test_limits_come_through_constructors() -> None:
-    found = [
-        f"{path}:{line}: {name}" for path, module in _modules().items() for line, name in patched_constants(module)
-    ]
+    found = [f"{path}:{line}: {name}" for path, source in _sources().items() for line, name in source.patched]
     assert not found, "give it to a constructor (docs/decisions/0057): " + "; ".join(found)
 
 

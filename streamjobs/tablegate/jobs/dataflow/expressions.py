@@ -1,0 +1,173 @@
+"""What Spark's Python API cannot say about expressions: evaluate once, evaluate without failing, sum without overflow.
+
+Spark's optimizer copies an expression into each place that uses its value. Decoding is most of a record's cost, and ten
+columns would decode a record ten times. `once` stops that.
+
+A job runs in ANSI mode, where an expression that cannot be computed ends the query. `attempt` makes it null instead;
+`fallible_inputs` finds what has to be attempted before an aggregate takes it, as an aggregate cannot give it back.
+
+Decision: docs/decisions/0082-what-cannot-be-computed-is-set-aside.md
+Decision: docs/decisions/0083-a-record-is-decoded-once.md
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql import types as spark_types
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_AGGREGATE = f"{_CATALYST}.expressions.aggregate"
+
+# Nodes that never fail, whatever their values are.
+_SAFE = frozenset(
+    {
+        *(
+            "Alias",
+            "AttributeReference",
+            "CaseWhen",
+            "Coalesce",
+            "CreateNamedStruct",
+            "GetStructField",
+            "If",
+            "Literal",
+        ),
+        *("And", "Or", "Not", "IsNull", "IsNotNull", "In", "EqualTo", "EqualNullSafe"),
+        *("LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"),
+    }
+)
+_WIDE = "decimal(20, 0)"  # holds every BIGINT; the sum of such has ten digits more
+
+
+def once(column: Column) -> Column:
+    """Return the column's value, of which the optimizer makes no second copy.
+
+    A partition's number is not deterministic to Spark, so nothing that contains it is moved, merged or duplicated. In
+    generated code it is a constant of the task.
+    """
+    return sql.when(sql.spark_partition_id() >= 0, column)
+
+
+def attempt(column: Column) -> Column:
+    """Return a struct with the column's value as `value`, or null where computing it fails."""
+    # `once` keeps parts that two columns share from being evaluated before both, and so outside of either.
+    tried = sql.struct(once(column).alias("value"))
+    return _column(_jvm().org.apache.spark.sql.catalyst.expressions.TryEval(_expression(tried)))
+
+
+def fallible_inputs(aggregated: DataFrame) -> list[Column]:
+    """Return what the aggregates of `aggregated` take of one record, as far as computing it may fail.
+
+    The columns are of the frame that was aggregated.
+    """
+    plan = aggregated._jdf.queryExecution().analyzed()
+    while not _is(plan, f"{_CATALYST}.plans.logical.Aggregate"):
+        plan = plan.children().head()
+    found = plan.aggregateExpressions()
+    return [column for place in range(found.size()) for column in _inputs(found.apply(place))]
+
+
+def _inputs(node: Any) -> Iterator[Column]:
+    if not _is(node, f"{_AGGREGATE}.AggregateExpression"):
+        for child in _children(node):
+            yield from _inputs(child)
+        return
+    arguments = [_column(argument) for argument in _arguments(node.aggregateFunction())]
+    if node.filter().isDefined():
+        # Of records that it leaves out, nothing is computed.
+        condition = _column(node.filter().get())
+        arguments = [sql.when(condition, argument) for argument in arguments]
+        if _is_fallible(node.filter().get()):
+            arguments.append(condition)
+    yield from arguments
+
+
+def _arguments(function: Any) -> Iterator[Any]:
+    for child in _children(function):
+        if _is(child, f"{_AGGREGATE}.AggregateFunction"):  # one that Spark replaces by another
+            yield from _arguments(child)
+        elif _is_fallible(child):
+            yield child
+
+
+def _is_fallible(node: Any) -> bool:
+    return node.getClass().getSimpleName() not in _SAFE or any(map(_is_fallible, _children(node)))
+
+
+def guarded(expression: str, records: DataFrame) -> Column:
+    """Return an expression over aggregates of `records` that fails in no aggregate, given inputs that do not fail.
+
+    - Sums of BIGINT go beyond it and come back. A sum that overflowed within an aggregate would end the query, at each
+      start again; only its value is a BIGINT.
+    - What an aggregate with a FILTER takes is computed only where that is met. Generated code may compute before it
+      asks, where an aggregate uses an input twice.
+    """
+    parser = records.sparkSession._jsparkSession.sessionState().sqlParser()
+    return _column(_guarded(parser.parseExpression(expression), records))
+
+
+def _guarded(node: Any, records: DataFrame) -> Any:
+    children = [_guarded(child, records) for child in _children(node)]
+    if not children:
+        return node
+    if not _is(node, f"{_CATALYST}.analysis.UnresolvedFunction"):
+        return node.withNewChildren(_seq(children))
+    inputs = children
+    if node.filter().isDefined():
+        *inputs, condition = children
+        inputs = [
+            _expression(sql.when(_column(condition), _column(one))) if _names_a_field(one) else one for one in inputs
+        ]
+        children = [*inputs, condition]
+    if node.nameParts().last().lower() != "sum" or not _is_bigint(_column(inputs[0]), records):
+        return node.withNewChildren(_seq(children))
+    wide = node.withNewChildren(_seq([_expression(_column(inputs[0]).cast(_WIDE)), *children[1:]]))
+    return _expression(_column(wide).cast("bigint"))
+
+
+def _names_a_field(node: Any) -> bool:
+    if _is(node, f"{_CATALYST}.expressions.SortOrder"):  # of WITHIN GROUP, which is no value
+        return False
+    return _is(node, f"{_CATALYST}.analysis.UnresolvedAttribute") or any(map(_names_a_field, _children(node)))
+
+
+def _is_bigint(column: Column, records: DataFrame) -> bool:
+    try:
+        return isinstance(records.select(column).schema[0].dataType, spark_types.LongType)
+    except PySparkException:  # the analysis of the whole column names it
+        return False
+
+
+def _column(expression: Any) -> Column:
+    return Column(_jvm().org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def _expression(column: Column) -> Any:
+    return _jvm().org.apache.spark.sql.classic.ExpressionUtils.expression(column._jc)
+
+
+def _children(node: Any) -> list[Any]:
+    found = node.children()
+    return [found.apply(place) for place in range(found.size())]
+
+
+def _seq(nodes: list[Any]) -> Any:
+    return _jvm().PythonUtils.toSeq(nodes)
+
+
+def _is(node: Any, name: str) -> bool:
+    return bool(is_instance_of(_context()._gateway, node, name))
+
+
+def _jvm() -> Any:
+    return _context()._jvm
+
+
+def _context() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None, "who has a frame has a context"
+    return context

@@ -1,0 +1,624 @@
+"""`publish` and `publish_batch`: how rows of a DataFrame become a table.
+
+A row's version is of its batch: the generation, and the batch's sequence. A batch that Spark runs again after a crash
+has the versions that it had, so gateways drop what they have already. A stream goes on from its checkpoint; one whose
+checkpoint is lost would count its batches from 0 again, so it is refused.
+
+While it runs, a stream or a run is the only member of the table's group in Kafka, as a job is: of two that publish one
+table, the second is refused wherever it runs.
+
+Decision: docs/decisions/0087-dataframes-as-tables.md
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming import StreamingQuery
+
+from tablegate.gateway.contract import catalogue
+from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
+from tablegate.jobs.dataflow.java_errors import error_reason, first_line
+from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.jars.jars import jars
+from tablegate.jobs.kafka.job_group import JobGroup, job_group
+from tablegate.jobs.kafka.manifests import past_generation, publish_manifest, read_manifest
+from tablegate.jobs.kafka.markers import Markers
+from tablegate.jobs.kafka.topics import (
+    DEAD_LETTERS_NEW_SETTINGS,
+    DEAD_LETTERS_SETTINGS,
+    MANIFESTS_SETTINGS,
+    MANIFESTS_TOPIC,
+    KafkaAdmin,
+    Topic,
+    changelog_name,
+    changelog_settings,
+    dead_letters_name,
+)
+from tablegate.jobs.log import log
+from tablegate.jobs.planning.declarations import find_contract
+from tablegate.jobs.planning.plan import changelog_lifetime_us, make_manifest, schema_of
+from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
+from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.operations import newest_marker
+from tablegate.jobs.running.session import has_connectors
+from tablegate.jobs.table import FrameTable, Mode
+from tablegate.v1 import changelog_pb2
+
+PARTITIONS = 4  # of a new table, where nothing is said
+MICROBATCH_S = 0.1  # an idle stream looks for new data ten times a second
+WATCH_S = 0.2  # how late a stream that nobody may publish any more is stopped
+QUERY = "table"
+
+_REASON, _ORDER, _PLACE = "__reason", "__order", "__place"
+_ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a run of `publish_batch` has written: rows and deletes by count, and the rows that are set aside."""
+
+    generation: int
+    rows: int
+    deleted: int
+    set_aside: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Where rows go: what is settled with Kafka before the first one is written."""
+
+    table: FrameTable
+    contract: catalogue.Table
+    bootstrap: str
+    generation: int
+    changelog: Topic
+    dead_letters: Topic
+    value_schema: Mapping[str, Any]
+    schema_id: int
+    manifest: changelog_pb2.Manifest
+
+
+def spark_jars() -> str:
+    """Return the jars that a session of your own needs, for its setting `spark.jars`; downloads them once."""
+    return ",".join(str(jar) for jar in jars("spark"))
+
+
+def publish(
+    frame: DataFrame,
+    table: FrameTable,
+    *,
+    bootstrap: str,
+    checkpoint: str,
+    history: DataFrame | None = None,
+    output_mode: str = "update",
+    every_s: float = MICROBATCH_S,
+    available_now: bool = False,
+    partitions: int | None = None,
+    schema_registry: str | None = None,
+) -> StreamingQuery:
+    """Publish a streaming DataFrame, and return its query, which runs; raise `JobError`.
+
+    `checkpoint`: a directory or URL that Spark can write, for this table alone. `history`: a batch DataFrame of the
+    same columns, which is published before the stream when the table is new. `output_mode`: "update" or "append", as
+    Spark has it. `every_s`: how often rows come at most. `available_now`: end when everything that is there now is
+    published. `partitions`: of a new table; 4 where nothing is said. `schema_registry`: URL that takes the schema of
+    the values.
+
+    With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
+    found nothing new.
+    """
+    if not frame.isStreaming:
+        raise JobError(f"{_of(table)}: the DataFrame is no stream; publish it with publish_batch")
+    spark = frame.sparkSession
+    _check_session(spark)
+    contract = find_contract(table)
+    value_schema = schema_of(contract)
+    _check_columns(frame, table, value_schema)
+    if history is not None:
+        _check_columns(history, table, value_schema)
+    group = _join(bootstrap, table)
+    try:
+        stored = Checkpoint(spark, checkpoint)
+        owner = stored.owner()
+        old = read_manifest(bootstrap, table.name)
+        generation = _generation_of_stream(bootstrap, table, old, owner, checkpoint)
+        is_new = generation is not None
+        target = _target(
+            table,
+            contract,
+            value_schema,
+            bootstrap,
+            old,
+            generation=generation,
+            mode=Mode.MICROBATCH,
+            partitions=partitions,
+            schema_registry=schema_registry,
+        )
+        first = _first_sequence(owner, old, target)
+        if owner is None and history is not None and is_new:
+            first += 1
+            _write(history, target, first)
+        identity = Identity(
+            table=table.name,
+            generation=target.generation,
+            changelog_topic_id=target.changelog.topic_id,
+            source_topic_ids={},
+            begins=json.dumps({"sequence": first}),
+        )
+        stored.claim(identity)
+        is_building = is_new and old is not None
+        if not is_building:
+            publish_manifest(bootstrap, target.manifest)
+        query = _start(frame, target, stored, first, output_mode, every_s, available_now=available_now)
+    except BaseException:
+        group.leave()
+        raise
+    _Watch(query, group, target, old if is_building else None, ends=available_now).start()
+    return query
+
+
+def publish_batch(
+    frame: DataFrame,
+    table: FrameTable,
+    *,
+    bootstrap: str,
+    replace: bool = False,
+    partitions: int | None = None,
+    schema_registry: str | None = None,
+) -> Published:
+    """Publish the rows of a batch DataFrame; return when readers may have them; raise `JobError`.
+
+    By default rows are added or replaced, and deleted where `deletes` says so; other keys stay as they are. `replace`:
+    the table is what this DataFrame has and nothing else. It is built as a new generation, and gateways switch to it
+    without a failed read. The last two changelogs before stay. A run that fails may be begun again.
+    """
+    if frame.isStreaming:
+        raise JobError(f"{_of(table)}: the DataFrame is a stream; publish it with publish")
+    _check_session(frame.sparkSession)
+    contract = find_contract(table)
+    value_schema = schema_of(contract)
+    _check_columns(frame, table, value_schema)
+    with _joined(bootstrap, table) as group:
+        old = read_manifest(bootstrap, table.name)
+        is_new = replace or old is None or table.generation > old.generation
+        if not is_new and old is not None and old.mode != changelog_pb2.JOB_MODE_BATCH:
+            raise JobError(
+                f"{_of(table)} is kept by a stream, whose next row of a key would be older than this run's; publish "
+                "the whole table with replace=True, or feed the stream"
+            )
+        if is_new:
+            _drop_unused(bootstrap, table, old)
+        target = _target(
+            table,
+            contract,
+            value_schema,
+            bootstrap,
+            old,
+            generation=_free_generation(bootstrap, table, old) if is_new else None,
+            mode=None,
+            partitions=partitions,
+            schema_registry=schema_registry,
+        )
+        sequence = 1 if is_new or old is None else old.run_sequence + 1
+        target.manifest.run_sequence = sequence
+        if not is_new:
+            publish_manifest(bootstrap, target.manifest)
+        counts = _write(frame, target, sequence)
+        Markers(bootstrap, target.changelog, target.generation).publish_batch(sequence)
+        group.check()
+        if is_new:
+            publish_manifest(bootstrap, target.manifest)
+            _end(bootstrap, old)
+    log("published", table=table.name, generation=target.generation, sequence=sequence, **counts)
+    return Published(
+        generation=target.generation,
+        rows=counts[_ROWS],
+        deleted=counts[_DELETED],
+        set_aside=counts[_SET_ASIDE],
+    )
+
+
+def _of(table: FrameTable) -> str:
+    return f'{table.declared_at}: table "{table.name}"'
+
+
+# What is settled before anything is written.
+
+
+def _check_session(spark: SparkSession) -> None:
+    if not has_connectors(spark):
+        raise JobError(
+            "the Spark session has no Kafka connector; make it with "
+            '.config("spark.jars", tablegate.jobs.publishing.spark_jars())'
+        )
+
+
+def _check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
+    """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
+    found = {name.lower(): (name, kind) for name, kind in frame.dtypes}
+    problems = []
+    for field in value_schema["fields"]:
+        name = field["name"]
+        if name.lower() not in found:
+            problems.append(f'column "{name}" is missing')
+            continue
+        actual_name, actual = found[name.lower()]
+        wanted = wanted_type(name, actual, value_schema)
+        if wanted is not None:
+            cast = f"CAST({actual_name} AS {wanted.upper()})"
+            problems.append(f'column "{name}" is {actual}, the contract wants {wanted}: write {cast}')
+    if problems:
+        raise JobError(f"{_of(table)}: the DataFrame has not the columns of the row: {'; '.join(problems)}")
+    for what, expression in (("deletes", table.deletes), ("order", table.order)):
+        if expression is None:
+            continue
+        try:
+            kind = frame.select(sql.expr(expression).alias("it")).dtypes[0][1]
+        except PySparkException as error:
+            raise JobError(f"{_of(table)} {what}= does not compute: {first_line(error)}") from None
+        if what == "deletes" and kind != "boolean":
+            raise JobError(f"{_of(table)} deletes= is {kind}; write a condition, which is true or false")
+
+
+def _generation_of_stream(
+    bootstrap: str, table: FrameTable, old: changelog_pb2.Manifest | None, owner: Identity | None, checkpoint: str
+) -> int | None:
+    """Return the generation that a stream builds; None: it goes on with that of `old`.
+
+    Raise `JobError` where the checkpoint, which `owner` says the content of, fits neither.
+    """
+    if old is not None and table.generation <= old.generation:
+        if owner is None and old.mode != changelog_pb2.JOB_MODE_BATCH:
+            raise JobError(
+                f'{_of(table)} was published before, and its checkpoint is not at "{checkpoint}"; give the one that it '
+                f"had, or build it anew: generation={old.generation + 1}"
+            )
+        return None
+    if owner is None:
+        return _free_generation(bootstrap, table, old)
+    if old is not None and owner.generation <= old.generation:
+        raise JobError(
+            f'{_of(table)}: checkpoint "{checkpoint}" belongs to generation {owner.generation}; give the next one a '
+            "checkpoint of its own"
+        )
+    return owner.generation  # which was begun before
+
+
+def _free_generation(bootstrap: str, table: FrameTable, old: changelog_pb2.Manifest | None) -> int:
+    """Return a number that no changelog of the table has had: what a run left that failed is none of the new one."""
+    newest = old.generation if old is not None else past_generation(bootstrap, table.name)
+    begun = max(KafkaAdmin(bootstrap).changelogs(table.name), default=0)
+    return max(table.generation, newest + 1, begun + 1)
+
+
+def _target(
+    table: FrameTable,
+    contract: catalogue.Table,
+    value_schema: Mapping[str, Any],
+    bootstrap: str,
+    old: changelog_pb2.Manifest | None,
+    *,
+    generation: int | None,
+    mode: Mode | None,
+    partitions: int | None,
+    schema_registry: str | None,
+) -> _Target:
+    """Return where rows go, the topics made; `generation` None: that of `old`, whose changelog goes on."""
+    admin = KafkaAdmin(bootstrap)
+    if generation is None:
+        assert old is not None, "a table without a manifest begins with a generation"
+        _check_same(table, contract, old)
+        generation = old.generation
+    changelog = admin.ensure(
+        changelog_name(table.name, generation),
+        changelog_settings(changelog_lifetime_us(contract)),
+        partition_count=partitions,
+        new_partition_count=old.partition_count if old is not None else PARTITIONS,
+    )
+    if old is not None and old.generation == generation and old.changelog_topic_id != changelog.topic_id:
+        raise JobError(
+            f'{_of(table)}: changelog topic "{changelog.name}" was deleted and made again since it was published; '
+            f"build the table anew: generation={generation + 1}"
+        )
+    dead_letters = admin.ensure(
+        dead_letters_name(table.name), DEAD_LETTERS_SETTINGS, new_settings=DEAD_LETTERS_NEW_SETTINGS
+    )
+    registry = SchemaRegistry(schema_registry) if schema_registry else None
+    schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
+    manifest = make_manifest(
+        table, contract, generation=generation, changelog=changelog, mode=mode, value_schemas=value_schemas
+    )
+    return _Target(
+        table=table,
+        contract=contract,
+        bootstrap=bootstrap,
+        generation=generation,
+        changelog=changelog,
+        dead_letters=dead_letters,
+        value_schema=value_schema,
+        schema_id=schema_id,
+        manifest=manifest,
+    )
+
+
+def _check_same(table: FrameTable, contract: catalogue.Table, old: changelog_pb2.Manifest) -> None:
+    """Raise `JobError` where rows of this contract are none of the generation that is there."""
+    if old.contract_fingerprint != contract.fingerprint:
+        raise JobError(
+            f"{_of(table)}: key, windows or partitioning have changed since generation {old.generation} was built; "
+            f"build the table anew: generation={old.generation + 1}"
+        )
+    if old.declared_generation > table.generation:
+        raise JobError(
+            f"{_of(table)} is declared with generation {table.generation}, and was published by a newer declaration, "
+            f"with {old.declared_generation}; use that one"
+        )
+
+
+def _first_sequence(owner: Identity | None, old: changelog_pb2.Manifest | None, target: _Target) -> int:
+    """Return the sequence before the stream's first batch: behind what runs have written to the same generation."""
+    if owner is not None:
+        return int(json.loads(owner.begins or "{}").get("sequence", 0))
+    return int(old.run_sequence) if old is not None and old.generation == target.generation else 0
+
+
+# One at a time.
+
+
+class _Membership:
+    """The table's group, joined: its poll is called from a thread of its own while Spark works."""
+
+    def __init__(self, group: JobGroup) -> None:
+        self._group = group
+        self._error: JobError | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="tablegate-group", daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._ends.wait(WATCH_S):
+            try:
+                self._group.poll()
+            except JobError as error:
+                self._error = error
+                return
+
+    def check(self) -> None:
+        """Raise `JobError` where another one has the table."""
+        if self._error is not None:
+            raise self._error
+
+    def leave(self) -> None:
+        """Leave the group."""
+        self._ends.set()
+        self._thread.join()
+        self._group.leave()
+
+
+def _join(bootstrap: str, table: FrameTable) -> _Membership:
+    # Its members follow this topic.
+    KafkaAdmin(bootstrap).ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    return _Membership(JobGroup.join(bootstrap, table.name, job_group(table.name), generation=table.generation))
+
+
+@contextmanager
+def _joined(bootstrap: str, table: FrameTable) -> Iterator[_Membership]:
+    group = _join(bootstrap, table)
+    try:
+        yield group
+    finally:
+        group.leave()
+
+
+class _Watch(threading.Thread):
+    """Follows a stream until it ends: keeps its place in the group, and puts a new generation into its place."""
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        group: _Membership,
+        target: _Target,
+        old: changelog_pb2.Manifest | None,
+        *,
+        ends: bool,
+    ) -> None:
+        # A program may end with its query, and has to stay until the new generation is in its place.
+        super().__init__(name=f"tablegate-{target.table.name}", daemon=old is None)
+        self._query = query
+        self._group = group
+        self._target = target
+        self._old = old  # that is served until this one has caught up
+        self._ends = ends  # by itself, with what is there
+
+    def run(self) -> None:
+        """Watch, until the query has ended."""
+        try:
+            while self._query.isActive:
+                self._group.check()
+                if self._old is not None and self._has_caught_up():
+                    self._replace(self._old)
+                self._query.awaitTermination(WATCH_S)
+            # It was to end with what there was. One that was stopped before has caught up with nothing.
+            if self._old is not None and self._ends and self._query.exception() is None:
+                self._replace(self._old)
+        except JobError as error:
+            log("stopped", table=self._target.table.name, reason=str(error))
+            self._query.stop()
+        except (PySparkException, Py4JError, ConnectionError):
+            pass  # the query has failed, which its owner hears from it, or Spark has gone
+        finally:
+            self._group.leave()
+
+    def _has_caught_up(self) -> bool:
+        return self._query.lastProgress is not None and not self._query.status["isDataAvailable"]
+
+    def _replace(self, old: changelog_pb2.Manifest) -> None:
+        publish_manifest(self._target.bootstrap, self._target.manifest)
+        _end(self._target.bootstrap, old)
+        self._old = None
+        log("in_place", table=self._target.table.name, generation=self._target.generation)
+
+
+# Rows.
+
+
+class _StreamSink:
+    """Writes the batches of one stream, one after the other: `writer.foreachBatch(sink.write_batch)`."""
+
+    def __init__(self, target: _Target, first: int) -> None:
+        self._target = target
+        self._first = first  # the sequence before the first batch
+        self._markers = Markers(target.bootstrap, target.changelog, target.generation)
+
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch, and return when Kafka has it; raise `JobError`, and then the query ends."""
+        sequence = self._first + batch_id + 1
+        counts = _write(rows, self._target, sequence)
+        self._markers.publish_batch(sequence)
+        if any(counts.values()):
+            log("batch", table=self._target.table.name, batch=batch_id, **counts)
+
+
+def _start(
+    frame: DataFrame,
+    target: _Target,
+    checkpoint: Checkpoint,
+    first: int,
+    output_mode: str,
+    every_s: float,
+    *,
+    available_now: bool,
+) -> StreamingQuery:
+    trigger: dict[str, Any] = {"availableNow": True}
+    if not available_now:
+        trigger = {"processingTime": f"{round(every_s * 1000)} milliseconds"}
+    writer = frame.writeStream.outputMode(output_mode).trigger(**trigger).queryName(f"{target.table.name}-{QUERY}")
+    writer = writer.option("checkpointLocation", checkpoint.query_location(QUERY)).foreachBatch(
+        _StreamSink(target, first).write_batch
+    )
+    checkpoint.discard_uncommitted(QUERY)
+    try:
+        return writer.start()
+    except PySparkException as error:
+        hint = '; try output_mode="append"' if output_mode == "update" and "output mode" in str(error).lower() else ""
+        raise JobError(f"{_of(target.table)} does not run: {error_reason(error)}{hint}") from None
+
+
+def _write(rows: DataFrame, target: _Target, sequence: int) -> dict[str, int]:
+    """Write the rows of a batch to the changelog, all with one sequence; return the counts. Raise `JobError`.
+
+    The rows are kept until they are written: to count them is to compute them, and to compute a stream's batch twice
+    would be to compute its state twice.
+    """
+    chosen = _chosen(rows, target).persist()
+    try:
+        counts = _counts(chosen)
+        if counts.pop(_SEVERAL):
+            raise JobError(
+                f"{_of(target.table)}: a batch has several rows of one key; give order=, which says which counts"
+            )
+        if any(counts.values()):
+            records = _records(chosen, target, sequence)
+            records.write.format("kafka").option("kafka.bootstrap.servers", target.bootstrap).save()
+    except (PySparkException, Py4JError) as error:
+        raise JobError(f"{_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
+    finally:
+        chosen.unpersist()
+    return counts
+
+
+def _chosen(rows: DataFrame, target: _Target) -> DataFrame:
+    """Return the rows that count, of each key one, with whether it exists, or why it is set aside."""
+    table = target.table
+    keys = [f"`{column.name}`" for column in target.contract.key]
+    fields = [sql.col(f"`{field['name']}`").alias(field["name"]) for field in target.value_schema["fields"]]
+    no_key = " ".join(f"WHEN {name} IS NULL THEN 'key column {name.strip('`')} is null'" for name in keys)
+    by_key = Window.partitionBy(*keys)
+    place = sql.count(sql.lit(1)).over(by_key)
+    if table.order is not None:
+        place = sql.row_number().over(by_key.orderBy(sql.col(_ORDER).desc_nulls_last()))
+    found = rows.select(
+        *fields,
+        sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)").alias(EXISTS_COLUMN),
+        sql.expr(table.order or "NULL").alias(_ORDER),
+    )
+    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} END")).withColumn(_PLACE, place).drop(_ORDER)
+    # Of rows without a key there is nothing to choose from: each of them is set aside.
+    return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1") if table.order is not None else found
+
+
+def _counts(chosen: DataFrame) -> dict[str, int]:
+    conditions = {
+        _ROWS: f"{_REASON} IS NULL AND {EXISTS_COLUMN}",
+        _DELETED: f"{_REASON} IS NULL AND NOT {EXISTS_COLUMN}",
+        _SET_ASIDE: f"{_REASON} IS NOT NULL",
+        _SEVERAL: f"{_REASON} IS NULL AND {_PLACE} > 1",
+    }
+    counted = chosen.agg(*(sql.expr(f"count_if({condition})").alias(name) for name, condition in conditions.items()))
+    return {name: int(count) for name, count in counted.first().asDict().items()}
+
+
+def _records(chosen: DataFrame, target: _Target, sequence: int) -> DataFrame:
+    """Return a batch as the Kafka sink takes it: rows for the changelog, what is no row for the dead letters."""
+    rows = chosen.withColumn(SEQUENCE_COLUMN, sql.lit(sequence).cast("bigint"))
+    rows, record = with_record(
+        rows,
+        stored_row(rows, target.value_schema),
+        target.contract,
+        topic=target.changelog.name,
+        generation=target.generation,
+        value_schema=target.value_schema,
+        schema_id=target.schema_id,
+        partition_count=target.changelog.partition_count,
+    )
+    listed = ", ".join(f"`{field['name']}`" for field in target.value_schema["fields"])
+    dead = sql.expr(
+        f"CAST(struct('{target.dead_letters.name}', CAST(NULL AS INT), CAST(NULL AS BINARY), "
+        f"CAST(to_json(struct({listed})) AS BINARY), "
+        f"array(struct('reason' AS key, CAST({_REASON} AS BINARY) AS value))) AS {RECORD_TYPE})"
+    )
+    either = sql.when(sql.col(_REASON).isNull(), record.cast(RECORD_TYPE)).otherwise(dead)
+    return rows.select(either.alias("record")).select("record.*")
+
+
+# Generations.
+
+
+def _end(bootstrap: str, old: changelog_pb2.Manifest | None) -> None:
+    """Write the final marker of a generation, and of those before it that a run which failed has left without."""
+    if old is None:
+        return
+    admin = KafkaAdmin(bootstrap)
+    for number, name in admin.changelogs(old.table).items():
+        changelog = admin.find(name)
+        if number > old.generation or changelog is None:
+            continue
+        marker = newest_marker(bootstrap, admin, changelog)
+        if marker is None or not marker.final:
+            markers = Markers(bootstrap, changelog, number)
+            markers.publish_final({})
+            markers.close()
+
+
+def _drop_unused(bootstrap: str, table: FrameTable, old: changelog_pb2.Manifest | None) -> None:
+    """Delete the changelogs that no gateway needs: of runs that failed, and those before the last two.
+
+    The last but one is still served where gateways have yet to read the last one.
+    """
+    newest = old.generation if old is not None else 0
+    admin = KafkaAdmin(bootstrap)
+    changelogs = admin.changelogs(table.name)
+    kept = [number for number in changelogs if number <= newest][-2:]
+    names = [name for number, name in changelogs.items() if number not in kept]
+    if names:
+        admin.delete(names)
+        log("dropped", table=table.name, topics=names)

@@ -1,0 +1,149 @@
+"""What must hold before the queries of a table start: checkpoint, changelog, sources and declaration belong together.
+
+Spark checks none of it. It would begin with an empty state where a checkpoint is missing, and give rows versions again
+that clients have seen with other contents; it would go on with another topic under the same name; it would add to sums
+that another expression has made. Each function here raises `JobError`, and its sentence says the way on.
+
+Decision: docs/decisions/0077-a-job-goes-on-or-refuses.md
+"""
+
+import json
+from collections.abc import Mapping
+
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.markers import SourceOffsets
+from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.logic import logic_changes
+from tablegate.jobs.planning.plan import Plan
+from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.operations import newest_marker
+from tablegate.jobs.running.queries import TABLE_QUERY
+from tablegate.jobs.table import Mode
+
+
+def is_written(plan: Plan, admin: KafkaAdmin) -> bool:
+    """Return whether the generation's changelog has, or ever had, a record."""
+    return any(end > 0 for end in admin.end_offsets(plan.changelog).values())
+
+
+def check_begins(plan: Plan, admin: KafkaAdmin) -> None:
+    """Raise `JobError` where a generation has no checkpoint and yet a changelog: it was built before."""
+    if is_written(plan, admin):
+        raise JobError(
+            f'table "{plan.table.name}" generation {plan.generation} was built before, and its checkpoint is not at '
+            f'"{plan.checkpoint}"; give the --checkpoints it had, or {_rebuild(plan)}'
+        )
+
+
+def check_logic(plan: Plan, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise `JobError` where a generation's rows were computed by another declaration."""
+    changes = logic_changes(before, now)
+    if changes:
+        raise JobError(
+            f'{plan.table.declared_at}: table "{plan.table.name}" has changed since generation {plan.generation} was '
+            f"begun: {changes}; {_rebuild(plan)}"
+        )
+
+
+def check_resumes(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> None:
+    """Raise `JobError` where the checkpoint is older than the changelog, or the sources have lost what it has not."""
+    committed = checkpoint.committed_offsets(TABLE_QUERY)
+    _check_not_older(plan, committed or {}, admin)
+    for side in plan.streamed.values() if committed is not None else ():
+        name = side.topic.name
+        first, end = admin.first_offsets(side.topic), admin.end_offsets(side.topic)
+        for partition, next_offset in sorted((committed or {}).get(name, {}).items()):
+            where = f'source topic "{name}" partition {partition}'
+            if first.get(partition, 0) > next_offset:
+                lost = first[partition] - next_offset
+                raise JobError(
+                    f'{where} has dropped {lost} records that table "{plan.table.name}" has not read, offsets '
+                    f"{next_offset} to {first[partition] - 1}; {_rebuild(plan)}"
+                )
+            if end.get(partition, 0) < next_offset:
+                raise JobError(
+                    f'{where} ends at offset {end.get(partition, 0)}, and table "{plan.table.name}" has read it up to '
+                    f"{next_offset}: it lost its last records, as by an unclean leader election; {_rebuild(plan)}"
+                )
+
+
+def _check_not_older(plan: Plan, committed: SourceOffsets, admin: KafkaAdmin) -> None:
+    marker = newest_marker(plan.bootstrap, admin, plan.changelog)
+    if marker is None or marker.final:  # a final marker is written by whoever ends the generation, without a batch
+        return
+    own = {side.topic.name for side in plan.streamed.values()}
+    for source in marker.sources:
+        for partition, marked in sorted(source.next_offsets.items()):
+            reached = committed.get(source.topic, {}).get(partition, 0)
+            if source.topic in own and marked > reached:
+                raise JobError(
+                    f'checkpoint "{checkpoint_name(plan)}" is older than the changelog of table "{plan.table.name}": '
+                    f'source topic "{source.topic}" partition {partition} was read up to {marked}, and it is at '
+                    f"{reached}; give the newest checkpoint, or {_rebuild(plan)}"
+                )
+
+
+def checkpoint_name(plan: Plan) -> str:
+    """Return where the checkpoint of the table's query is."""
+    return f"{plan.checkpoint}/{TABLE_QUERY}"
+
+
+def first_offsets(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[str, int]]:
+    """Return the first records that a generation which begins now is made of, by topic and partition."""
+    found: dict[str, dict[str, int]] = {}
+    for side in plan.streamed.values():
+        offsets = admin.first_offsets(side.topic)
+        if side.starting_offsets != "earliest":
+            offsets |= {int(text): at for text, at in json.loads(side.starting_offsets)[side.topic.name].items()}
+        found[side.topic.name] = {str(partition): offset for partition, offset in offsets.items()}
+    return found
+
+
+def lost_records(identity: Identity, older: Identity | None, read: SourceOffsets) -> dict[str, int]:
+    """Return how many records an older generation was made of that a new one cannot read any more, by topic.
+
+    `read`: how far the older one has read its sources. Without its identity, it was made of all that there ever were.
+    """
+    lost = {}
+    for topic, firsts in identity.first_offsets.items():
+        began = older.first_offsets.get(topic, {}) if older is not None else {}
+        if older is not None and older.source_topic_ids.get(topic) not in (None, identity.source_topic_ids[topic]):
+            # Another topic under the same name: it has none of the records.
+            lost[topic] = sum(end - began.get(str(partition), 0) for partition, end in read.get(topic, {}).items())
+        elif older is None or topic in older.source_topic_ids:
+            lost[topic] = sum(max(first - began.get(partition, 0), 0) for partition, first in firsts.items())
+    return {topic: count for topic, count in lost.items() if count > 0}
+
+
+def check_loss(plan: Plan, identity: Identity, checkpoint: Checkpoint) -> None:
+    """Raise `JobError` where the next generation would know less than the one that is served."""
+    if plan.older is None:
+        return
+    old = checkpoint.sibling(plan.older.generation)
+    lost = lost_records(identity, old.owner(), old.committed_offsets(TABLE_QUERY) or {})
+    if lost:
+        counts = ", ".join(f'{count} of source topic "{topic}"' for topic, count in lost.items())
+        raise JobError(
+            f'table "{plan.table.name}" generation {plan.older.generation} was made of records that can no longer be '
+            f"read: {counts}; keep it as it is, or build the next from what is left: tablegate job rebuild "
+            f"{job_argument(plan.table)} --accept-loss"
+        )
+
+
+def must_catch_up(plan: Plan, admin: KafkaAdmin) -> bool:
+    """Return whether Real-time Mode might take away from a row what a reader has seen in it.
+
+    Whatever a job writes before its next commit is computed again after a restart. Real-time Mode reads all partitions
+    at once, each time in another order: a row of 80 records of one partition, and none of the other, would become one
+    of 34 and 47. A first batch that has every record that there is gives no row less than it had. A version that is an
+    offset says which records are in a row, as all are in one partition; so does a count where there is one partition.
+    """
+    if plan.mode is Mode.MICROBATCH or plan.table.has_keyed_versions:
+        return False
+    partitions = sum(side.topic.partition_count for side in plan.streamed.values())
+    return partitions > 1 and is_written(plan, admin)
+
+
+def _rebuild(plan: Plan) -> str:
+    return f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"

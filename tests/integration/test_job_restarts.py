@@ -1,0 +1,368 @@
+"""What a job does after a crash, and what it refuses when checkpoint, sources or declaration are not what they were."""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
+
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.samples import create_topic
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.manifests import read_manifest
+from tablegate.jobs.planning.declarations import load_table
+from tablegate.jobs.planning.options import Options
+from tablegate.jobs.planning.plan import make_plan
+from tablegate.jobs.running.rebuild import can_resume
+from tablegate.jobs.running.session import spark_session
+from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
+from tests.kit.job.process import JobProcess, wait_until
+from tests.kit.programs.kafka import delete_topic, new_topic, produce
+
+pytestmark = pytest.mark.jvm
+
+CUSTOMERS = ("ann", "bob", "cid")
+EACH = 200  # records of each customer in each partition
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    directory = tmp_path_factory.mktemp("spark")
+    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
+        yield session
+
+
+@pytest.fixture
+def options(broker: Broker, tmp_path: Path) -> Options:
+    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
+
+
+def check_honest(rows: list[Written]) -> None:
+    """Fail where one version has two contents, or a newer version of a row has fewer records of a partition."""
+    by_version: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)
+    for row in rows:
+        known = by_version[row.customer].setdefault(row.sequence, (row.first, row.second))
+        assert known == (row.first, row.second), f"{row.customer} {row.sequence} has two contents"
+    for customer, contents in by_version.items():
+        before = (0, 0.0)
+        for sequence, now in sorted(contents.items()):
+            assert now >= before, f"{customer} {sequence} lost records: {before}, then {now}"
+            assert now[1] >= before[1], f"{customer} {sequence} lost records: {before}, then {now}"
+            before = now
+
+
+def test_realtime_mode_forgets_nothing_when_killed(broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    job = write_job(tmp_path, "forgets_nothing", topic, more="mode=Mode.REALTIME, trigger_s=600")
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
+
+    def counted() -> set[tuple[int, float]]:
+        newest: dict[str, Written] = {}
+        for row in written(broker.bootstrap, job):
+            newest[row.customer] = max(newest.get(row.customer, row), row, key=lambda one: one.sequence)
+        return {(row.first, row.second) for row in newest.values()}
+
+    with JobProcess(tmp_path / "logs", *arguments) as running:
+        running.wait_for("running")
+        # One partition after the other: read again together, they mix.
+        for partition in (0, 1):
+            for customer in CUSTOMERS:
+                produce(broker.bootstrap, topic, orders(customer, EACH, partition=partition))
+            wanted = (EACH, float(EACH * partition))
+            wait_until("rows of the partition", lambda wanted=wanted: counted() == {wanted}, running)  # type: ignore[misc]
+        running.kill()  # nothing is committed yet
+    produce(broker.bootstrap, topic, orders("ann", 1))
+    with JobProcess(tmp_path / "logs", *arguments) as running:
+        running.wait_for("running")
+        produce(broker.bootstrap, topic, [record for customer in CUSTOMERS for record in orders(customer, 2)])
+        last = {(EACH + 3, float(EACH)), (EACH + 2, float(EACH))}
+        wait_until("rows of everything", lambda: counted() == last, running)
+        assert running.stop() == 0
+    check_honest(written(broker.bootstrap, job))
+
+
+def test_frozen_job_that_wakes_is_not_read(broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(broker.bootstrap, 2)
+    job = write_job(tmp_path, "woken", topic, more="mode=Mode.REALTIME, trigger_s=600")
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoints")]
+
+    def rows() -> list[Written]:
+        return written(broker.bootstrap, job)
+
+    def order(count: int) -> None:
+        for partition in (0, 1):
+            produce(
+                broker.bootstrap, topic, [one for name in CUSTOMERS for one in orders(name, count, partition=partition)]
+            )
+
+    def is_complete(count: int, of_run: int) -> bool:
+        last = {
+            row.customer for row in rows() if row.run == of_run and (row.first, row.second) == (count, float(count))
+        }
+        return last == set(CUSTOMERS)
+
+    with JobProcess(tmp_path / "frozen", *arguments) as frozen:
+        frozen.wait_for("running")
+        order(20)
+        wait_until("rows of the first job", lambda: bool(rows()) and is_complete(20, rows()[-1].run), frozen)
+        first_run = rows()[-1].run
+        frozen.freeze()
+        with JobProcess(tmp_path / "second", *arguments) as second:
+            second.wait_for("running")
+            second_run = rows()[-1].run
+            assert second_run > first_run > 0
+            frozen.thaw_java()
+            order(20)
+            # The two meet in the checkpoint, too: then the second one starts its queries again, as another run.
+            wait_until("rows of the second job", lambda: is_complete(40, max(row.run for row in rows())), second)
+            wait_until("rows of the one that woke", lambda: is_complete(40, first_run), second)
+            assert second.stop() == 0
+    newest, accepted, dropped = 0, [], []
+    for row in rows():
+        newest = max(newest, row.run)
+        (accepted if row.run == newest else dropped).append(row)
+    check_honest(accepted)
+    assert dropped, "the first job has written nothing after it woke"
+
+
+@pytest.mark.parametrize("query", ["table", "dead-letters"])
+def test_checkpoint_that_another_job_has_written_to(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, query: str
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    name = f"conflict_{query.replace('-', '_')}"
+    job = write_job(tmp_path, name, topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    planned = tmp_path / "checkpoints" / name / "g1" / query / "offsets"
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        wait_until("first batch", (planned.parent / "commits/0").exists)
+        number = max(int(log.name) for log in planned.glob("[0-9]*")) + 1
+        shutil.copyfile(planned / str(number - 1), planned / str(number))  # as one that was frozen would
+        produce(broker.bootstrap, topic, orders("ann", 3))
+
+        def is_gone_on() -> bool:
+            running.table.poll()
+            return (planned.parent / f"commits/{number + 1}").exists()
+
+        wait_until("next batch", is_gone_on)
+        running.run_until_read(topic, 8)
+    assert written(broker.bootstrap, job)[-1] == Written("ann", 8, 8, 0.0, run=0)
+
+
+@pytest.mark.parametrize("more", ["mode=Mode.MICROBATCH", "mode=Mode.MICROBATCH, atomic=True"])
+@pytest.mark.parametrize("lost", ["", "g1/table"])
+def test_lost_checkpoint_is_refused(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, more: str, lost: str
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    name = f"lost{'_atomic' if 'atomic' in more else ''}{'_part' if lost else ''}"
+    job = write_job(tmp_path, name, topic, more=more)
+    produce(broker.bootstrap, topic, orders("ann", 60))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 60)
+    before = written(broker.bootstrap, job)
+    shutil.rmtree(tmp_path / "checkpoints" / name / lost)
+    with pytest.raises(JobError) as caught:
+        JobInProcess(spark, job, options)
+    sentence = (
+        f'source topic "{topic}" partition 0 was read up to 60, and it is at 0; give the newest checkpoint'
+        if lost
+        else f'table "{name}" generation 1 was built before, and its checkpoint is not at "{options.checkpoints}/{name}'
+    )
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith(f"build the next generation: tablegate job rebuild {job}:{name}")
+    assert written(broker.bootstrap, job) == before
+
+
+def test_source_made_again_under_a_running_job(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "made_again", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    sentence = f'source topic "{topic}" of table "made_again" was deleted and created again while the job read it'
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        delete_topic(broker.bootstrap, topic)
+        create_topic(broker.bootstrap, topic, 1, {})
+        produce(broker.bootstrap, topic, orders("ann", 20))
+        with pytest.raises(JobError, match=sentence):
+            running.run_until_read(topic, 1_000)
+    with pytest.raises(JobError, match="as it was before it was deleted and created again; build the table anew"):
+        JobInProcess(spark, job, options)
+
+
+def drop_records(broker: Broker, topic: str, before: int) -> None:
+    """Let a topic drop its first records, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    place = TopicPartition(topic, 0, before)
+    admin.delete_records([place])[place].result(20)
+
+
+def test_records_dropped_before_they_were_read(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "dropped", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+    produce(broker.bootstrap, topic, orders("ann", 20))
+    drop_records(broker, topic, 15)
+    with pytest.raises(JobError) as caught:
+        JobInProcess(spark, job, options)
+    assert (
+        f'source topic "{topic}" partition 0 has dropped 10 records that table "dropped" has not read, offsets 5 to'
+        in str(caught.value)
+    )
+    assert str(caught.value).endswith(f"tablegate job rebuild {job}:dropped")
+
+
+def test_records_dropped_while_the_job_runs(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "overtaken", topic, more="mode=Mode.MICROBATCH, emit_interval_s=60")
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        # The table's next batch is a minute away, that of the dead letters some seconds.
+        produce(broker.bootstrap, topic, orders("ann", 20))
+        drop_records(broker, topic, 25)
+        with pytest.raises(JobError) as caught:
+            running.run_until_read(topic, 1_000)
+    assert 'table "overtaken" has stopped, as a source has lost records that it had not read' in str(caught.value)
+    assert str(caught.value).endswith(f"tablegate job rebuild {job}:overtaken")
+
+
+def test_source_that_lost_its_end(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "ended", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+    # No broker here loses records. A checkpoint that is ahead of the topic shows the same.
+    for log in (tmp_path / "checkpoints/ended/g1/table/offsets").glob("[0-9]*"):
+        log.write_text(log.read_text().replace(f'{{"{topic}":{{"0":5}}}}', f'{{"{topic}":{{"0":7}}}}'))
+        (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(
+        JobError, match=f'"{topic}" partition 0 ends at offset 5, and table "ended" has read it up to 7'
+    ):
+        JobInProcess(spark, job, options)
+
+
+def grow(broker: Broker, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+
+def test_source_that_grows(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "grows", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+        grow(broker, topic, 2)
+
+        def is_published() -> bool:
+            running.table.poll()
+            manifest = read_manifest(broker.bootstrap, "grows")
+            return manifest is not None and manifest.sources[0].partition_count == 2
+
+        wait_until("a manifest with both partitions", is_published)
+        produce(broker.bootstrap, topic, orders("ann", 3, partition=1))
+        running.run_until_read(topic, 8)
+    assert written(broker.bootstrap, job)[-1] == Written("ann", 8, 5, 3.0, run=0)
+
+
+def test_source_that_grows_under_realtime_mode(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "grows_live", topic, more="mode=Mode.REALTIME, trigger_s=5")
+    with JobInProcess(spark, job, options) as running:
+        grow(broker, topic, 2)
+        with pytest.raises(
+            JobError, match="has grown from 1 to 2 partitions, and Real-time Mode needs a slot for each"
+        ):
+            running.run_until_read(topic, 1)
+    produce(broker.bootstrap, topic, orders("ann", 3, partition=1))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 3)
+
+
+def test_other_logic_needs_a_rebuild(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "logic", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+    write_job(tmp_path, "logic", topic, columns={**COLUMNS, "order_count": "count_if( kafka.partition =  0 )"})
+    with JobInProcess(spark, job, options):
+        pass  # the same, written otherwise
+    write_job(tmp_path, "logic", topic, columns={**COLUMNS, "amount": "sum(amount * 100)"})
+    with pytest.raises(JobError) as caught:
+        JobInProcess(spark, job, options)
+    assert (
+        f'{job}:3: table "logic" has changed since generation 1 was begun: column "amount" is sum(amount * 100), '
+        f'it was CAST(count_if(kafka.partition = 1)AS DOUBLE); source "{topic}" field "amount" is new'
+        in str(caught.value)
+    )
+    assert str(caught.value).endswith(f"build the next generation: tablegate job rebuild {job}:logic")
+    manifest = read_manifest(broker.bootstrap, "logic")
+    assert manifest is not None
+    with JobInProcess(spark, job, options, generation=2, is_rebuild=True) as running:
+        running.run_until_read(topic, 5)
+    assert written(broker.bootstrap, job, generation=2)[-1].second == 500.0
+
+
+def test_rebuild_goes_on_only_by_the_same_declaration(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "begun", topic)
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 5)
+
+    def can_go_on() -> bool:
+        return can_resume(spark, make_plan(load_table(job), options, generation=2), None)
+
+    assert can_go_on()  # nothing is begun
+    with JobInProcess(spark, job, options, generation=2, is_rebuild=True):
+        pass
+    assert can_go_on()
+    write_job(tmp_path, "begun", topic, columns={**COLUMNS, "order_count": "count(*)"})
+    assert not can_go_on()
+    write_job(tmp_path, "begun", topic)
+    shutil.rmtree(tmp_path / "checkpoints/begun/g2")
+    assert not can_go_on()
+
+
+def test_next_generation_of_what_sources_dropped(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "loss", topic)
+    produce(broker.bootstrap, topic, orders("ann", 10))
+    drop_records(broker, topic, 4)  # before the table began: nobody misses them
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 10)
+    with JobInProcess(spark, job, options, generation=2, is_rebuild=True):
+        pass
+    drop_records(broker, topic, 9)
+    with pytest.raises(JobError) as caught:
+        JobInProcess(spark, job, options, generation=3, is_rebuild=True)
+    assert str(caught.value) == (
+        f'table "loss" generation 1 was made of records that can no longer be read: 5 of source topic "{topic}"; keep '
+        f"it as it is, or build the next from what is left: tablegate job rebuild {job}:loss --accept-loss"
+    )
+    accepting = Options(bootstrap=broker.bootstrap, checkpoints=options.checkpoints, accept_loss=True)
+    with JobInProcess(spark, job, accepting, generation=3, is_rebuild=True) as running:
+        running.run_until_read(topic, 10)
+    assert [row.sequence for row in written(broker.bootstrap, job, generation=3)] == [1]

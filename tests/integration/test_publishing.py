@@ -1,0 +1,190 @@
+"""DataFrames of a user's own, published as tables: streams, batches, and what must be refused. Real Kafka and Spark."""
+
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pyarrow.compute
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.functions import arrow_udf
+
+from tablegate.examples.demo.kafka import Broker
+from tablegate.jobs import FrameTable
+from tablegate.jobs.kafka.topics import KafkaAdmin
+from tablegate.jobs.publishing import JobError, publish, publish_batch, spark_jars
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.job.scores.declared import Scores, write_contract
+from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
+
+pytestmark = pytest.mark.jvm
+
+ROWS = "user BIGINT, score DOUBLE, model STRING, scored_at TIMESTAMP"
+AT = "TIMESTAMP '2026-01-01 00:00:00Z'"
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give a session as a user makes it, with Spark's own settings."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.jars", spark_jars())
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"scores_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def contract(tmp_path: Path, name: str) -> Path:
+    return write_contract(tmp_path, name)
+
+
+@pytest.fixture
+def table(name: str, contract: Path) -> FrameTable:
+    return FrameTable(name=name, contract=str(contract), order="scored_at")
+
+
+@pytest.fixture
+def scores(broker: Broker, tmp_path: Path, contract: Path) -> Iterator[Scores]:
+    """Give a gateway that serves the table as soon as there is one."""
+    with GatewayProcess(tmp_path / "data", broker.bootstrap, contract=contract, workers=1) as gateway:
+        yield Scores(gateway, contract)
+
+
+def frame(spark: SparkSession, *rows: tuple[int | None, float, str]) -> DataFrame:
+    """Return a batch DataFrame; a later row is newer."""
+    listed = spark.createDataFrame(
+        [(user, score, model, number) for number, (user, score, model) in enumerate(rows)],
+        "user BIGINT, score DOUBLE, model STRING, number INT",
+    )
+    return listed.withColumn("scored_at", sql.expr(f"{AT} + make_dt_interval(0, 0, 0, number)"))
+
+
+def test_a_batch_is_served_added_to_and_replaced(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, scores: Scores
+) -> None:
+    first = publish_batch(frame(spark, (1, 0.5, "a"), (2, 0.25, "a")), table, bootstrap=broker.bootstrap)
+    assert (first.generation, first.rows, first.deleted, first.set_aside) == (1, 2, 0, 0)
+    soon(lambda: scores.all() == {1: (0.5, "a"), 2: (0.25, "a")}, "rows served")
+
+    # Of a key's rows the newest counts; a row without a key is set aside; a condition deletes.
+    changes = frame(spark, (1, 0.1, "b"), (1, 0.9, "b"), (None, 0.0, "b"), (2, -1.0, "b"), (3, 0.3, "b"))
+    deleting = FrameTable(name=name, contract=table.contract, order="scored_at", deletes="score < 0")
+    second = publish_batch(changes, deleting, bootstrap=broker.bootstrap)
+    assert (second.generation, second.rows, second.deleted, second.set_aside) == (1, 2, 1, 1)
+    soon(lambda: scores.all() == {1: (0.9, "b"), 3: (0.3, "b")}, "changes served")
+    (letter,) = consume(broker.bootstrap, f"{name}-dead-letters")
+    assert b'"model":"b"' in (letter.value or b"")
+    assert dict(letter.headers or ())["reason"] == b"key column user is null"
+
+    stop, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            score = scores.of(1)
+            if score not in (0.9, 1.5):
+                wrong.append(score)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        third = publish_batch(frame(spark, (1, 1.5, "c")), table, bootstrap=broker.bootstrap, replace=True)
+        assert third.generation == 2
+        soon(lambda: scores.all() == {1: (1.5, "c")}, "the replacement is served")
+    finally:
+        stop.set()
+        reader.join()
+    assert not wrong
+    fourth = publish_batch(frame(spark, (5, 5.0, "d")), table, bootstrap=broker.bootstrap, replace=True)
+    soon(lambda: scores.all() == {5: (5.0, "d")}, "the next replacement is served")
+    assert list(KafkaAdmin(broker.bootstrap).changelogs(name)) == [1, 2, fourth.generation]
+
+
+def test_what_cannot_be_published_is_refused_in_words(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, tmp_path: Path
+) -> None:
+    wrong = spark.sql("SELECT 'x' AS user, 1 AS score, TIMESTAMP '2026-01-01' AS scored_at")
+    with pytest.raises(JobError) as refused:
+        publish_batch(wrong, table, bootstrap=broker.bootstrap)
+    text = str(refused.value)
+    assert 'column "user" is string, the contract wants bigint: write CAST(user AS BIGINT)' in text
+    assert 'column "score" is int, the contract wants double: write CAST(score AS DOUBLE)' in text
+    assert 'column "model" is missing' in text
+    assert str(Path(__file__)) in text
+
+    unordered = FrameTable(name=name, contract=table.contract)
+    with pytest.raises(JobError, match="several rows of one key; give order="):
+        publish_batch(frame(spark, (1, 1.0, "a"), (1, 2.0, "a")), unordered, bootstrap=broker.bootstrap)
+    deletes = FrameTable(name=name, contract=table.contract, deletes="score")
+    with pytest.raises(JobError, match="deletes= is double; write a condition"):
+        publish_batch(frame(spark, (1, 1.0, "a")), deletes, bootstrap=broker.bootstrap)
+    with pytest.raises(JobError, match="publish it with publish_batch"):
+        publish(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap, checkpoint=str(tmp_path / "c"))
+
+
+def test_a_stream_with_a_join_and_a_model_goes_on_after_a_stop(
+    spark: SparkSession, broker: Broker, name: str, table: FrameTable, scores: Scores, tmp_path: Path
+) -> None:
+    topic = new_topic(broker.bootstrap, partitions=2, prefix="visits")
+    models = spark.createDataFrame([(0, "even"), (1, "odd")], "rest INT, model STRING")
+
+    @arrow_udf("double")
+    def scored(user: pyarrow.Array) -> pyarrow.Array:
+        return pyarrow.compute.multiply(user, 0.5)
+
+    def stream(factor: str = "1") -> DataFrame:
+        visits = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", broker.bootstrap)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .selectExpr("split(CAST(value AS STRING), ' ') AS said", "timestamp AS scored_at")
+            .selectExpr("CAST(said[0] AS BIGINT) AS user", "CAST(said[1] AS DOUBLE) AS weight", "scored_at")
+        )
+        joined = visits.join(models, sql.expr("user % 2 = rest"))
+        return joined.withColumn("score", scored("user") * sql.expr(f"weight * {factor}"))
+
+    produce(broker.bootstrap, topic, [NewRecord(None, b"%d 1" % user) for user in range(4)])
+    checkpoint = str(tmp_path / "checkpoint")
+    history = frame(spark, (7, 7.0, "old"), (1, 7.0, "old"))
+    query = publish(stream(), table, bootstrap=broker.bootstrap, checkpoint=checkpoint, history=history)
+    expected = {0: (0.0, "even"), 1: (0.5, "odd"), 2: (1.0, "even"), 3: (1.5, "odd"), 7: (7.0, "old")}
+    soon(lambda: scores.all() == expected, "history, then the stream", 60)
+
+    with pytest.raises(JobError, match="is kept by another job"):
+        publish_batch(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap)
+    query.stop()
+    with pytest.raises(JobError, match="is kept by a stream"):
+        publish_batch(frame(spark, (1, 1.0, "a")), table, bootstrap=broker.bootstrap)
+    lost = str(tmp_path / "another")
+    with pytest.raises(JobError, match=r"its checkpoint is not at .*generation=2"):
+        publish(stream(), table, bootstrap=broker.bootstrap, checkpoint=lost)
+
+    produce(broker.bootstrap, topic, [NewRecord(None, b"9 1"), NewRecord(None, b"1 3")])
+    publish(stream(), table, bootstrap=broker.bootstrap, checkpoint=checkpoint, available_now=True).awaitTermination(60)
+    soon(lambda: scores.all() == expected | {9: (4.5, "odd"), 1: (1.5, "odd")}, "it goes on from its checkpoint")
+
+    # With other logic it is built beside the one that is served.
+    anew = FrameTable(name=name, contract=table.contract, order="scored_at", generation=2)
+    query = publish(stream("10"), anew, bootstrap=broker.bootstrap, checkpoint=lost)
+    users = (0, 1, 2, 3, 9)
+    wanted = {user: (user * 5.0, "odd" if user % 2 else "even") for user in users} | {1: (15.0, "odd")}
+    soon(lambda: scores.all() == wanted, "the new generation is served", 60)
+    query.stop()
