@@ -31,7 +31,6 @@ pytestmark = pytest.mark.jvm
 
 WAIT_S = 600.0  # many times what it takes: these machines are shared
 PARTITIONS = 2
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"  # ten tables compile more code than they run
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ class Run:
         arguments += ["--bootstrap", self.bootstrap, "--checkpoints", str(self._directory / "checkpoints")]
         arguments += ["--mode", self.mode.value, "--partitions", str(PARTITIONS)]
         arguments += ["--spark-log", str(self._directory / "spark.log")]
-        return JobProcess(self._directory / "logs", *arguments, environment={"JAVA_TOOL_OPTIONS": QUICK_START})
+        return JobProcess(self._directory / "logs", *arguments)
 
     def wait_until_running(self, job: JobProcess) -> None:
         """Return when all tables are kept."""
