@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Version, read_version
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Version, is_marker_key, read_version
 from tablegate.jobs.planning.declarations import load_contract, load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
@@ -75,7 +75,7 @@ def written(bootstrap: str, job: str, generation: int = 1) -> list[Written]:
     decoder = RowDecoder(contract, {1: json.dumps(row_schema(contract))})
     found = []
     for record in consume(bootstrap, f"{table.name}-g{generation}-changelog"):
-        if record.key and record.value is not None:
+        if record.value is not None and not is_marker_key(record.key):
             row: Any = contract.row_class.FromString(decoder.decode(record.value))
             headers = dict(record.headers)
             _, sequence = read_version(Version(headers[VERSION_HEADER]))

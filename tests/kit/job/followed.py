@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, row_schema
-from tablegate.gateway.contract.types import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.job.folds import Rows, columns_of
 from tests.kit.programs.kafka import RawRecord
@@ -81,7 +81,7 @@ class TableChangelog:
     @property
     def changes(self) -> list[RawRecord]:
         """The records but the markers."""
-        return [record for record in self._records if record.key]
+        return [record for record in self._records if not is_marker_key(record.key)]
 
     def rows(self) -> Rows:
         """Return the rows, each key's of the highest version, as the folds have them."""
@@ -106,7 +106,7 @@ class TableChangelog:
     def _fold(self) -> None:
         for record in self._records[self._read :]:
             self._read += 1
-            if not record.key:
+            if is_marker_key(record.key):
                 self.markers[record.partition] = ProgressMarker.FromString(record.value or b"")
                 continue
             assert record.partition == self._table.partition_of(record.key, self._partition_count)

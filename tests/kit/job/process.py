@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder
-from tablegate.gateway.contract.types import VERSION_HEADER
+from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key
 from tablegate.v1 import changelog_pb2
 
 WAIT_S = 180.0  # many times what it takes: these machines are shared
@@ -131,7 +131,7 @@ class Changelog:
                 self._fold(record.partition() or 0, record.key() or b"", record.value() or b"", record.headers())
 
     def _fold(self, partition: int, key: bytes, value: bytes, headers: Any) -> None:
-        if key == b"":
+        if is_marker_key(key):
             self.markers[partition] = changelog_pb2.ProgressMarker.FromString(value)
             return
         assert partition == self._table.partition_of(key, self._partition_count)

@@ -13,7 +13,7 @@ import fastavro
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.types import Partition, StoreId, make_version
+from tablegate.gateway.contract.types import MARKER_KEY, Partition, StoreId, make_version, run_key
 from tablegate.gateway.kafka.log import Clock, TopicPartition
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Position
@@ -135,13 +135,20 @@ class Job:
     ) -> None:
         marker = ProgressMarker(generation=generation or self.generation, final=final, run=self.run)
         marker.sources.add(topic=topic, next_offsets=offsets)
-        self.broker.append(self.source(partition), b"", marker.SerializeToString())
+        self.broker.append(self.source(partition), MARKER_KEY, marker.SerializeToString())
+
+    def begin_run(self, run: int) -> None:
+        """Write the marker before the first row of a run in every partition."""
+        self.run = run
+        marker = ProgressMarker(generation=self.generation, run=run)
+        for partition in range(self.partitions):
+            self.broker.append(self.source(partition), run_key(run), marker.SerializeToString())
 
     def end_batch(self) -> None:
         """End an atomic batch in every partition."""
         marker = ProgressMarker(generation=self.generation, ends_batch=True)
         for partition in range(self.partitions):
-            self.broker.append(self.source(partition), b"", marker.SerializeToString())
+            self.broker.append(self.source(partition), MARKER_KEY, marker.SerializeToString())
 
     def mark_all(self, offsets: dict[int, int], *, topic: str = "ratings", final: bool = False) -> None:
         for partition in range(self.partitions):

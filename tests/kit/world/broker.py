@@ -7,7 +7,14 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from typing_extensions import override
 
-from tablegate.gateway.contract.types import COMPACTION_LAG_MS, VERSION_BYTES, Offset, Version, read_version
+from tablegate.gateway.contract.types import (
+    COMPACTION_LAG_MS,
+    VERSION_BYTES,
+    Offset,
+    Version,
+    is_marker_key,
+    read_version,
+)
 from tablegate.gateway.kafka.log import Fetched, LogUnavailable, Record, TopicFacts, TopicPartition
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
@@ -60,7 +67,7 @@ class WorldBroker(MemoryBroker):
             if row is not None and self._is_fenced(source, int(offset), version[VERSION_BYTES:]):
                 self.fenced.setdefault(source, {})[key or b""] = int(offset)
                 row = None
-            if key == b"":
+            if is_marker_key(key):
                 self._note_run(source, int(offset), value)
             number, count = row or (None, None)
             of = None if row is None or its_own is None else read_version(its_own)
@@ -119,7 +126,8 @@ class WorldBroker(MemoryBroker):
             is_last = record.offset >= last.get(record.key, -1)
             is_old_delete = record.value is None and record.time_ms < deletes_ms and record is not records[-1]
             is_poisoned = (
-                bool(record.key) and (record.key, (newest[record.key] or b"")[:VERSION_BYTES]) not in self.rows
+                not is_marker_key(record.key)
+                and (record.key, (newest[record.key] or b"")[:VERSION_BYTES]) not in self.rows
             )
             if is_poisoned or spares(record.key) or (is_last and not is_old_delete):
                 kept.append(record)

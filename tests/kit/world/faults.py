@@ -455,8 +455,6 @@ class NewRun(Fault):
 class FrozenJob(Fault):
     """A job that was frozen wakes after another one has taken its place, and writes other rows of the same versions."""
 
-    off = "a restore that begins with such a row, whose run's end is compacted away, keeps it: the first of a version"
-    breaks = (Guarantee.CONVERGENCE, Guarantee.NEVER_BACK, Guarantee.NOT_FOUND, Guarantee.RESURRECTION)
     weight = 4
 
     def happen(self, world: "World", chance: random.Random) -> str | None:

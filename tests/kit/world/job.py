@@ -100,8 +100,7 @@ class WorldJob:
             self.kit.run = self.runs[-1]
             return False
         self.runs.append(number)
-        self.kit.run = number
-        self.kit.mark_all({})
+        self.kit.begin_run(number)
         return True
 
     def wake(self, chance: random.Random) -> None:
@@ -166,8 +165,6 @@ class WorldJob:
     def is_stale(self, partition: int, key: bytes | None) -> bool:
         """Return whether the last record of a key is another one than that of its highest version."""
         fenced = self._broker.fenced.get(self.source(partition), {})
-        if key == b"":  # without the marker of the run, a row of an earlier one would count until it is repaired
-            return any(self.is_stale(partition, each) for each in fenced)
         number = self._numbers.get(key or b"")
         if number is None:
             return False

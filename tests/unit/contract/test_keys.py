@@ -14,6 +14,7 @@ from tablegate.gateway.contract.keys import (
     encode_key,
     key_prefix,
 )
+from tablegate.gateway.contract.types import is_marker_key, run_key
 
 # Time says nothing about these functions: the machine may be busy, and the table of code points is made once.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +44,15 @@ def test_decoding_gives_back_what_was_encoded(drawn):
     columns, rows = drawn
     for row in rows:
         assert decode_key(columns, encode_key(columns, row)) == list(row)
+
+
+@UNHURRIED
+@given(st.lists(st.sampled_from(list(KeyType)), min_size=1, max_size=4), st.integers(0, INT64_MAX))
+def test_a_run_has_a_key_that_no_row_has(types, run):
+    columns = [KeyColumn(f"column_{at}", type_) for at, type_ in enumerate(types)]
+    with pytest.raises(InvalidKey):
+        decode_key(columns, run_key(run))
+    assert is_marker_key(run_key(run))
 
 
 @UNHURRIED

@@ -1,5 +1,6 @@
 """Numbers and versions of the domain, with types of their own."""
 
+import re
 import struct
 from typing import NewType
 
@@ -27,6 +28,9 @@ VERSION_HEADER = "v"
 RUN_HEADER = "r"
 """Name of the record header whose value is the run of the job that wrote a row: 8 bytes, big endian."""
 
+MARKER_KEY = b""
+"""Key of the progress markers: no row's key is empty, and compaction keeps the newest."""
+
 VERSION_BYTES = 12
 RUN_BYTES = 8
 
@@ -34,6 +38,7 @@ Version = NewType("Version", bytes)
 """Generation (4 bytes) and sequence (8 bytes), big endian: byte order is the order of versions."""
 
 _LAYOUT = struct.Struct(">IQ")
+_RUN_KEY = re.compile(rb"run-[0-9a-f]{16}")
 
 
 def make_version(generation: int, sequence: int) -> Version:
@@ -47,3 +52,17 @@ def read_version(version: Version) -> tuple[int, int]:
         raise ValueError(f"version has {len(version)} bytes, not {VERSION_BYTES}")
     generation, sequence = _LAYOUT.unpack(version)
     return generation, sequence
+
+
+def run_key(run: int) -> bytes:
+    """Return the key of the marker that begins a run.
+
+    It has no other key, so compaction keeps it before the rows that it fences. No row's key has these bytes: columns
+    take 8 each, or end with a byte below 02.
+    """
+    return b"run-%016x" % run
+
+
+def is_marker_key(key: bytes | None) -> bool:
+    """Return whether a record of a changelog with this key is a progress marker."""
+    return key == MARKER_KEY or (key is not None and _RUN_KEY.fullmatch(key) is not None)

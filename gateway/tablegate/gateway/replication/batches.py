@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tablegate.gateway.contract.lineage import Lineage, continued, cut
-from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, Offset
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, Offset, is_marker_key
 from tablegate.gateway.kafka.border import Marker, Poison, read_marker
 from tablegate.gateway.kafka.log import Fetched, Record
 from tablegate.gateway.replication.records import HISTORY_RESTORED_MS
@@ -32,7 +32,6 @@ from tablegate.gateway.replication.records import HISTORY_RESTORED_MS
 BROKEN_OFF = "row of a batch that had no end before the last marker of its generation"
 
 _logger = logging.getLogger("tablegate.gateway.replication")
-_MARKER_KEY = b""
 
 
 class Split(NamedTuple):
@@ -83,7 +82,9 @@ class PendingBatch:
             (
                 at
                 for at in range(after_end, len(records))
-                if records[at].key != _MARKER_KEY and records[at].offset >= since and records[at].time_ms >= young_ms
+                if not is_marker_key(records[at].key)
+                and records[at].offset >= since
+                and records[at].time_ms >= young_ms
             ),
             None,
         )
@@ -93,11 +94,11 @@ class PendingBatch:
         if final is not None:
             # The job was killed in the middle of the batch, and somebody else ended its generation. The next one has
             # these rows.
-            dropped = [record.offset for record in records[first:final] if record.key != _MARKER_KEY]
-            markers = [record for record in records[first:final] if record.key == _MARKER_KEY]
+            dropped = [record.offset for record in records[first:final] if not is_marker_key(record.key)]
+            markers = [record for record in records[first:final] if is_marker_key(record.key)]
             return Split(whole._replace(records=[*records[:first], *markers, *records[final:]]), (), dropped)
         pending = records[first:]
-        if sum(record.key != _MARKER_KEY for record in pending) > self._changes_max:
+        if sum(not is_marker_key(record.key) for record in pending) > self._changes_max:
             _logger.error(
                 "a batch has more than %d changes, which no job writes: it is applied in parts",
                 self._changes_max,
@@ -121,13 +122,13 @@ class PendingBatch:
 
     def _after_last_end(self, records: Sequence[Record]) -> int:
         for at in range(len(records) - 1, -1, -1):
-            if records[at].key == _MARKER_KEY and self._marker(records[at]).ends_batch:
+            if is_marker_key(records[at].key) and self._marker(records[at]).ends_batch:
                 return at + 1
         return 0
 
     def _marker(self, record: Record) -> Marker:
         """Return the marker of a record of this generation; an empty one where it is none."""
-        if record.key != _MARKER_KEY:
+        if not is_marker_key(record.key):
             return _NO_MARKER
         try:
             marker = read_marker(record.value)

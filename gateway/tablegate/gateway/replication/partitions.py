@@ -174,7 +174,7 @@ class PartitionReplica:
             self._machine.next(arrival)  # raises before anything is stored
             position = position.in_phase(Phase.LIVE)
         if position != self.position or batch.changes:
-            self._apply(batch.changes, position)
+            self._apply(batch.changes, position, batch.last_repeat)
         self.position = position
         self._note_time(position.as_of_ms)
         self.end_offset = max(self.end_offset, position.next_offset)
@@ -190,15 +190,15 @@ class PartitionReplica:
             return PartitionEvent.REACH_LAST_MARKER if is_first or not self.position.is_final else None
         return PartitionEvent.REACH_BARRIER if is_first and position.next_offset >= self.barrier else None
 
-    def _apply(self, changes: list[Change], position: Position) -> None:
+    def _apply(self, changes: list[Change], position: Position, last_repeat: int) -> None:
         """Store changes and position. Where this ends a restore, the history begins, with what is young enough.
 
-        It begins anew, too, where what comes is old: this gateway was cut off from Kafka for hours.
+        It begins anew, too, where what comes is old: this gateway was away for hours, or its store went back.
         """
         if position.phase is Phase.RESTORING:
             self._put(changes, position)
             return
-        old = 0 if self._is_in_touch() else count_old(changes, self._clock.now_ms())
+        old = 0 if self._is_in_touch() else count_old(changes, self._clock.now_ms(), last_repeat=last_repeat)
         is_restored = self.position.phase is Phase.RESTORING
         if is_restored or old:
             at = changes[old].offset if old < len(changes) else position.next_offset

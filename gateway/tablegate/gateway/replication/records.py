@@ -1,15 +1,15 @@
 """Turns the records of a changelog into changes for a store. Plain code; it keeps nothing but counts.
 
 A record is a row (a key of the table in the key's partition, a version header of this generation, an Avro value of the
-same key or none), a progress marker (an empty key), or poison: it is skipped and counted, as a gateway that stops at a
-bad record would serve nothing, and one that stores it would answer falsely of other rows. What comes after the
-last marker of a generation is not applied: the next generation may lack it. Rows that have expired are left out, by a
-time that Kafka's clock has passed (`PartitionReplica.passed_ms`).
+same key or none), a progress marker (an empty key, or that of a run), or poison: it is skipped and counted, as a
+gateway that stops at a bad record would serve nothing, and one that stores it would answer falsely of other rows. What
+comes after the last marker of a generation is not applied: the next generation may lack it. Rows that have expired are
+left out, by a time that Kafka's clock has passed (`PartitionReplica.passed_ms`).
 
-A run of a job writes its number in its rows and markers, and a marker before its first row. Behind that, what has a
-lower number comes from a job that was frozen, and does not count: its markers are passed over, and its rows become
-deletes of the lowest version. A store drops these as stale. So the newest record of the key is appended again behind
-it, before compaction removes that.
+A run of a job writes its number in its rows and markers, and before its first row a marker with a key of its own, which
+compaction keeps. Behind that, what has a lower number comes from a job that was frozen, and does not count: its markers
+are passed over, and its rows become deletes of the lowest version. A store drops these as stale. So the newest record
+of the key is appended again behind it, before compaction removes that.
 
 Decision: docs/decisions/0003-an-empty-key-marks-progress.md
 Decision: docs/decisions/0060-a-rows-key-is-checked-at-apply.md
@@ -32,6 +32,7 @@ from tablegate.gateway.contract.types import (
     VERSION_BYTES,
     Offset,
     Partition,
+    is_marker_key,
 )
 from tablegate.gateway.contract.windows import Expiry
 from tablegate.gateway.kafka.border import RUN_MAX, TIME_MS_MAX, Poison, known_time_ms, read_marker
@@ -43,6 +44,7 @@ HISTORY_RESTORED_MS = COMPACTION_LAG_MS // 2  # younger changes have not been co
 _logger = logging.getLogger("tablegate.gateway.replication")
 _change = tuple.__new__  # Change(...) costs twice as much, a million times a restore
 _LOWEST = bytes(VERSION_BYTES - 4)  # the sequence of no row: a job counts from 1
+_NO_RUN = bytes(RUN_BYTES)
 _LATE = "row comes after the last marker of its generation"
 _REPLACED = "progress marker of a run that another one has replaced"
 RUN_AT = ("", 0)
@@ -99,13 +101,17 @@ class SkippedRecords:
 
 @dataclass(slots=True)
 class Batch:
-    """What records come to, before it is stored: changes, the bookmark of the newest marker, and what was skipped."""
+    """What records come to, before it is stored: changes, the bookmark of the newest marker, and what was skipped.
+
+    `last_repeat`: offset of the last row that a gateway has appended again; -1 where there is none.
+    """
 
     changes: list[Change]
     source_offsets: Mapping[tuple[str, int], int]
     as_of_ms: int
     is_final: bool
     skipped: list[tuple[str, Offset]] = field(default_factory=list)
+    last_repeat: int = -1
 
 
 class RecordReader:
@@ -165,6 +171,8 @@ class RecordReader:
                         elif version[:4] == generation_bytes:
                             _note_run(its_run, batch)
                             run = its_run
+                elif version is not None and run != _NO_RUN:
+                    batch.last_repeat = offset
                 if (
                     key
                     and version is not None
@@ -181,7 +189,7 @@ class RecordReader:
                     else:
                         raise Poison(NO_KEY)
                     append(_change(Change, (offset, key, version, row, time_ms)))
-                elif key == b"":
+                elif is_marker_key(key):
                     self._read_marker(value, batch)
                     run = batch.source_offsets.get(RUN_AT, 0).to_bytes(RUN_BYTES, "big")
                     if batch.is_final:
@@ -196,7 +204,7 @@ class RecordReader:
                 batch.skipped.append((f"reading it failed with {type(error).__name__}", offset))
         if records and not batch.is_final:
             batch.as_of_ms = known_time_ms(records[-1].time_ms)
-        batch.skipped += [(_LATE, record.offset) for record in left if record.key != b""]
+        batch.skipped += [(_LATE, record.offset) for record in left if not is_marker_key(record.key)]
         return batch
 
     def _read_marker(self, value: bytes | None, batch: Batch) -> None:
@@ -249,10 +257,16 @@ def split_expired(changes: Sequence[Change], expiry: Expiry, *, now_us: int) -> 
     return kept, foreign
 
 
-def count_old(changes: Sequence[Change], now_ms: int) -> int:
+def count_old(changes: Sequence[Change], now_ms: int, *, last_repeat: int) -> int:
     """Return how many of the changes, the oldest, are no good for a history.
 
-    They may have had compaction remove the rows that they replaced, which subscribers may have.
+    They may have had compaction remove the rows that they replaced, which subscribers may have. And what a gateway has
+    appended again is as old as its first record: compaction may have removed that, and subscribers may have had it.
     """
     young_ms = now_ms - HISTORY_RESTORED_MS
-    return max((number for number, change in enumerate(changes, start=1) if change.time_ms < young_ms), default=0)
+    old = (
+        number
+        for number, change in enumerate(changes, start=1)
+        if change.time_ms < young_ms or change.offset <= last_repeat
+    )
+    return max(old, default=0)

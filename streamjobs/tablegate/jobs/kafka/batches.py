@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, VERSION_HEADER
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, MARKER_KEY, VERSION_HEADER
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.markers import MARKER_KEY
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic
 from tablegate.v1 import changelog_pb2
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tablegate.gateway.contract.types import MARKER_KEY, run_key
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
-MARKER_KEY = b""  # no row's key is empty
 FLUSH_TIMEOUT_S = 5.0  # for the last markers, when the job ends
 SourceOffsets = Mapping[str, Mapping[int, int]]
 """Next offsets of source topics, by topic and partition."""
@@ -78,13 +78,14 @@ class Markers:
         """Begin a run, and return its number: gateways drop what earlier runs write from now on. Wait for Kafka.
 
         The number is an offset in the first partition: each run gets another one, and a later one gets a higher one,
-        without anybody who keeps count. The second record, in all partitions, says it to the gateways.
+        without anybody who keeps count. The second record, in all partitions, says it to the gateways: it has a key of
+        its own, so that a restore reads it before the rows that do not count.
         """
         offsets: list[int] = []
         marker = _marker({}, self._generation, batch_id=-1)
         self._write_all(marker, range(1), lambda message: offsets.append(message.offset() or 0))
         marker.run = self._run = max(offsets) + 1
-        self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
+        self._write_all(marker, range(self._changelog.partition_count), lambda _: None, key=run_key(self._run))
         return self._run
 
     def publish_final(self, offsets: SourceOffsets) -> None:
@@ -94,7 +95,12 @@ class Markers:
         self._write_all(marker, range(self._changelog.partition_count), lambda _: None)
 
     def _write_all(
-        self, marker: changelog_pb2.ProgressMarker, partitions: range, on_written: Callable[[Message], None]
+        self,
+        marker: changelog_pb2.ProgressMarker,
+        partitions: range,
+        on_written: Callable[[Message], None],
+        *,
+        key: bytes = MARKER_KEY,
     ) -> None:
         """Write a marker to these partitions, and return when Kafka has it; raise `JobError`."""
         errors: list[str] = []
@@ -106,7 +112,7 @@ class Markers:
                 errors.append(error.str())
 
         try:
-            self._write(marker, note, partitions)
+            self._write(marker, note, partitions, key=key)
         except (BufferError, KafkaException) as error:
             errors.append(str(error))
         if self._producer.flush(2 * DELIVERY_TIMEOUT_MS / 1000) > 0:
@@ -120,6 +126,8 @@ class Markers:
         marker: changelog_pb2.ProgressMarker,
         on_delivery: Callable[[KafkaError | None, Message], None],
         partitions: range,
+        *,
+        key: bytes = MARKER_KEY,
     ) -> None:
         marker.commit_time.GetCurrentTime()
         value = marker.SerializeToString()
@@ -130,7 +138,7 @@ class Markers:
             self._producer, self._is_failing = self._new_producer(), False
         for partition in partitions:
             self._producer.produce(
-                self._changelog.name, key=MARKER_KEY, value=value, partition=partition, on_delivery=on_delivery
+                self._changelog.name, key=key, value=value, partition=partition, on_delivery=on_delivery
             )
 
     def close(self) -> None:

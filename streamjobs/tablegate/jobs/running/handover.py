@@ -27,10 +27,11 @@ from enum import Enum
 from confluent_kafka import Consumer, TopicPartition
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.types import MARKER_KEY
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import is_keeping, job_group
 from tablegate.jobs.kafka.manifests import publish_manifest
-from tablegate.jobs.kafka.markers import MARKER_KEY, Markers, SourceOffsets
+from tablegate.jobs.kafka.markers import Markers, SourceOffsets
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, KafkaAdmin, Topic, changelog_name
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import Plan

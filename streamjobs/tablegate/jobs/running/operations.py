@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.types import MARKER_KEY
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, rebuilt_generation
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
-from tablegate.jobs.kafka.markers import MARKER_KEY
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end
 from tablegate.jobs.planning.options import Start
 from tablegate.jobs.table import Global, Mode, Table

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Message, Producer
 
 from tablegate.gateway.contract.keys import decode_key, encode_key
-from tablegate.gateway.contract.types import VERSION_HEADER, make_version, read_version
+from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key, make_version, read_version
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.changelog import manifest_of, value_writer
 from tests.kit.histories.history import History, now_ms
@@ -251,7 +251,7 @@ class Cells:
                 history.about("log", id=[generation.number, partition], end=end, value=found)
 
     def _found(self, record: RawRecord) -> list[Any]:
-        if not record.key:
+        if is_marker_key(record.key):
             return [record.offset, None, 0, False, record.timestamp_ms]
         shelf, number = decode_key(self.table.key, record.key)
         [version] = [value for name, value in record.headers if name == VERSION_HEADER]
