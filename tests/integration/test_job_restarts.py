@@ -3,6 +3,7 @@
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,16 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.manifests import read_manifest
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
+from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
 from tablegate.jobs.running.session import spark_session
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
-from tests.kit.job.process import JobProcess, wait_until
-from tests.kit.programs.kafka import delete_topic, new_topic, produce
+from tests.kit.job.process import WAIT_S, JobProcess, wait_until
+from tests.kit.programs.kafka import NewRecord, consume, delete_topic, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -39,6 +42,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def options(broker: Broker, tmp_path: Path) -> Options:
     return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
+
+
+def changelog(bootstrap: str, table: str, generation: int) -> Topic:
+    found = KafkaAdmin(bootstrap).find(f"{table}-g{generation}-changelog")
+    assert found is not None
+    return found
 
 
 def check_honest(rows: list[Written]) -> None:
@@ -127,6 +136,45 @@ def test_frozen_job_that_wakes_is_not_read(broker: Broker, tmp_path: Path) -> No
         (accepted if row.run == newest else dropped).append(row)
     check_honest(accepted)
     assert dropped, "the first job has written nothing after it woke"
+
+
+def test_a_run_for_a_scheduler_works_off_what_there_is(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    job = write_job(tmp_path, "scheduled", topic, more="mode=Mode.REALTIME")
+
+    def run(generation: int = 1) -> Written:
+        with JobInProcess(spark, job, replace(options, once=True), generation=generation) as running:
+
+            def is_done() -> bool:
+                running.table.poll()
+                return running.table.is_done
+
+            wait_until("end of the run", is_done)
+        return written(broker.bootstrap, job, generation)[-1]
+
+    produce(broker.bootstrap, topic, orders("ann", 5))
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", options.checkpoints, "--once"]
+    with JobProcess(tmp_path / "logs", *arguments) as process:
+        assert process.process.wait(WAIT_S) == 0, process.errors()
+        assert process.events("worked_off")
+    assert written(broker.bootstrap, job)[-1] == Written("ann", 5, 5, 0.0, run=0)
+    assert run() == Written("ann", 5, 5, 0.0, run=0)
+    produce(broker.bootstrap, topic, [*orders("ann", 3), NewRecord(b"ann", b"{")])
+    assert run() == Written("ann", 8, 8, 0.0, run=0)
+    assert len(consume(broker.bootstrap, "scheduled-dead-letters")) == 1
+    marker = newest_marker(broker.bootstrap, KafkaAdmin(broker.bootstrap), changelog(broker.bootstrap, "scheduled", 1))
+    assert marker is not None
+    assert marker.sources[0].next_offsets == {0: 9}
+
+    assert run(generation=2) == Written("ann", 8, 8, 0.0, run=0)
+    manifest = read_manifest(broker.bootstrap, "scheduled")
+    assert manifest is not None
+    assert manifest.generation == 2
+    marker = newest_marker(broker.bootstrap, KafkaAdmin(broker.bootstrap), changelog(broker.bootstrap, "scheduled", 1))
+    assert marker is not None
+    assert marker.final
 
 
 @pytest.mark.parametrize("query", ["table", "dead-letters"])

@@ -27,6 +27,9 @@ Master = Annotated[
     ),
 ]
 OtherMode = Annotated[Mode | None, typer.Option("--mode", help="Instead of the declaration's.")]
+Once = Annotated[
+    bool, typer.Option("--once", help="Work off in micro-batches what the sources have, then end: for a scheduler.")
+]
 Partitions = Annotated[
     int | None,
     typer.Option(

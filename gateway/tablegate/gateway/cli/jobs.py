@@ -23,6 +23,7 @@ from tablegate.jobs.arguments import (
     Bootstrap,
     Checkpoints,
     Master,
+    Once,
     OtherMode,
     Partitions,
     RegistryUrl,
@@ -84,10 +85,12 @@ def run(
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
     spark_log: SparkLog = None,
+    once: Once = False,
 ) -> None:
     """Keep tables, in one Spark application: [bold]tablegate job run ratings --bootstrap 127.0.0.1:9092[/bold].
 
-    The job resumes from its checkpoints, stops cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout.
+    The job resumes from its checkpoints, stops cleanly on SIGTERM and Ctrl-C, and logs JSON lines to stdout. With
+    [bold]--once[/bold] it ends when it has worked off what the sources had.
     """
     from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
@@ -100,6 +103,7 @@ def run(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
+        once=once,
     )
     with _job_errors():
         run_declared(_named(names, every=every), options)

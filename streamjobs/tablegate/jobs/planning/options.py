@@ -13,8 +13,9 @@ class Options:
 
     `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
     local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
-    as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr.
-    `accept_loss`: a new generation may lack records that the old one was made of, as the sources have dropped them.
+    as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr. `once`: work off
+    in micro-batches what the sources have, then end. `accept_loss`: a new generation may lack records that the old one
+    was made of, as the sources have dropped them.
     """
 
     bootstrap: str
@@ -25,6 +26,7 @@ class Options:
     partition_count: int | None = None
     spark_log: Path | None = None
     accept_loss: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,6 +237,10 @@ def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> s
 
 
 def _mode(table: Table, options: Options) -> Mode:
+    if options.once and options.mode is Mode.REALTIME:
+        raise JobError("Real-time Mode does not end by itself; leave out --mode or --once")
+    if options.once:
+        return Mode.MICROBATCH
     if options.mode is Mode.REALTIME:
         reason = table.why_not_realtime()
         if reason is not None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, OtherMode, Partitions, RegistryUrl, SparkLog
+from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, Once, OtherMode, Partitions, RegistryUrl, SparkLog
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.runner import run_declared
@@ -31,8 +31,9 @@ def main(
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
     spark_log: SparkLog = None,
+    once: Once = False,
 ) -> None:
-    """Keep declared tables until SIGTERM."""
+    """Keep declared tables until SIGTERM, or with --once until all is worked off."""
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -41,6 +42,7 @@ def main(
         partition_count=partitions,
         schema_registry_url=schema_registry,
         spark_log=spark_log,
+        once=once,
     )
     try:
         run_declared(table, options)

@@ -111,7 +111,7 @@ class GenerationHandover:
             if end is not None:
                 self._old_end = end
                 self._enter(HandoverPhase.FOLLOWING)
-        elif self.phase is HandoverPhase.FOLLOWING and _has_read(next_offsets, self._old_end, self._plan):
+        elif self.phase is HandoverPhase.FOLLOWING and has_read(next_offsets, self._old_end, self._plan):
             self._enter(HandoverPhase.IN_PLACE)
 
     def drop_abandoned(self) -> None:
@@ -231,7 +231,8 @@ def end_generation(bootstrap: str, changelog: Topic, generation: int, ends: Sour
     markers.close()
 
 
-def _has_read(next_offsets: SourceOffsets, wanted: SourceOffsets, plan: Plan) -> bool:
+def has_read(next_offsets: SourceOffsets, wanted: SourceOffsets, plan: Plan) -> bool:
+    """Return whether the sources were read up to the offsets that are wanted."""
     # A source that the declaration reads no more never comes to an end: it would keep the old generation for ever.
     own: Mapping[str, Mapping[int, int]] = {side.topic.name: {} for side in plan.streamed.values()}
     return all(

@@ -60,15 +60,15 @@ class RunningQueries:
     is_catching_up: bool = False
 
 
-def start(frames: Frames, plan: Plan, *, catch_up: bool = False) -> RunningQueries:
+def start(frames: Frames, plan: Plan, *, catch_up: bool = False, once: bool = False) -> RunningQueries:
     """Start the frames of a plan as streaming queries, the table's first; raise `JobError`.
 
-    `catch_up`: a table in Real-time Mode first gets all records that there are, in one micro-batch. The checkpoints of
-    the table's other outputs outlive generations: what was written is not written again because the table is built
-    anew.
+    `catch_up`: a table in Real-time Mode first gets all records that there are, in one micro-batch. `once`: the queries
+    end when they have worked off what there is. The checkpoints of the table's other outputs outlive generations: what
+    was written is not written again because the table is built anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
-    starter = _Starter(frames.table.sparkSession, plan)
+    starter = _Starter(frames.table.sparkSession, plan, once=once)
     table = starter.start_table(frames.table, catch_up=catch_up)
     malformed = starter.start_dead_letters(frames.dead_letters)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
@@ -91,30 +91,30 @@ def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
 class _Starter:
     """Starts the queries of one plan; every method raises `JobError`."""
 
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+    def __init__(self, spark: SparkSession, plan: Plan, *, once: bool = False) -> None:
         self._plan = plan
+        self._once = once
         self.atomic = AtomicSink(plan) if plan.table.atomic else None
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
     def start_table(self, frame: DataFrame, *, catch_up: bool) -> StreamingQuery:
         """Start the query that keeps the table, or the one before it that works off what there is."""
-        interval = _interval(self._plan.batch_s)
         writer = frame.writeStream.outputMode("update")
         if catch_up:
             # Its source has no limit in Real-time Mode. So this is one batch, after one that was planned already.
             writer = writer.trigger(availableNow=True)
         elif self._plan.mode is Mode.REALTIME:
-            writer = writer.trigger(realTime=interval)
+            writer = writer.trigger(realTime=_interval(self._plan.batch_s))
         else:
-            writer = writer.trigger(processingTime=interval)
+            writer = self._in_batches(writer, self._plan.batch_s)
         if self.atomic is not None:
             writer = writer.foreachBatch(self.atomic.write_batch)
         return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.atomic is None)
 
     def start_dead_letters(self, frame: DataFrame) -> StreamingQuery:
         """Start the query that sets malformed records aside."""
-        writer = frame.writeStream.outputMode("append").trigger(processingTime=_interval(DEAD_LETTERS_TRIGGER_S))
+        writer = self._in_batches(frame.writeStream.outputMode("append"), DEAD_LETTERS_TRIGGER_S)
         return self._start(writer, DEAD_LETTERS_QUERY, self._checkpoint)
 
     def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
@@ -122,11 +122,14 @@ class _Starter:
         interval_s = max(self._plan.table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
         if isinstance(output, ProcessorOutput):
             interval_s = output.processor.every_s or interval_s
-        writer = frame.writeStream.outputMode("update").trigger(processingTime=_interval(interval_s))
+        writer = self._in_batches(frame.writeStream.outputMode("update"), interval_s)
         # A source that was deleted and made again is read from its start: its offsets are others.
         name = f"{output.topic}-{self._plan.sides[output.side or ''].topic.topic_id}"
         sink = IdempotentSink(self._plan.bootstrap, output.topic, self._outputs_checkpoint)
         return self._start(writer.foreachBatch(sink.write_batch), name, self._outputs_checkpoint, to_kafka=False)
+
+    def _in_batches(self, writer: DataStreamWriter, every_s: float) -> DataStreamWriter:
+        return writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=_interval(every_s))
 
     def _start(
         self, writer: DataStreamWriter, name: str, checkpoint: Checkpoint, *, to_kafka: bool = True
@@ -208,8 +211,9 @@ def _name(report: Any) -> tuple[int, str]:
 class QueryMonitor:
     """Follows the queries of a table. One thread uses it."""
 
-    def __init__(self, plan: Plan, queries: RunningQueries, markers: Markers) -> None:
+    def __init__(self, plan: Plan, queries: RunningQueries, markers: Markers, *, once: bool = False) -> None:
         self._plan = plan
+        self._once = once
         self._all = [_Progress(query) for query in queries.all]
         self._table = _Progress(queries.table)
         self._dead_letters = _Progress(queries.dead_letters)
@@ -223,6 +227,8 @@ class QueryMonitor:
         self._records = self._changes = self._late = 0
         self.has_caught_up = False
         """Whether the query that was to catch up has ended, and its marker is out."""
+        self.is_done = False
+        """Whether all queries have ended that were to run once, and the last marker is out."""
         self.batch_id = -1
         """Number of the newest batch since the queries started; -1 before."""
         self.next_offsets: dict[str, dict[int, int]] = {}
@@ -232,8 +238,10 @@ class QueryMonitor:
         """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
         # Asked before the reports are read: those of a query that has ended are all there.
         self.has_caught_up = self._is_catching_up and self._table.has_ended
+        self.is_done = self._once and all(query.has_ended for query in self._all)
         for query in self._all[1:] if self.has_caught_up else self._all:
-            query.check(self._plan)
+            if not (self._once and query.has_ended):
+                query.check(self._plan)
         reports = self._table.unseen()
         if reports:
             # Only the newest: a marker says what all batches up to its own have done.

@@ -31,10 +31,11 @@ def run_jobs(
 ) -> None:
     """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be started.
 
-    A table that cannot be kept any more is stopped, and logged as `failed`; the others go on. When none is left, or at
-    the signal, the first one's error is raised. Runs in the main thread, which signals come to. A table goes on from
-    its checkpoint where there is one. `declared` returns the declarations as they are later: a table continues by them
-    with a generation that another job has built.
+    With `once` it also returns when all that the sources had is worked off. A table that cannot be kept any more is
+    stopped, and logged as `failed`; the others go on. When none is left, or at the signal, the first one's error is
+    raised. Runs in the main thread, which signals come to. A table goes on from its checkpoint where there is one.
+    `declared` returns the declarations as they are later: a table continues by them with a generation that another job
+    has built.
     """
     with stop_on_signals() as stop:
         plans = [make_plan(table, options) for table in tables]
@@ -73,12 +74,16 @@ def _keep(
 
 
 def _poll(tables: list[RunningTable], stop: threading.Event) -> list[JobError]:
-    """Poll the tables; stop those that cannot be kept, take them from the list, and return why."""
+    """Poll the tables; take those from the list that are done or cannot be kept, and return why the latter."""
     failures = []
     for table in [*tables]:
         try:
             with java_errors(table.plan, stop):
                 table.poll()
+            if table.is_done:
+                log("worked_off", table=table.plan.table.name, generation=table.plan.generation)
+                tables.remove(table)
+                table.close()
         except JobError as error:
             log("failed", table=table.plan.table.name, reason=str(error))
             failures.append(error)

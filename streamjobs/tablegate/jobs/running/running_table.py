@@ -33,9 +33,10 @@ from tablegate.jobs.running.handover import (
     GenerationHandover,
     HandoverPhase,
     end_generation,
+    has_read,
     source_ends,
 )
-from tablegate.jobs.running.queries import QueryMonitor, RunningQueries, start, start_realtime, with_run
+from tablegate.jobs.running.queries import TABLE_QUERY, QueryMonitor, RunningQueries, start, start_realtime, with_run
 from tablegate.jobs.running.resuming import (
     check_begins,
     check_logic,
@@ -80,6 +81,8 @@ class RunningTable:
         self._queries: RunningQueries | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
+        self.is_done = False
+        """Whether all is worked off, where it was to run once."""
         name = plan.table.name
         group = (rebuild_group if is_rebuild else job_group)(name)
         # Joined before anything else is done, as others decide by the members of the group what they may do: see
@@ -162,8 +165,8 @@ class RunningTable:
         # taken over: that one's rows would not count.
         self._membership.check_kept()
         self._frames = with_run(frames, plan, self._markers.begin_run())
-        self._queries = start(self._frames, plan, catch_up=catch_up)
-        self._monitor = QueryMonitor(plan, self._queries, self._markers)
+        self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
+        self._monitor = QueryMonitor(plan, self._queries, self._markers, once=self._options.once)
         self._sources = TopicWatch(plan.bootstrap, [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
@@ -221,6 +224,8 @@ class RunningTable:
                 self._monitor = QueryMonitor(self._plan, self._queries, self._markers)
                 self._log_running(self._handover.phase)
             self._advance(self._handover)
+            if self._monitor.is_done:
+                self._end_or_run_again(self._handover)
 
     def _has_grown_source(self) -> bool:
         """Return whether a source has more partitions, of which the manifest is to tell; raise `JobError`."""
@@ -242,12 +247,26 @@ class RunningTable:
 
     def _advance(self, handover: GenerationHandover) -> None:
         before = handover.phase
-        handover.poll(self._monitor.next_offsets)
+        handover.poll(self._worked_off())
         after = handover.phase
         # The frames of a running query are fixed, so it starts again to write its output topics, too, from here on.
         if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
             self._end_queries()
             self._run_queries(handover)
+
+    def _end_or_run_again(self, handover: GenerationHandover) -> None:
+        """Note that all is worked off; run once more where a new generation is not in place, and there is more."""
+        if handover.phase is HandoverPhase.IN_PLACE:
+            self.is_done = True
+        elif not has_read(self._worked_off(), source_ends(self._plan, self._admin), self._plan):
+            self._end_queries()
+            self._run_queries(handover)
+
+    def _worked_off(self) -> SourceOffsets:
+        """Return how far the sources were read; a run that found nothing new has no batch that tells it."""
+        if self._monitor.next_offsets or not self._monitor.is_done:
+            return self._monitor.next_offsets
+        return Checkpoint(self._spark, self._plan.checkpoint).committed_offsets(TABLE_QUERY) or {}
 
     def _restart_with_new_schemas(self, unknown: UnknownSchema) -> None:
         """Restart with the registry's newest schemas; records with an id that it lacks are malformed from now on."""
