@@ -47,7 +47,7 @@ lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
-	@$(BIN)/pytest -q -n 2 -m "not jvm and not long" tests
+	@$(BIN)/pytest -q -n 4 -m "not jvm and not long" tests
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
 
 test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
