@@ -171,6 +171,47 @@ def list_(
 
 
 @jobs.command()
+def audit(
+    name: Name,
+    bootstrap: Bootstrap,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    master: Master = None,
+    as_json: AsJson = False,
+    spark_log: SparkLog = None,
+) -> None:
+    """Compare each row that is served with the state of the job: [bold]tablegate job audit ratings[/bold].
+
+    Print how many are equal, and the first that are not. Exit with 1 if one is not.
+
+    It only reads. The job may run meanwhile, or be stopped.
+
+    A row that changes meanwhile is skipped, and so is one whose window has ended for the job.
+
+    Two numbers of type DOUBLE are equal up to 1e-9 of the larger, of type FLOAT up to 1e-6.
+
+    The state of a processor does not tell its rows, so such a table cannot be audited.
+    """
+    from tablegate.jobs.planning.declarations import load_table
+    from tablegate.jobs.running.audit import audit_job
+
+    with _job_errors():
+        table = load_table(name)
+        with Console(stderr=True).status(f"comparing the rows of {table.name}"):
+            found = audit_job(
+                table,
+                bootstrap=bootstrap,
+                checkpoints=checkpoints,
+                master=master,
+                spark_log=spark_log or Path(os.devnull),
+            )
+    if as_json:
+        print(json.dumps(show_jobs.audit_to_dict(found)))
+    else:
+        show_jobs.audit(found)
+    raise typer.Exit(0 if found.is_equal else 1)
+
+
+@jobs.command()
 def rebuild(
     name: Name,
     bootstrap: Bootstrap,

@@ -1,7 +1,8 @@
 """Jobs on a terminal."""
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +13,7 @@ from rich.table import Table as Shown
 from tablegate.jobs import Mode, Table
 
 if TYPE_CHECKING:  # they import Spark
+    from tablegate.jobs.running.audit import Audit
     from tablegate.jobs.running.operations import StoredArtifacts, TableState
     from tablegate.jobs.running.rebuild import RebuildProgress
 
@@ -79,6 +81,55 @@ def _text(number: int | None) -> str:
 
 def _age_s(moment: datetime | None) -> float | None:
     return None if moment is None else max(round((datetime.now(UTC) - moment).total_seconds(), 1), 0.0)
+
+
+def audit_to_dict(found: "Audit") -> dict[str, Any]:
+    """Return what an audit has found as JSON has it."""
+    return {
+        "table": found.table,
+        "generation": found.generation,
+        "batch": found.batch,
+        "settled": found.is_settled,
+        "compared": found.compared,
+        **{verdict.replace(" ", "_"): count for verdict, count in found.counts.items()},
+        "differences": [
+            {
+                "verdict": one.verdict.replace(" ", "_"),
+                "columns": list(one.columns),
+                "changelog": one.changelog,
+                "changelog_sequence": one.changelog_sequence,
+                "state": one.state,
+                "state_sequence": one.state_sequence,
+            }
+            for one in found.differences
+        ],
+    }
+
+
+def audit(found: "Audit") -> None:
+    """Print what an audit has found: the counts as a table, then the first rows that are not equal."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"table {found.table}, generation {found.generation}, state of batch {found.batch}")
+    shown = Shown(box=None, pad_edge=False, show_header=False)
+    shown.add_column()
+    shown.add_column(justify="right")
+    for what, count in {"rows compared": found.compared, **found.counts}.items():
+        shown.add_row(what, f"{count:,}")
+    console.print(shown)
+    if not found.is_settled:
+        console.print("its newest batch is not committed: rows that are newer than the state were skipped")
+    for one in found.differences:
+        columns = f": {', '.join(one.columns)}" if one.columns else ""
+        console.print(f"{one.verdict}{columns}", markup=False)
+        console.print(f"  changelog {_row(one.changelog, one.changelog_sequence)}", markup=False)
+        console.print(f"  state     {_row(one.state, one.state_sequence)}", markup=False)
+
+
+def _row(row: Mapping[str, Any] | None, sequence: int | None) -> str:
+    if sequence is None:
+        return "has nothing"
+    text = "no row" if row is None else json.dumps(row, ensure_ascii=False)
+    return f"{text}, sequence {sequence}"
 
 
 def artifact_lines(found: "StoredArtifacts") -> Iterator[str]:

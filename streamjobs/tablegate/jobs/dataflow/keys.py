@@ -50,11 +50,14 @@ def key_bytes_sql(columns: Sequence[KeyColumn], struct: str | None = None) -> st
     return f"concat({', '.join(parts)})"
 
 
-def partition_sql(table: Table, partition_count: int) -> str | None:
-    """Return the SQL of a row's partition by its key columns; None where it is left to the Java producer's murmur2."""
+def partition_sql(table: Table, partition_count: int, struct: str | None = None) -> str | None:
+    """Return the SQL of a row's partition by its key columns, read by name or out of the struct column `struct`.
+
+    None where it is left to the Java producer's murmur2.
+    """
     if table.partitioner is Partitioner.MURMUR2:
         return None
-    prefix = key_bytes_sql(table.key[: table.partition_by_count])
+    prefix = key_bytes_sql(table.key[: table.partition_by_count], struct)
     return f"CAST(crc32({prefix}) % {partition_count} AS INT)"
 
 

@@ -6,7 +6,15 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do not export them
     AdminClient,
     ConfigResource,
@@ -154,6 +162,10 @@ class KafkaAdmin:
         """Return the offset that the next record will have, by partition."""
         return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def readable_ends(self, topic: Topic) -> dict[int, int]:
+        """Return the end offsets by partition, or the first record of a transaction that is still open before it."""
+        return self._offsets(topic, OffsetSpec.latest(), isolation=IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+
     def offsets_at(self, topic: Topic, time_ms: int) -> dict[int, int]:
         """Return the offset of the first record of that time or later, by partition; the end where there is none."""
         found = self._offsets(topic, OffsetSpec.for_timestamp(time_ms))
@@ -198,11 +210,13 @@ class KafkaAdmin:
         found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
         return dict(sorted(found))
 
-    def _offsets(self, topic: Topic, spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(
+        self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[int, int]:
         partitions = [TopicPartition(topic.name, partition) for partition in range(topic.partition_count)]
         wanted = dict.fromkeys(partitions, spec)
         try:
-            futures = self._admin.list_offsets(wanted, request_timeout=BROKER_TIMEOUT_S)
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=BROKER_TIMEOUT_S)
             return {partition.partition: future.result().offset for partition, future in futures.items()}
         except KafkaException as error:
             raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None

@@ -15,6 +15,8 @@ from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 
 IDENTITY_FILE = "tablegate.json"
+OFFSETS, COMMITS = "offsets", "commits"
+"""Spark's logs of a query: of the batches that were planned, and of those that are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +73,32 @@ class Checkpoint:
 
         Of sides with the same topic, the slowest counts. Raise `JobError` where the checkpoint cannot be read.
         """
+        batch = self.newest_batch(query, COMMITS)
+        return read_offset_log(self._offset_log(query, batch)) if batch is not None else None
+
+    def newest_batch(self, query: str, log: str) -> int | None:
+        """Return the number of the newest batch in a log of a query, `OFFSETS` or `COMMITS`; None where it is empty.
+
+        Raise `JobError` where the checkpoint cannot be read.
+        """
         try:
-            commits = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), "commits")
-            files = commits.getFileSystem(self._conf)
-            found = files.listStatus(commits) if files.exists(commits) else []
+            path = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), log)
+            files = path.getFileSystem(self._conf)
+            found = files.listStatus(path) if files.exists(path) else []
             batches = [int(name) for status in found if (name := str(status.getPath().getName())).isdigit()]
-            if not batches:
-                return None
-            offsets = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"offsets/{max(batches)}")
-            return read_offset_log(self._text_of(offsets) or "")
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+        return max(batches, default=None)
+
+    def watermark_us(self, query: str, batch: int) -> int:
+        """Return the watermark of a committed batch in µs since 1970, 0 without one; raise `JobError`."""
+        _, settings, *_ = self._offset_log(query, batch).splitlines()
+        return int(json.loads(settings)["batchWatermarkMs"]) * 1_000
+
+    def _offset_log(self, query: str, batch: int) -> str:
+        try:
+            path = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/{batch}")
+            return self._text_of(path) or ""
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
