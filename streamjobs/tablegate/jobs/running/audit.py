@@ -32,7 +32,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession, Window
@@ -41,8 +40,8 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
+from tablegate.gateway.contract.rows import varint
 from tablegate.gateway.contract.types import RUN_BYTES, RUN_HEADER, VERSION_BYTES, VERSION_HEADER, Version, read_version
-from tablegate.jobs.dataflow.decoding import schema_id_sql
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
@@ -57,12 +56,12 @@ from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.resuming import check_logic
 from tablegate.jobs.running.session import spark_session, table_session
 from tablegate.jobs.table import Mode, Table, is_window_start
-from tablegate.v1 import changelog_pb2
 
 DIFFERENCES_MAX = 10  # a person reads them; the counts have all
 BATCH_WAIT_S = 60.0  # for the batch that runs when the audit begins: a person waits
 POLL_S = 0.2
 RECORDS_PER_TASK = 200_000  # some 50 MB: sorted in memory
+RECORDS_PER_POLL = 20_000  # some 2 MB; with Kafka's 500, to ask for records takes as long as to read them
 TOLERANCES = {"double": "1e-9", "float": "1e-6"}
 """How far two numbers of a type may be apart, relative to the larger: a batch that runs again adds in another order."""
 
@@ -347,6 +346,7 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) 
         session.read.format("kafka")
         .option("kafka.bootstrap.servers", plan.bootstrap)
         .option("kafka.isolation.level", "read_committed")
+        .option("kafka.max.poll.records", RECORDS_PER_POLL)
         .option("assign", json.dumps({topic: list(ends)}))
         .option("startingOffsets", "earliest")
         .option("endingOffsets", json.dumps({topic: ends}))
@@ -389,7 +389,7 @@ def _decoded(plan: Plan) -> Column:
     body, row = sql.expr("substring(value, 6)"), sql.expr("NULL")
     for number, writer in plan.manifest.value_schemas.items():
         decoded = from_avro(body, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
-        row = sql.when(sql.expr(f"{schema_id_sql('value')} = {number}"), decoded).otherwise(row)
+        row = sql.when(sql.expr(f"startswith(value, X'00{number:08X}')"), decoded).otherwise(row)
     return row
 
 
@@ -398,22 +398,20 @@ Fences = Sequence[tuple[int, bytes, int]]
 
 
 def _fences(records: DataFrame, is_row: str, plan: Plan) -> Fences:
-    """Return from where on the runs of a changelog do not count: behind the first record of a later one.
-
-    The run of a marker is in its last field, a varint, whose bytes are grouped by here; Python reads the first marker
-    of each.
-    """
-    last_field = r"38((?:[89A-F][0-9A-F])*[0-7][0-9A-F])$"
+    """Return from where on the runs of a changelog do not count: behind the first record of a later one."""
+    # A marker begins with its generation, and ends with its run.
+    is_marker = f"{_KEY} = X'' AND startswith(value, X'08{varint(plan.generation).hex()}')"
+    run_of_marker = r"regexp_extract(hex(value), r'38((?:[89A-F][0-9A-F])*[0-7][0-9A-F])$', 1)"
     first = (
-        records.where(f"{_KEY} = X'' OR ({_RUN} IS NOT NULL AND {is_row})")
-        .withColumn("__marked", sql.expr(f"IF({_KEY} = X'', regexp_extract(hex(value), r'{last_field}', 1), NULL)"))
-        .groupBy(_PARTITION, _RUN, "__marked")
-        .agg(sql.expr(f"min({_OFFSET})").alias("first"), sql.expr(f"min_by(value, {_OFFSET})").alias("value"))
+        records.where(f"({is_marker}) OR ({_RUN} IS NOT NULL AND {is_row})")
+        .selectExpr(_PARTITION, _OFFSET, _RUN, f"IF({_KEY} = X'', {run_of_marker}, NULL) AS marked")
+        .groupBy(_PARTITION, _RUN, "marked")
+        .agg(sql.expr(f"min({_OFFSET})"))
         .collect()
     )
     begins: dict[int, dict[bytes, int]] = {}
-    for partition, run_header, marked, offset, value in first:
-        run = bytes(run_header) if marked is None else _run_of_marker(bytes(value), plan)
+    for partition, run_header, marked, offset in first:
+        run = bytes(run_header) if marked is None else _read_varint(bytes.fromhex(marked)).to_bytes(RUN_BYTES, "big")
         runs = begins.setdefault(partition, {})
         runs[run] = min(offset, runs.get(run, offset))
     fences = []
@@ -426,13 +424,10 @@ def _fences(records: DataFrame, is_row: str, plan: Plan) -> Fences:
     return fences
 
 
-def _run_of_marker(value: bytes, plan: Plan) -> bytes:
-    """Return the run of a progress marker; 0, before all others, of what is none of this generation."""
-    try:
-        marker = changelog_pb2.ProgressMarker.FromString(value)
-    except DecodeError:
-        return bytes(RUN_BYTES)
-    return (marker.run if marker.generation == plan.generation else 0).to_bytes(RUN_BYTES, "big")
+def _read_varint(encoded: bytes) -> int:
+    """Return the number that protobuf has written so: seven bits in each byte, the lowest first. 0 of no bytes."""
+    number = sum((byte & 127) << (7 * place) for place, byte in enumerate(encoded))
+    return number % (1 << 8 * RUN_BYTES)
 
 
 def _of_runs_that_count(records: DataFrame, fences: Fences) -> DataFrame:
