@@ -5,9 +5,9 @@ without an error; so the file is compared before the queries start.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -17,6 +17,7 @@ from tablegate.jobs.errors import JobError
 IDENTITY_FILE = "tablegate.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Checkpoint:
         Of sides with the same topic, the slowest counts. Raise `JobError` where the checkpoint cannot be read.
         """
         batch = self.newest_batch(query, COMMITS)
-        return read_offset_log(self._offset_log(query, batch)) if batch is not None else None
+        return self._read_offset_log(query, batch, read_offset_log) if batch is not None else None
 
     def newest_batch(self, query: str, log: str) -> int | None:
         """Return the number of the newest batch in a log of a query, `OFFSETS` or `COMMITS`; None where it is empty.
@@ -92,13 +93,12 @@ class Checkpoint:
 
     def watermark_us(self, query: str, batch: int) -> int:
         """Return the watermark of a committed batch in µs since 1970, 0 without one; raise `JobError`."""
-        _, settings, *_ = self._offset_log(query, batch).splitlines()
-        return int(json.loads(settings)["batchWatermarkMs"]) * 1_000
+        return self._read_offset_log(query, batch, _read_watermark_us)
 
-    def _offset_log(self, query: str, batch: int) -> str:
+    def _read_offset_log(self, query: str, batch: int, read: Callable[[str], Found]) -> Found:
         try:
             path = self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/{batch}")
-            return self._text_of(path) or ""
+            return read(self._text_of(path) or "")
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
@@ -198,3 +198,9 @@ def read_offset_log(text: str) -> dict[str, dict[int, int]]:
             for partition, next_offset in next_offsets.items():
                 offsets[int(partition)] = min(next_offset, offsets.get(int(partition), next_offset))
     return found
+
+
+def _read_watermark_us(text: str) -> int:
+    """Return the watermark in a file of Spark's offset log, in µs since 1970."""
+    settings = json.loads(text.splitlines()[1])
+    return int(settings["batchWatermarkMs"]) * 1_000
