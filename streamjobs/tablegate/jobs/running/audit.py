@@ -40,7 +40,6 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
-from tablegate.gateway.contract.rows import varint
 from tablegate.gateway.contract.types import RUN_BYTES, RUN_HEADER, VERSION_BYTES, VERSION_HEADER, Version, read_version
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason
@@ -368,7 +367,7 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) 
         f"AND substring({_VERSION}, 1, 4) = X'{plan.generation:08X}' "
         f"AND ({_RUN} IS NULL OR octet_length({_RUN}) = {RUN_BYTES})"
     )
-    rows = _of_runs_that_count(records, _fences(records, is_row, plan)).where(is_row)
+    rows = _of_runs_that_count(records, _fences(records, is_row)).where(is_row)
     rows = rows.withColumn(_ROW, sql.when(sql.col("value").isNotNull(), _decoded(plan)))
     with without_ansi(session):
         own = f"{key_bytes_sql(plan.contract.key, _ROW)} <=> {_KEY}"
@@ -393,27 +392,24 @@ def _decoded(plan: Plan) -> Column:
     return row
 
 
+_RUN_KEY_HEX = f"^{b'run-'.hex().upper()}(3[0-9]|6[1-6]){{16}}$"  # as `run_key` has it
 Fences = Sequence[tuple[int, bytes, int]]
 """Partition, run, and the offset from which on records of that run do not count there."""
 
 
-def _fences(records: DataFrame, is_row: str, plan: Plan) -> Fences:
+def _fences(records: DataFrame, is_row: str) -> Fences:
     """Return from where on the runs of a changelog do not count: behind the first record of a later one."""
-    # A marker begins with its generation, and ends with its run.
-    is_marker = f"{_KEY} = X'' AND startswith(value, X'08{varint(plan.generation).hex()}')"
-    run_of_marker = r"regexp_extract(hex(value), r'38((?:[89A-F][0-9A-F])*[0-7][0-9A-F])$', 1)"
+    is_begin = f"hex({_KEY}) RLIKE '{_RUN_KEY_HEX}'"
     first = (
-        records.where(f"({is_marker}) OR ({_RUN} IS NOT NULL AND {is_row})")
-        .selectExpr(_PARTITION, _OFFSET, _RUN, f"IF({_KEY} = X'', {run_of_marker}, NULL) AS marked")
-        .groupBy(_PARTITION, _RUN, "marked")
-        .agg(sql.expr(f"min({_OFFSET})"))
+        records.where(f"{is_begin} OR ({_RUN} IS NOT NULL AND {is_row})")
+        .withColumn(_RUN, sql.expr(f"IF({is_begin}, unhex(CAST(substring({_KEY}, 5) AS STRING)), {_RUN})"))
+        .groupBy(_PARTITION, _RUN)
+        .agg(sql.min(_OFFSET))
         .collect()
     )
     begins: dict[int, dict[bytes, int]] = {}
-    for partition, run_header, marked, offset in first:
-        run = bytes(run_header) if marked is None else _read_varint(bytes.fromhex(marked)).to_bytes(RUN_BYTES, "big")
-        runs = begins.setdefault(partition, {})
-        runs[run] = min(offset, runs.get(run, offset))
+    for partition, run, offset in first:
+        begins.setdefault(partition, {})[bytes(run)] = offset
     fences = []
     for partition, runs in begins.items():
         fence: int | None = None
@@ -422,12 +418,6 @@ def _fences(records: DataFrame, is_row: str, plan: Plan) -> Fences:
                 fences.append((partition, run, fence))
             fence = min(runs[run], runs[run] if fence is None else fence)
     return fences
-
-
-def _read_varint(encoded: bytes) -> int:
-    """Return the number that protobuf has written so: seven bits in each byte, the lowest first. 0 of no bytes."""
-    number = sum((byte & 127) << (7 * place) for place, byte in enumerate(encoded))
-    return number % (1 << 8 * RUN_BYTES)
 
 
 def _of_runs_that_count(records: DataFrame, fences: Fences) -> DataFrame:
