@@ -37,7 +37,7 @@ cluster-demo: $(READY) ## Kafka, Redis, a job and three gateways: one is killed 
 # third of their time.
 check: $(READY) ## lint, types, import layers, unit tests; needs no Java, no Go, no browser
 	@out=$$(mktemp); $(MAKE) --no-print-directory lint >$$out 2>&1 & lint=$$!; trap 'kill $$lint 2>/dev/null; rm -f $$out' EXIT; \
-	$(BIN)/pytest -q -n 4 --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests; tests=$$?; \
+	$(BIN)/pytest -q -n 4 --dist worksteal --hypothesis-profile=check -m "not jvm and not tools and not long" --ignore tests/integration --ignore tests/model tests; tests=$$?; \
 	wait $$lint; linted=$$?; cat $$out; exit $$((tests || linted))
 
 lint: $(READY) proto-check ## format, lint, types, import layers, generated code
@@ -47,7 +47,7 @@ lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
-	@$(BIN)/pytest -q -n 4 -m "not jvm and not long" tests
+	@$(BIN)/pytest -q -n 4 --dist worksteal -m "not jvm and not long" tests
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
 
 test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)

@@ -264,7 +264,7 @@ class Replicator:
                 self._manifest_topic.apply(fetched)
             elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
                 self._cluster.apply(fetched)
-            elif followed is not None and followed.replica.is_fetched and not self._is_set_aside(followed.table):
+            elif followed is not None and self._is_followed_on(followed):
                 with self._apart(followed.table):
                     if followed.replica.is_lost_by(fetched):
                         followed.table.lost(followed.replica)
@@ -275,6 +275,13 @@ class Replicator:
                     else:
                         followed.replica.apply(fetched)
             self._fetched.pop(0)
+
+    def _is_followed_on(self, followed: _Followed) -> bool:
+        # Nobody describes the topic of a frozen generation any more: what waited for that would wait for ever, and
+        # nothing else is fetched meanwhile.
+        return (
+            followed.replica.is_fetched and not followed.generation.is_frozen and not self._is_set_aside(followed.table)
+        )
 
     # What goes wrong with one table.
 
