@@ -80,10 +80,11 @@ def _poll(tables: list[RunningTable], stop: threading.Event) -> list[JobError]:
         try:
             with java_errors(table.plan, stop):
                 table.poll()
+                if table.is_done:
+                    table.close()
             if table.is_done:
                 log("worked_off", table=table.plan.table.name, generation=table.plan.generation)
                 tables.remove(table)
-                table.close()
         except JobError as error:
             log("failed", table=table.plan.table.name, reason=str(error))
             failures.append(error)
