@@ -31,6 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the archive of Spark's classes before the first test that may start Spark, once for all processes."""
+    if any(item.get_closest_marker("jvm") for item in session.items):
+        from tests.kit.programs.spark_classes import with_archive  # imports PySpark, which others do without
+
+        os.environ["SPARK_SUBMIT_OPTS"] = with_archive(os.environ["SPARK_SUBMIT_OPTS"])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Set aside what all tests have in common: it stays, and a tenth of their time went into looking at it again."""
