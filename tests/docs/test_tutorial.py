@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from tablegate.examples.demo.kafka import Broker
 from tests.kit.docs.pages import DOCS, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "index.md"
@@ -46,9 +45,7 @@ def test_excerpts_are_what_the_starter_has(tmp_path: Path) -> None:
 @pytest.mark.jvm
 @pytest.mark.timeout(1_200)
 def test_every_step_works(tmp_path: Path) -> None:
-    # A broker of its own: other tests have the starter's table and its topic, too.
-    broker = Broker(tmp_path / "kafka", log_file=tmp_path / "kafka.log")
-    with broker, _Reader(tmp_path, broker.bootstrap) as reader:
+    with _Reader(tmp_path) as reader:
         for block in blocks(TUTORIAL):
             reader.follow(block)
 
@@ -56,9 +53,9 @@ def test_every_step_works(tmp_path: Path) -> None:
 class _Reader:
     """Somebody who does what the page says, in a directory of their own."""
 
-    def __init__(self, directory: Path, bootstrap: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._bootstrap = bootstrap
+        self._bootstrap = f"127.0.0.1:{_free_port()}"
         self._address = f"127.0.0.1:{_free_port()}"
         self._here = directory
         self._command = ""
@@ -69,6 +66,7 @@ class _Reader:
             **os.environ,
             "PATH": f"{_commands(directory / 'bin')}{os.pathsep}{os.environ['PATH']}",
             "TABLEGATE_ADDRESS": self._address,
+            "TABLEGATE_BROKER_PORT": self._bootstrap.rpartition(":")[2],
             "COLUMNS": "200",
         }
 
@@ -76,10 +74,9 @@ class _Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _, process, _ in self._started:
+        for _, process, _ in reversed(self._started):  # the broker last
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
-        for _, process, _ in self._started:
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:

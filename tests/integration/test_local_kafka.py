@@ -16,7 +16,7 @@ from tablegate.examples.demo.kafka import HOST, Broker
 from tablegate.jobs.jars import SetupError, jars
 from tablegate.jobs.jars.java import find_java
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
-from tests.kit.programs.processes import alive
+from tests.kit.programs.processes import alive, process_tree
 
 RECORDS = [NewRecord(f"key-{number}".encode(), b"\x00value" if number % 3 else None) for number in range(200)]
 
@@ -223,3 +223,53 @@ class TestBroker:
             time.sleep(0.1)
         with Broker(tmp_path / "kafka") as again:
             assert again.running
+
+
+@pytest.mark.jvm
+class TestBrokerCommand:
+    """`tablegate broker`, on a port and in a directory of its own."""
+
+    @pytest.fixture
+    def command(self, tmp_path: Path) -> list[str]:
+        with socket.socket() as free:
+            free.bind((HOST, 0))
+            port = free.getsockname()[1]
+        words = ["broker", "--port", str(port), "--data", str(tmp_path / "kafka")]
+        return [sys.executable, "-m", "tablegate.gateway.cli", *words]
+
+    def test_topics_are_made_and_stay(self, command: list[str]) -> None:
+        address = f"{HOST}:{command[command.index('--port') + 1]}"
+        for made in ("is made", "was there"):
+            with subprocess.Popen(
+                [*command, "--topic", "orders:2", "--topic", "names"], stdout=subprocess.PIPE, text=True
+            ) as running:
+                printed = self._until_listening(running)
+                assert printed[:2] == [f"topic orders:2 {made}", f"topic names:1 {made}"]
+                assert printed[2].startswith(f"Kafka listens on {address}; its data is in ")
+                produce(address, "orders", RECORDS)
+                running.send_signal(signal.SIGINT)
+                assert running.communicate()[0].startswith("stopped; ")
+            assert running.returncode == 0
+        refused = subprocess.run([*command, "--topic", "orders:3"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith('error: topic "orders" ')
+        with Broker(Path(command[-1])) as broker:
+            assert len(consume(broker.bootstrap, "orders")) == 2 * len(RECORDS)
+
+    def test_kafka_that_ends_by_itself_is_told(self, command: list[str]) -> None:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            self._until_listening(running)
+            [kafka] = process_tree(running.pid) - {running.pid}
+            os.kill(kafka, signal.SIGKILL)
+            assert running.stderr is not None
+            assert running.stderr.read().startswith("error: Kafka has ended by itself: ")
+        assert running.returncode == 1
+
+    def _until_listening(self, running: subprocess.Popen[str]) -> list[str]:
+        assert running.stdout is not None
+        printed: list[str] = []
+        for line in running.stdout:
+            printed += [line.strip()] if line.strip() else []  # bars leave an empty line
+            if line.startswith("Kafka listens"):
+                break
+        return printed

@@ -200,3 +200,10 @@ def test_output_that_a_full_disk_refuses_is_one_sentence() -> None:
     assert run.stderr.splitlines() == [
         "error: there is no room on the disk, and what was to be written is incomplete: make room, try again"
     ]
+
+
+@pytest.mark.parametrize("topic", ["", ":2", "orders:", "orders:0", "orders:two", "orders:2:3", "orders:-1"])
+def test_topic_of_the_broker_that_cannot_be_read(topic: str) -> None:
+    refused = _run("broker", "--topic", topic)
+    assert refused.exit_code == 1
+    assert refused.stderr == f'error: --topic "{topic}" is not NAME or NAME:PARTITIONS, such as orders:2\n'

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 from rich.progress import Progress, TaskID
 
@@ -34,17 +33,13 @@ class DemoError(Exception):
 
 def lock_directory(stack: ExitStack, data: Path) -> None:
     """Make the demo's directory and hold it; raise `DemoError` where a demo runs in it. SIGTERM is Ctrl-C from now."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     (data / "logs").mkdir(parents=True, exist_ok=True)
     lock = stack.enter_context((data / "lock").open("w"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise DemoError(f'a demo runs in "{data}": stop it, or choose another directory with --data') from None
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def free_ports(first: int, names: Sequence[str]) -> list[int]:

@@ -11,6 +11,7 @@ Decision: docs/decisions/0049-commands-import-when-asked.md
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -252,6 +253,40 @@ def demo(
             run_demo(data or Path(".tablegate/demo"), once=once, port=port)
     except DemoError as error:
         fail(error)
+
+
+@app.command()
+def broker(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Topic to make if it is missing, with N partitions, by default 1. May be repeated.", metavar="NAME[:N]"
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65_535)] = 9092,
+    data: Annotated[Path, typer.Option(help="Directory of its data. It stays for the next start.")] = Path(
+        ".tablegate/broker"
+    ),
+) -> None:
+    """Run a Kafka broker on this machine until Ctrl-C: [bold]tablegate broker --topic orders:2[/bold].
+
+    For a project of your own, while you write it: one node, without passwords, which only this machine can reach.
+    """
+    from tablegate.examples.demo.broker import run_broker
+    from tablegate.examples.demo.launch import DemoError
+
+    try:
+        run_broker(data, port=port, topics=dict(_topic(text) for text in topic or []))
+    except DemoError as error:
+        fail(error)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    """Return the name and the partitions of `NAME[:N]`."""
+    matched = re.fullmatch(r"([^:]+)(?::([1-9][0-9]{0,3}))?", text)
+    if matched is None:
+        fail(f'--topic "{text}" is not NAME or NAME:PARTITIONS, such as orders:2')
+    return matched[1], int(matched[2] or 1)
 
 
 def main() -> None:
