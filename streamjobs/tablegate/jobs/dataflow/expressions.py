@@ -175,7 +175,7 @@ def _growing(node: Any, columns: Mapping[str, Any]) -> list[Any]:
         return []
     name, children = node.nameParts().last().lower(), _children(node)
     if name in _GROWING:
-        return [node]
+        return [] if node.filter().isDefined() else [node]  # `guarded` makes another aggregate of a filtered one
     chosen = {"if": children[1:], "coalesce": children}.get(name, [])
     values = [_growing(child, columns) for child in chosen]
     return [value for found in values for value in found] if all(values) else []

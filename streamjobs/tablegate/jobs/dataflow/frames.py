@@ -108,7 +108,8 @@ def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
     ]
     if table.having is not None and not table.rows_move:
         met = ever_met(table.having, table.columns, grouped.records.sparkSession)
-        own += [attempt(met).alias(_EVER_MET)] if met is not None else []
+        # Behind the columns, whose aggregates it has: so the state is the same with it.
+        columns += [attempt(met).alias(_EVER_MET)] if met is not None else []
     rows = _with_values(by_key(grouped, table).agg(*own, *columns), table)
     if table.rows_move:
         # Every row that the record has ever made, all but the present one without a value.
