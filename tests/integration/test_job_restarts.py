@@ -22,7 +22,6 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
-from tablegate.jobs.running.session import spark_session
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, Tail, closed_port, consume, delete_topic, new_topic, produce
@@ -31,18 +30,6 @@ pytestmark = pytest.mark.jvm
 
 CUSTOMERS = ("ann", "bob", "cid")
 EACH = 200  # records of each customer in each partition
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    directory = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
-        yield session
-
-
-@pytest.fixture
-def options(broker: Broker, tmp_path: Path) -> Options:
-    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
 
 
 def changelog(bootstrap: str, table: str, generation: int) -> Topic:
