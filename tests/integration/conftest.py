@@ -1,4 +1,12 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
+
+from tablegate.examples.demo.kafka import Broker
+from tablegate.jobs.planning.options import Options
+from tablegate.jobs.running.session import spark_session
 
 # Files that take minutes, the longest first: begun last, one of them keeps one process busy while the others are done.
 # xdist would begin with those of most tests, so `make test` has --no-loadscope-reorder. Look at --durations=0 now and
@@ -33,3 +41,17 @@ LONGEST_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of a module's jobs in this process."""
+    directory = tmp_path_factory.mktemp("spark")
+    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
+        yield session
+
+
+@pytest.fixture
+def options(broker: Broker, tmp_path: Path) -> Options:
+    """What such a job is started with."""
+    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))

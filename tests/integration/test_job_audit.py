@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.audit import EQUAL, SKIPPED, Audit, audit_job, audit_table
-from tablegate.jobs.running.session import spark_session
 from tests.kit.job.counting_job import JobInProcess, orders, write_job, written
 from tests.kit.job.process import wait_until
 from tests.kit.programs.kafka import NewRecord, RawRecord, consume, new_topic, produce
@@ -108,18 +106,6 @@ WINDOWED = Table(
 )
 TABLES = (PLACED, JOINED, WINDOWED)
 """
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    directory = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
-        yield session
-
-
-@pytest.fixture
-def options(broker: Broker, tmp_path: Path) -> Options:
-    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
 
 
 def audit(spark: SparkSession, job: str, options: Options) -> Audit:

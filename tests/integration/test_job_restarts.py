@@ -1,5 +1,6 @@
 """What a job does after a crash, and what it refuses when checkpoint, sources or declaration are not what they were."""
 
+import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
@@ -21,27 +22,14 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
-from tablegate.jobs.running.session import spark_session
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
-from tests.kit.programs.kafka import NewRecord, consume, delete_topic, new_topic, produce
+from tests.kit.programs.kafka import NewRecord, Tail, closed_port, consume, delete_topic, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
 CUSTOMERS = ("ann", "bob", "cid")
 EACH = 200  # records of each customer in each partition
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    directory = tmp_path_factory.mktemp("spark")
-    with spark_session("tests", master="local[4]", checkpoints=str(directory), spark_log=directory / "log") as session:
-        yield session
-
-
-@pytest.fixture
-def options(broker: Broker, tmp_path: Path) -> Options:
-    return Options(bootstrap=broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
 
 
 def changelog(bootstrap: str, table: str, generation: int) -> Topic:
@@ -284,24 +272,102 @@ def test_records_dropped_while_the_job_runs(
         drop_records(broker, topic, 25)
         with pytest.raises(JobError) as caught:
             running.run_until_read(topic, 1_000)
-    assert 'table "overtaken" has stopped, as a source has lost records that it had not read' in str(caught.value)
+    sentence = f'source topic "{topic}" partition 0 has dropped 20 records that table "overtaken" has not read'
+    assert sentence in str(caught.value)
     assert str(caught.value).endswith(f"tablegate job rebuild {job}:overtaken")
 
 
-def test_source_that_lost_its_end(spark: SparkSession, broker: Broker, tmp_path: Path, options: Options) -> None:
-    topic = new_topic(broker.bootstrap)
-    job = write_job(tmp_path, "ended", topic)
-    produce(broker.bootstrap, topic, orders("ann", 5))
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that a test may kill."""
+    with Broker(tmp_path / "data", closed_port(), log_file=tmp_path / "broker.log") as broker:
+        yield broker
+
+
+def run_until_noted(running: JobInProcess, topic: str, next_offset: int) -> int:
+    """Keep a table until a place of its source is noted; return the leader epoch there."""
+    file = Path(running.table.plan.checkpoint, "source-places.json")
+
+    def place() -> tuple[int, int]:
+        running.table.poll()
+        next_offset, leader_epoch = json.loads(file.read_text())[topic]["0"] if file.exists() else (0, 0)
+        return next_offset, leader_epoch
+
+    wait_until("the place is noted", lambda: place()[0] == next_offset)
+    return place()[1]
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("grown", [1, 8])
+def test_source_that_lost_its_end(
+    spark: SparkSession, own_broker: Broker, tmp_path: Path, is_running: bool, grown: int
+) -> None:
+    name = f"ended_{grown}_{is_running}".lower()
+    options = Options(bootstrap=own_broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
+    topic = new_topic(own_broker.bootstrap)
+    job = write_job(tmp_path, name, topic)
+    where = f'source topic "{topic}" partition 0'
+    sentence = (
+        f'{where} ends at offset 6, and table "{name}" has read it up to 10: it lost its last records'
+        if grown == 1
+        else f'{where} has lost its last records before offset 10, up to which table "{name}" has read it, as by an '
+        "unclean leader election: there are others now, and it ends at 13"
+    )
+
+    def lose(tail: Tail) -> None:
+        tail.lose()
+        produce(own_broker.bootstrap, topic, orders("cid", grown))
+
+    def check_refused(error: JobError) -> None:
+        assert sentence in str(error)
+        assert str(error).endswith(f"build the next generation: tablegate job rebuild {job}:{name}")
+
+    produce(own_broker.bootstrap, topic, orders("ann", 5))
+    tail = Tail(own_broker, topic)
+    produce(own_broker.bootstrap, topic, orders("bob", 5))
     with JobInProcess(spark, job, options) as running:
-        running.run_until_read(topic, 5)
-    # No broker here loses records. A checkpoint that is ahead of the topic shows the same.
-    for log in (tmp_path / "checkpoints/ended/g1/table/offsets").glob("[0-9]*"):
-        log.write_text(log.read_text().replace(f'{{"{topic}":{{"0":5}}}}', f'{{"{topic}":{{"0":7}}}}'))
-        (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(
-        JobError, match=f'"{topic}" partition 0 ends at offset 5, and table "ended" has read it up to 7'
-    ):
+        running.run_until_read(topic, 10)
+        run_until_noted(running, topic, 10)
+        if is_running:
+            lose(tail)
+            with pytest.raises(JobError) as caught:
+                running.run_until_read(topic, 1_000)
+            check_refused(caught.value)
+    if not is_running:
+        lose(tail)
+    with pytest.raises(JobError) as caught:
         JobInProcess(spark, job, options)
+    check_refused(caught.value)
+
+
+def test_source_with_a_new_leader_goes_on(spark: SparkSession, own_broker: Broker, tmp_path: Path) -> None:
+    options = Options(bootstrap=own_broker.bootstrap, checkpoints=str(tmp_path / "checkpoints"))
+    topic = new_topic(own_broker.bootstrap)
+    job = write_job(tmp_path, "led_anew", topic)
+
+    def order() -> None:
+        # The end of a transaction has an offset, and no consumer is given it.
+        producer = Producer({"bootstrap.servers": own_broker.bootstrap, "transactional.id": "orders"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for record in orders("ann", 2):
+            producer.produce(topic, key=record.key, value=record.value, partition=0)
+        producer.commit_transaction(20)
+
+    order()
+    with JobInProcess(spark, job, options) as running:
+        first_epoch = run_until_noted(running, topic, 3)
+        own_broker.kill()
+        own_broker.start()
+        order()
+        second_epoch = run_until_noted(running, topic, 6)
+        assert second_epoch > first_epoch
+    own_broker.kill()
+    own_broker.start()
+    order()
+    with JobInProcess(spark, job, options) as running:
+        assert run_until_noted(running, topic, 9) > second_epoch
+    assert written(own_broker.bootstrap, job)[-1] == Written("ann", 6, 6, 0.0, run=0)
 
 
 def grow(broker: Broker, topic: str, partitions: int) -> None:

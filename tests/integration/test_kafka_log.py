@@ -23,7 +23,7 @@ from tablegate.gateway.server.replicator import ReplicatorConfig, run_replicator
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tests.kit.gateway_processes.changelog import RatingsChangelog
-from tests.kit.programs.kafka import NewRecord, closed_port, new_topic, nobody, produce
+from tests.kit.programs.kafka import NewRecord, Tail, closed_port, new_topic, nobody, produce
 from tests.kit.store.changes import position
 from tests.kit.table.filled import catalogue_of
 
@@ -246,15 +246,6 @@ def test_a_store_of_another_boot_is_wiped_and_restored(broker: Broker, tmp_path:
         again.close()
 
 
-def _lose_tail(directory: Path, size: int) -> None:
-    """Cut a partition's log to a size, as a disk does that loses what was not flushed."""
-    [log] = directory.glob("*.log")
-    with log.open("r+b") as file:
-        file.truncate(size)
-    for index in [*directory.glob("*.index"), *directory.glob("*.timeindex"), *directory.glob("*.snapshot")]:
-        index.unlink()
-
-
 @pytest.mark.parametrize("running", [False, True])
 def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running: bool) -> None:
     """Though the offset is there again, with other records before it."""
@@ -262,8 +253,7 @@ def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running
         topic = new_topic(broker.bootstrap, 1)
         source = TopicPartition(topic, Partition(0))
         produce(broker.bootstrap, topic, [NewRecord(b"a", b"1"), NewRecord(b"b", b"1")])
-        [directory] = broker.data_dir.rglob(f"{topic}-0")
-        size = next(directory.glob("*.log")).stat().st_size
+        tail = Tail(broker, topic)
         produce(broker.bootstrap, topic, [NewRecord(b"c", b"1"), NewRecord(b"d", b"1")])
         log = KafkaLog(broker.bootstrap)
         log.follow(source, Place(Offset(0)))
@@ -278,9 +268,7 @@ def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running
         if not running:
             log.close()
 
-        broker.kill()
-        _lose_tail(directory, size)
-        broker.start()
+        tail.lose()
         produce(broker.bootstrap, topic, [NewRecord(b"%d" % number, b"2") for number in range(8)])
         if not running:
             log = KafkaLog(broker.bootstrap)

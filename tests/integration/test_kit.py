@@ -268,6 +268,48 @@ class TestStockTicks:
         assert [change.key for change in result.changes if change.row is None] == [("stock-9",)]
 
 
+class TestKeysThatNeverHadARow:
+    """`having` deletes rows; where there never was one, nothing is written."""
+
+    BROWSERS = tuple(f"browser-{number}" for number in range(1_000))
+
+    def tombstones(self, table: Table, *batches: Sequence[Event]) -> list[str]:
+        return [str(change.key[0]) for change in run_table(table, *batches).changes if change.row is None]
+
+    def test_count_that_only_grows(self) -> None:
+        once = [action(browser, 1) for browser in self.BROWSERS]
+        often = [action("often", second) for second in range(5)]
+        passed = [Event("captchas", key=browser, value={"passed": True}) for browser in ("often", "browser-1")]
+        table = load_table("suspicious_browsers")
+        assert self.tombstones(table, once, [*once, *often], passed) == ["often"]
+
+    @pytest.mark.parametrize(
+        ("having", "known"),
+        [
+            ("1 < action_count", True),
+            ("action_count > 1 AND browser <> 'c'", True),
+            ("action_count > 1 OR action_count > 2", True),
+            ("action_count > 1 OR browser = 'c'", False),
+            ("action_count = 2", False),
+            ("NOT action_count < 2", False),
+            ("action_count > -(-1)", False),
+        ],
+    )
+    def test_what_is_known_to_grow(self, having: str, known: bool) -> None:
+        table = replace(browsers_of_users(Join.LEFT), having=having)
+        expected = [] if known else ["a"]
+        assert self.tombstones(table, [action("a", 1)]) == expected
+
+    def test_sum_may_have_been_larger(self) -> None:
+        table = replace(
+            browsers_of_users(Join.LEFT),
+            columns={"action_count": "sum(IF(actions.action = 'undo', -1, 1))"},
+            having="action_count > 1",
+        )
+        undone = [replace(action("a", second), value={"browser": "a", "action": "undo"}) for second in (3, 4)]
+        assert self.tombstones(table, [action("a", 1), action("a", 2)], undone) == ["a"]
+
+
 def browsers_of_users(join: Join) -> Table:
     """Return the table of suspicious browsers with captchas of users, whose name a browser's begins with."""
     return Table(

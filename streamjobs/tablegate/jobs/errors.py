@@ -8,6 +8,10 @@ class JobError(Exception):
     """A job cannot start or continue. The message is one sentence: where, what, and what to do."""
 
 
+class SourceLoss(JobError):
+    """A source has lost records, as a query has found. Its offsets may tell which."""
+
+
 class PythonWorkerLate(Exception):
     """A query has ended because a Python worker started too slowly for Spark. The job starts the query again."""
 

@@ -3,6 +3,7 @@
 import socket
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -139,3 +140,26 @@ def closed_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+class Tail:
+    """What the first partition of a topic is given after this is made. Clients must have a broker of their own."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        [self._directory] = broker.data_dir.rglob(f"{topic}-0")
+        self._size = self._log().stat().st_size
+
+    def _log(self) -> Path:
+        [log] = self._directory.glob("*.log")
+        return log
+
+    def lose(self) -> None:
+        """Kill the broker, and start it without the tail, as a disk does that loses what was not flushed."""
+        self._broker.kill()
+        with self._log().open("r+b") as file:
+            file.truncate(self._size)
+        for pattern in ("*.index", "*.timeindex", "*.snapshot"):
+            for index in self._directory.glob(pattern):
+                index.unlink()
+        self._broker.start()

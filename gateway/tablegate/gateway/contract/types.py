@@ -38,7 +38,10 @@ Version = NewType("Version", bytes)
 """Generation (4 bytes) and sequence (8 bytes), big endian: byte order is the order of versions."""
 
 _LAYOUT = struct.Struct(">IQ")
-_RUN_KEY = re.compile(rb"run-[0-9a-f]{16}")
+RUN_KEY_PREFIX = b"run-"
+"""What `run_key` begins with; the number of the run follows, in 16 hex digits."""
+
+_RUN_KEY = re.compile(RUN_KEY_PREFIX + rb"[0-9a-f]{16}")
 
 
 def make_version(generation: int, sequence: int) -> Version:
@@ -60,7 +63,7 @@ def run_key(run: int) -> bytes:
     It has no other key, so compaction keeps it before the rows that it fences. No row's key has these bytes: columns
     take 8 each, or end with a byte below 02.
     """
-    return b"run-%016x" % run
+    return RUN_KEY_PREFIX + b"%016x" % run
 
 
 def is_marker_key(key: bytes | None) -> bool:

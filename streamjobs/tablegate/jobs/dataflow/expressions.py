@@ -10,13 +10,14 @@ Decision: docs/decisions/0082-what-cannot-be-computed-is-set-aside.md
 Decision: docs/decisions/0083-a-record-is-decoded-once.md
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 
@@ -40,6 +41,10 @@ _SAFE = frozenset(
         *("LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"),
     }
 )
+_GROWING = frozenset({"count", "count_if", "max"})
+"""Aggregates that never go down."""
+_GROWING_SIDE = {"GreaterThan": 0, "GreaterThanOrEqual": 0, "LessThan": 1, "LessThanOrEqual": 1}
+"""Which side of a comparison grows, so that it may become true, and stays so."""
 _WIDE = "decimal(20, 0)"  # holds every BIGINT; the sum of such has ten digits more
 
 
@@ -127,6 +132,57 @@ def _guarded(node: Any, records: DataFrame) -> Any:
         return node.withNewChildren(_seq(children))
     wide = node.withNewChildren(_seq([_expression(_column(inputs[0]).cast(_WIDE)), *children[1:]]))
     return _expression(_column(wide).cast("bigint"))
+
+
+def ever_met(having: str, columns: Mapping[str, str], spark: SparkSession) -> Column | None:
+    """Return an aggregate that is true of all keys that may have met `having`, now or before; None without a bound.
+
+    A count and a largest value never go down. So a key of which `count(*) >= 5` is not true was never one of which it
+    was. What may go up and down again, like a sum, is taken for met.
+    """
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    parsed = {name: parser.parseExpression(expression) for name, expression in columns.items()}
+    found = _ever_met(parser.parseExpression(having), parsed)
+    return _column(found) if found is not None else None
+
+
+def _ever_met(node: Any, columns: Mapping[str, Any]) -> Any:
+    kind, children = node.getClass().getSimpleName(), _children(node)
+    if kind in ("And", "Or"):
+        met = [found for child in children if (found := _ever_met(child, columns)) is not None]
+        if len(met) == len(children):
+            return node.withNewChildren(_seq(met))
+        return met[0] if met and kind == "And" else None
+    if kind not in _GROWING_SIDE:
+        return None
+    side = _GROWING_SIDE[kind]
+    values = _growing(children[side], columns)
+    if not values or not _is_literal(children[1 - side]):
+        return None
+    met = [node.withNewChildren(_seq([value, children[1]] if side == 0 else [children[0], value])) for value in values]
+    return functools.reduce(_jvm().org.apache.spark.sql.catalyst.expressions.Or, met)
+
+
+def _growing(node: Any, columns: Mapping[str, Any]) -> list[Any]:
+    """Return the values that an expression may have, none of which ever goes down; nothing where one might."""
+    if _is(node, f"{_CATALYST}.analysis.UnresolvedAttribute"):
+        # Within the expression of a column, names are fields of records.
+        column = columns.get(node.name())
+        return _growing(column, {}) if column is not None else []
+    if _is_literal(node):
+        return [node]
+    if not _is(node, f"{_CATALYST}.analysis.UnresolvedFunction"):
+        return []
+    name, children = node.nameParts().last().lower(), _children(node)
+    if name in _GROWING:
+        return [] if node.filter().isDefined() else [node]  # `guarded` makes another aggregate of a filtered one
+    chosen = {"if": children[1:], "coalesce": children}.get(name, [])
+    values = [_growing(child, columns) for child in chosen]
+    return [value for found in values for value in found] if all(values) else []
+
+
+def _is_literal(node: Any) -> bool:
+    return bool(node.getClass().getSimpleName() == "Literal")
 
 
 def _names_a_field(node: Any) -> bool:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
-from tablegate.jobs.dataflow.expressions import attempt, guarded
+from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded
 from tablegate.jobs.dataflow.inputs import (
     LATEST,
     SIDE_COLUMN,
@@ -72,6 +72,7 @@ from tablegate.jobs.table import (
 _PARTITIONS = "__partitions"
 _TRIED = "__tried_"
 _EVER = "__ever_"
+_EVER_MET = "__ever_met"
 _PLACE, _PLACES, _HERE = "__place", "__places", "__here"
 
 
@@ -92,7 +93,7 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
     computed = " AND ".join(f"`{_TRIED}{name}` IS NOT NULL" for name in ("", *table.columns))
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(computed))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND coalesce({_TRIED}.value, false)"))
-    rows = _checked_versions(rows, table).where(f"{EXISTS_COLUMN} OR {_had_row(table)}")
+    rows = _checked_versions(rows, table).where(f"{EXISTS_COLUMN} OR {_had_row(rows, table)}")
     # What a processor emits beside the columns is there for outputs.
     if table.processor is not None:
         return rows
@@ -105,6 +106,10 @@ def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
         attempt(guarded(expression, grouped.records)).alias(f"{_TRIED}{name}")
         for name, expression in table.columns.items()
     ]
+    if table.having is not None and not table.rows_move:
+        met = ever_met(table.having, table.columns, grouped.records.sparkSession)
+        # Behind the columns, whose aggregates it has: so the state is the same with it.
+        columns += [attempt(met).alias(_EVER_MET)] if met is not None else []
     rows = _with_values(by_key(grouped, table).agg(*own, *columns), table)
     if table.rows_move:
         # Every row that the record has ever made, all but the present one without a value.
@@ -159,8 +164,8 @@ def _exists(table: Table) -> str:
     return " AND ".join(conditions) or "true"
 
 
-def _had_row(table: Table) -> str:
-    """Return the SQL of whether a key may have had a row before, by the kind of join."""
+def _had_row(rows: DataFrame, table: Table) -> str:
+    """Return the SQL of whether a key may have had a row before: by the kind of join, then by `having`."""
     if table.rows_move:
         return "true"
     latest = {f"{_EVER}{name}": side for name, side in table.sides.items() if isinstance(side, Latest)}
@@ -169,6 +174,8 @@ def _had_row(table: Table) -> str:
         conditions.append("__plain > 0")
     elif latest and not conditions:
         conditions.append("(" + " OR ".join(latest) + ")")
+    if _EVER_MET in rows.columns:  # null where it does not compute
+        conditions.append(f"({_EVER_MET} IS NULL OR coalesce({_EVER_MET}.value, false))")
     return " AND ".join(conditions) or "true"
 
 

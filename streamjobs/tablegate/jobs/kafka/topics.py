@@ -2,9 +2,11 @@
 
 import re
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from confluent_kafka import (
     Consumer,
@@ -27,6 +29,10 @@ from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
 BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
+EPOCHS_TIMEOUT_S = 2.0  # a running job asks, which has other tables; it asks again a second later
+# The client asks a partition's leader by the epoch that it knows, and does not ask anew where that is too old: for the
+# 15 minutes of its default, every question after an election would fail.
+METADATA_MAX_AGE_MS = 500
 QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
 
 HOUR_MS = 60 * 60 * 1000
@@ -98,7 +104,9 @@ class KafkaAdmin:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT}
+        )
 
     def find(self, name: str) -> Topic | None:
         """Return the topic; None where there is none."""
@@ -161,6 +169,17 @@ class KafkaAdmin:
     def end_offsets(self, topic: Topic) -> dict[int, int]:
         """Return the offset that the next record will have, by partition."""
         return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def ask_ends(self, topics: Iterable[Topic]) -> "dict[TopicPartition, Future[Any]]":
+        """Ask for the end offsets, without waiting. An answer has `offset` and `leader_epoch`, or a `KafkaException`.
+
+        The epoch is that of the leader, and None of a broker that tells none.
+        """
+        partitions = [
+            TopicPartition(topic.name, partition) for topic in topics for partition in range(topic.partition_count)
+        ]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=BROKER_TIMEOUT_S)
 
     def readable_ends(self, topic: Topic) -> dict[int, int]:
         """Return the end offsets by partition, or the first record of a transaction that is still open before it."""
@@ -263,9 +282,8 @@ def _or_more(setting: str, wanted: str) -> str:
     return f"{wanted} or more" if setting == "retention.ms" else wanted
 
 
-def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, None, None]:
-    """Yield the records of a topic's first partition from an offset to its end; raise `JobError`."""
-    consumer = Consumer(
+def _reader(bootstrap: str, **options: str) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
@@ -274,9 +292,15 @@ def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, No
             # The broker answers a fetch that finds nothing new after this time, by default half a second: that is how
             # long the end would take to show, several times for each table that starts.
             "fetch.wait.max.ms": 10,
+            **options,
             **QUIET_CLIENT,
         }
     )
+
+
+def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, None, None]:
+    """Yield the records of a topic's first partition from an offset to its end; raise `JobError`."""
+    consumer = _reader(bootstrap)
     try:
         consumer.assign([TopicPartition(topic, 0, start)])
         while True:
@@ -291,6 +315,35 @@ def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, No
             yield record
     finally:
         consumer.close()
+
+
+def highest_epochs(bootstrap: str, ends: Mapping[tuple[str, int], int], records_max: int) -> dict[tuple[str, int], int]:
+    """Return the highest leader epoch of the last records before offsets, by topic and partition.
+
+    Raise `KafkaException`. It reads up to `records_max` offsets before each; a partition is left out where none of
+    these has a record.
+    """
+    # Also what was aborted has an epoch. A start that retention has dropped becomes the first record there is.
+    consumer = _reader(bootstrap, **{"isolation.level": "read_uncommitted", "auto.offset.reset": "earliest"})
+    found: dict[tuple[str, int], int] = {}
+    awaited = set(ends)
+    try:
+        consumer.assign([TopicPartition(*at, max(end - records_max, 0)) for at, end in ends.items()])
+        while awaited:
+            record = consumer.poll(EPOCHS_TIMEOUT_S)
+            if record is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            error, at = record.error(), (record.topic() or "", record.partition() or 0)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            offset, epoch = record.offset() or 0, record.leader_epoch()
+            if error is None and epoch is not None and offset < ends[at]:
+                found[at] = max(found.get(at, epoch), epoch)
+            if error is not None or offset >= ends[at] - 1:
+                awaited.discard(at)
+    finally:
+        consumer.close()
+    return found
 
 
 def broker_away(bootstrap: str) -> JobError:

@@ -40,7 +40,15 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
-from tablegate.gateway.contract.types import RUN_BYTES, RUN_HEADER, VERSION_BYTES, VERSION_HEADER, Version, read_version
+from tablegate.gateway.contract.types import (
+    RUN_BYTES,
+    RUN_HEADER,
+    RUN_KEY_PREFIX,
+    VERSION_BYTES,
+    VERSION_HEADER,
+    Version,
+    read_version,
+)
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
@@ -392,7 +400,7 @@ def _decoded(plan: Plan) -> Column:
     return row
 
 
-_RUN_KEY_HEX = f"^{b'run-'.hex().upper()}(3[0-9]|6[1-6]){{16}}$"  # as `run_key` has it
+_RUN_KEY_HEX = f"^{RUN_KEY_PREFIX.hex().upper()}(3[0-9]|6[1-6]){{16}}$"  # the digits in hex, once more
 Fences = Sequence[tuple[int, bytes, int]]
 """Partition, run, and the offset from which on records of that run do not count there."""
 
@@ -400,9 +408,10 @@ Fences = Sequence[tuple[int, bytes, int]]
 def _fences(records: DataFrame, is_row: str) -> Fences:
     """Return from where on the runs of a changelog do not count: behind the first record of a later one."""
     is_begin = f"hex({_KEY}) RLIKE '{_RUN_KEY_HEX}'"
+    run_of_key = f"unhex(CAST(substring({_KEY}, {len(RUN_KEY_PREFIX) + 1}) AS STRING))"
     first = (
         records.where(f"{is_begin} OR ({_RUN} IS NOT NULL AND {is_row})")
-        .withColumn(_RUN, sql.expr(f"IF({is_begin}, unhex(CAST(substring({_KEY}, 5) AS STRING)), {_RUN})"))
+        .withColumn(_RUN, sql.expr(f"IF({is_begin}, {run_of_key}, {_RUN})"))
         .groupBy(_PARTITION, _RUN)
         .agg(sql.min(_OFFSET))
         .collect()

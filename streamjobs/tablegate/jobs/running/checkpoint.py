@@ -15,6 +15,7 @@ from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 
 IDENTITY_FILE = "tablegate.json"
+PLACES_FILE = "source-places.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
 Found = TypeVar("Found")
@@ -102,6 +103,20 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
+    def places(self) -> str:
+        """Return what was noted of the sources' places; "" where nothing was, or a crash has left a part of it."""
+        try:
+            return self._text_of(self._file(PLACES_FILE)) or ""
+        except Exception:  # noqa: BLE001 - as above; where the checkpoint cannot be read, its owner has told
+            return ""
+
+    def note_places(self, text: str) -> None:
+        """Write the sources' places, in the place of the last; raise `JobError`."""
+        try:
+            self._write(PLACES_FILE, text)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
     def sibling(self, generation: int) -> "Checkpoint":
         """Return the checkpoint of another generation of the table."""
         parent, _, _ = self.location.rstrip("/").rpartition("/")
@@ -110,7 +125,7 @@ class Checkpoint:
     def owner(self) -> Identity | None:
         """Return what the checkpoint belongs to; None where it is new; raise `JobError`."""
         try:
-            found = self._read()
+            found = self._text_of(self._file(IDENTITY_FILE))
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
         if found is None:
@@ -130,7 +145,7 @@ class Checkpoint:
             self._check(owner, identity)
             return
         try:
-            self._write(json.dumps(asdict(identity), indent=2))
+            self._write(IDENTITY_FILE, json.dumps(asdict(identity), indent=2))
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
@@ -163,11 +178,8 @@ class Checkpoint:
                 "remove the checkpoint, and the table is built anew"
             )
 
-    def _path(self) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.location, IDENTITY_FILE)
-
-    def _read(self) -> str | None:
-        return self._text_of(self._path())
+    def _file(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.location, name)
 
     def _text_of(self, path: Any) -> str | None:
         files = path.getFileSystem(self._conf)
@@ -179,8 +191,8 @@ class Checkpoint:
         finally:
             stream.close()
 
-    def _write(self, text: str) -> None:
-        path = self._path()
+    def _write(self, name: str, text: str) -> None:
+        path = self._file(name)
         stream = path.getFileSystem(self._conf).create(path, True)
         try:
             stream.write(text.encode())

@@ -25,7 +25,7 @@ from tablegate.gateway.contract.types import RUN_HEADER
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns, uncomputable
-from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
 from tablegate.jobs.log import log
@@ -42,7 +42,7 @@ UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
 
-_DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange")
+_DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|LogTruncation|KafkaIllegalStateException: Some data")
 _KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
 
 
@@ -190,8 +190,8 @@ class _Progress:
             if (found := mendable.found_in(reason)) is not None:
                 raise found
         if _DATA_LOSS.search(reason):
-            raise JobError(
-                f'table "{plan.table.name}" has stopped, as a source has lost records that it had not read ({reason}); '
+            raise SourceLoss(
+                f'table "{plan.table.name}" has stopped, as a source has lost records ({reason}); '
                 f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"
             )
         # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see

@@ -32,7 +32,7 @@ def check_begins(plan: Plan, admin: KafkaAdmin) -> None:
     if is_written(plan, admin):
         raise JobError(
             f'table "{plan.table.name}" generation {plan.generation} was built before, and its checkpoint is not at '
-            f'"{plan.checkpoint}"; give the --checkpoints it had, or {_rebuild(plan)}'
+            f'"{plan.checkpoint}"; give the --checkpoints it had, or {rebuild_hint(plan)}'
         )
 
 
@@ -42,7 +42,7 @@ def check_logic(plan: Plan, before: Mapping[str, str], now: Mapping[str, str]) -
     if changes:
         raise JobError(
             f'{plan.table.declared_at}: table "{plan.table.name}" has changed since generation {plan.generation} was '
-            f"begun: {changes}; {_rebuild(plan)}"
+            f"begun: {changes}; {rebuild_hint(plan)}"
         )
 
 
@@ -59,13 +59,18 @@ def check_resumes(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> None
                 lost = first[partition] - next_offset
                 raise JobError(
                     f'{where} has dropped {lost} records that table "{plan.table.name}" has not read, offsets '
-                    f"{next_offset} to {first[partition] - 1}; {_rebuild(plan)}"
+                    f"{next_offset} to {first[partition] - 1}; {rebuild_hint(plan)}"
                 )
             if end.get(partition, 0) < next_offset:
-                raise JobError(
-                    f'{where} ends at offset {end.get(partition, 0)}, and table "{plan.table.name}" has read it up to '
-                    f"{next_offset}: it lost its last records, as by an unclean leader election; {_rebuild(plan)}"
-                )
+                raise lost_tail(plan, name, partition, end=end.get(partition, 0), next_offset=next_offset)
+
+
+def lost_tail(plan: Plan, topic: str, partition: int, *, end: int, next_offset: int) -> JobError:
+    """Return the error of a source partition that ends before what was read."""
+    return JobError(
+        f'source topic "{topic}" partition {partition} ends at offset {end}, and table "{plan.table.name}" has read it '
+        f"up to {next_offset}: it lost its last records, as by an unclean leader election; {rebuild_hint(plan)}"
+    )
 
 
 def _check_not_older(plan: Plan, committed: SourceOffsets, admin: KafkaAdmin) -> None:
@@ -80,7 +85,7 @@ def _check_not_older(plan: Plan, committed: SourceOffsets, admin: KafkaAdmin) ->
                 raise JobError(
                     f'checkpoint "{checkpoint_name(plan)}" is older than the changelog of table "{plan.table.name}": '
                     f'source topic "{source.topic}" partition {partition} was read up to {marked}, and it is at '
-                    f"{reached}; give the newest checkpoint, or {_rebuild(plan)}"
+                    f"{reached}; give the newest checkpoint, or {rebuild_hint(plan)}"
                 )
 
 
@@ -145,5 +150,6 @@ def must_catch_up(plan: Plan, admin: KafkaAdmin) -> bool:
     return partitions > 1 and is_written(plan, admin)
 
 
-def _rebuild(plan: Plan) -> str:
+def rebuild_hint(plan: Plan) -> str:
+    """Return what to do where a generation cannot go on."""
     return f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"

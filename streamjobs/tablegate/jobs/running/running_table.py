@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.dataflow.frames import build
-from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
 from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
@@ -46,6 +46,7 @@ from tablegate.jobs.running.resuming import (
     must_catch_up,
 )
 from tablegate.jobs.running.session import table_session
+from tablegate.jobs.running.source_places import SourcePlaces
 from tablegate.jobs.table import Mode, Table
 
 RESTARTS_MAX = 5  # without a batch in between
@@ -153,6 +154,8 @@ class RunningTable:
         # After `build`, so that a wrong expression leaves no claimed checkpoint.
         checkpoint.claim(identity)
         check_resumes(plan, checkpoint, self._admin)
+        committed = checkpoint.committed_offsets(TABLE_QUERY) or {}
+        self._places = SourcePlaces(plan, checkpoint, self._admin, committed)
         # While it is being built, no gateway may know of it; and a newer one that has been published stays the newest.
         if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
@@ -202,8 +205,12 @@ class RunningTable:
                 self._end_queries()
                 self._begin(self._make_plan(self._plan.table, self._plan.generation))
                 return
+            self._places.poll(self._monitor.next_offsets)
             try:
                 self._monitor.poll()
+            except SourceLoss:
+                check_resumes(self._plan, Checkpoint(self._spark, self._plan.checkpoint), self._admin)
+                raise  # an output may be behind the table, and the offsets may be there again
             except UnknownSchema as unknown:
                 self._restart_with_new_schemas(unknown)
                 return
