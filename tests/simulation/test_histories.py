@@ -75,9 +75,12 @@ class Story:
             self.ask("page", walk=ALL, first=number == 0)
             self.ok(value, next_offset, "page", range=[low, high], last=number == len(pages) - 1)
 
-    def message(self, phase: str, changes: Sequence[tuple[int, int | None]], next_offset: int | None = None) -> None:
+    def message(
+        self, phase: str, changes: Sequence[tuple[int, int | None]], next_offset: int | None = None, **more: Any
+    ) -> None:
         """Send a subscriber a message."""
-        more: dict[str, Any] = {} if next_offset is None else {"position": [1, {0: next_offset}], "as_of": None}
+        if next_offset is not None:
+            more |= {"position": [1, {0: next_offset}], "as_of": None}
         self.history.ok(0, "subscribe", time=9_001, phase=phase, changes=changes, **more)
 
     def snapshot(self) -> None:
@@ -86,10 +89,10 @@ class Story:
         self.message("reset", [])
         self.message("current", [(1, 3), (2, 2)], 3)
 
-    def goes_on(self) -> None:
+    def goes_on(self, wanted: Sequence[int] = ALL, **asked: Any) -> None:
         """Break the subscription, and go on with its token."""
         self.history.fail(0, "subscribe", code="UNAVAILABLE", reason="")
-        self.ask("subscribe", range=ALL, goes_on=True)
+        self.ask("subscribe", range=wanted, goes_on=True, **asked)
 
 
 def verdict_of(directory: Path, narrate: Any) -> Verdict:
@@ -118,6 +121,19 @@ def scanned(story: Story) -> None:
     story.history.ok(0, "scan", position=None, time=9_001)
 
 
+def each_of_one(story: Story, *after: int, goes_back: bool = False) -> None:
+    """Subscribe to each change of key 1, which are 1, 3 and 6; get the first, and those after it."""
+    story.write(5, 1, 6, 1_500)
+    story.ask("subscribe", range=[1, 2], each=True)
+    story.message("reset", [(1, 1)], saved=True)
+    story.message("current", [], 1)
+    if goes_back:
+        story.message("catching up", [(1, 3)])
+        story.goes_on([1, 2], each=True, goes_back=True)
+    for sequence in after:
+        story.message("catching up", [(1, sequence)])
+
+
 TRUTHS: dict[str, Any] = {
     "a batch": lambda story: story.batch([(1, 3)], 4),
     "an age": lambda story: story.batch([(1, 3)], 4, as_of=1_400),
@@ -131,6 +147,8 @@ TRUTHS: dict[str, Any] = {
         story.message("catching up", [(2, None)]),
         story.message("current", [(3, 5)], 5),
     ),
+    "each change": lambda story: each_of_one(story, 3, 6),
+    "each change again, by one who went back": lambda story: each_of_one(story, 3, 6, goes_back=True),
     "a loss": lambda story: (with_a_loss(story), story.batch([(1, 3), (2, 2), (3, 6)], 4)),
     "before a loss was known": lambda story: (with_a_loss(story), story.batch([(1, 3)], 4, at_ms=7_000)),
     "a row that was never acknowledged": lambda story: (
@@ -220,6 +238,9 @@ LIES: list[tuple[Guarantee, str, Any]] = [
             story.message("current", [(1, 3), (3, 5)], 5),
         ),
     ),
+    (Guarantee.WHOLE, "not each change", lambda story: each_of_one(story, 6)),
+    (Guarantee.WHOLE, "a change again", lambda story: each_of_one(story, 3, 3)),
+    (Guarantee.WHOLE, "not each change, after it went back", lambda story: each_of_one(story, 6, goes_back=True)),
     (
         Guarantee.LOST_LOG,
         "of what was lost",

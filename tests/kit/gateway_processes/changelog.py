@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import Producer, TopicCollection
@@ -11,11 +12,12 @@ from fastavro import parse_schema, schemaless_writer
 
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.keys import decode_key, encode_key
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.gateway.contract.types import VERSION_HEADER, make_version
+from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key, make_version, read_version
 from tablegate.v1.changelog_pb2 import JOB_MODE_MICROBATCH, Manifest, ProgressMarker, SourceTopic
-from tests.kit.programs.kafka import delete_topic, new_topic
+from tests.kit.histories.history import History
+from tests.kit.programs.kafka import RawRecord, consume, delete_topic, new_topic
 from tests.kit.table.filled import catalogue_of
 
 SCHEMA_ID = 1
@@ -57,6 +59,24 @@ def value_writer(table: Table) -> Callable[[Mapping[str, object]], bytes]:
         return b"\x00" + SCHEMA_ID.to_bytes(4, "big") + out.getvalue()
 
     return value
+
+
+def found_record(table: Table, record: RawRecord, number_of: Callable[[Any], int]) -> list[Any]:
+    """Return a record of a changelog as a `log` line of a history has it; `number_of` makes a number of its key."""
+    if is_marker_key(record.key):
+        return [record.offset, None, 0, False, record.timestamp_ms]
+    [version] = [value for name, value in record.headers if name == VERSION_HEADER]
+    number = number_of(decode_key(table.key, record.key))
+    return [record.offset, number, read_version(version)[1], record.value is None, record.timestamp_ms]
+
+
+def write_log(history: History, bootstrap: str, table: Table, topic: str, *, generation: int = 1) -> None:
+    """Write into a history what is in a changelog of a table whose key is a number. It must not have been compacted."""
+    by_partition: dict[int, list[list[Any]]] = {}
+    for record in consume(bootstrap, topic):
+        by_partition.setdefault(record.partition, []).append(found_record(table, record, itemgetter(0)))
+    for partition, found in by_partition.items():
+        history.about("log", id=[generation, partition], end=found[-1][0] + 1, value=found)
 
 
 class RatingsChangelog:
@@ -110,6 +130,14 @@ class RatingsChangelog:
         self._producer.produce(self.tables_topic, key=self.table.name.encode(), value=value)
         self.flush()
 
+    def sequence(self, movie_id: int) -> int:
+        """Return the sequence of a movie's newest version; 0 where nothing was written."""
+        return self._sequences.get(movie_id, 0)
+
+    def write_log(self, history: History) -> None:
+        """Write into a history what is in the changelog. Nothing is compacted away within hours."""
+        write_log(history, self.bootstrap, self.table, self.topic, generation=self.generation)
+
     def put(self, ratings: Mapping[int, tuple[float, int]]) -> None:
         """Write rows: id → (average, count)."""
         for movie_id, (average, count) in ratings.items():
@@ -140,7 +168,7 @@ class RatingsChangelog:
 
     def _write(self, movie_id: int, value: bytes | None) -> None:
         key = encode_key(self.table.key, [movie_id])
-        sequence = self._sequences[movie_id] = self._sequences.get(movie_id, 0) + 1
+        sequence = self._sequences[movie_id] = self.sequence(movie_id) + 1
         version = make_version(self.generation, sequence)
         while True:
             try:

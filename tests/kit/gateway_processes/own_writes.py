@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import grpc
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Message, Producer
 
 from tablegate.client import at_least_source
 from tablegate.client.failures import failure_of
@@ -21,11 +21,10 @@ from tablegate.jobs.table import Mode
 from tablegate.v1.changelog_pb2 import ProgressMarker
 from tests.kit.gateway_processes.gateway import GatewayProcess
 from tests.kit.job.process import JobProcess
-from tests.kit.programs.kafka import consume
+from tests.kit.programs.kafka import NewRecord, acknowledged, consume
 from tests.kit.table.filled import catalogue_of
 
 SOURCE_PARTITIONS = 2
-FLUSH_TIMEOUT_S = 30.0
 MAX_WAIT_S = 5
 DEADLINE_S = 30.0
 
@@ -82,24 +81,13 @@ class OwnWrites:
 
     def write(self, event: Event) -> Message:
         """Write one record; return its partition and offset, as Kafka acknowledged it."""
-        reports: list[tuple[KafkaError | None, Message]] = []
-        self._producer.produce(
-            event.topic,
-            key=event.key,
-            value=event.value,
-            partition=-1 if event.partition is None else event.partition,
-            on_delivery=lambda error, message: reports.append((error, message)),
-        )
-        assert self._producer.flush(FLUSH_TIMEOUT_S) == 0, "a record is not acknowledged"
-        [(error, message)] = reports
-        assert error is None, error.str()
-        return message
+        return acknowledged(self._producer, event.topic, NewRecord(event.key, event.value, partition=event.partition))
 
-    def get(self, acknowledged: Message, **key: Any) -> Any:
+    def get(self, record: Message, **key: Any) -> Any:
         """Return the first answer that says it has the record in it, however often the gateway refuses before."""
         request: Any = self._query.request_class(**key)
         request.read_options.max_wait.seconds = MAX_WAIT_S
-        request = at_least_source(request, acknowledged)
+        request = at_least_source(request, record)
         while True:
             try:
                 return self._get(request, timeout=DEADLINE_S)

@@ -202,11 +202,21 @@ def _stated(position: Sequence[Any], as_of_ms: int | None = None) -> Stated:
 # The answers.
 
 
+class _Saved(NamedTuple):
+    """What a subscriber has if it loses all since."""
+
+    rows: Mapping[int, int]
+    stated: Stated | None
+    place: int | None
+
+
 @dataclass
 class _Subscription:
     copy: CheckedCopy
     stated: Stated | None = None  # of the newest message that said that the copy is current
     goes_on: bool = False  # its newest stream began with a token
+    place: int | None = None  # among the changes of its one key, of the newest one that it got
+    saved: _Saved | None = None
 
 
 class _Checking:
@@ -223,6 +233,7 @@ class _Checking:
         floors = [_stated(line["position"]) for line in lines if line["op"] == "floor"]
         self._floors = {floor.generation: floor for floor in floors}
         self._asked: dict[int, Line] = {}
+        self._changes: dict[int, list[int | None]] = {}
         self._seen: dict[tuple[int, str], dict[int, int]] = {}  # by client and session: the rows of its last answer
         self._walks: dict[int, list[tuple[Stated, Mapping[int, int]]]] = {}
         self._subscriptions: dict[int, _Subscription] = {}
@@ -277,6 +288,10 @@ class _Checking:
             if kept is None:
                 kept = self._subscriptions[process] = _Subscription(CheckedCopy(self._checker, self._keys_of(asked)))
             kept.goes_on = "goes_on" in asked
+            if asked.get("goes_back"):
+                assert kept.saved is not None, "nothing was saved"
+                kept.copy = CheckedCopy(self._checker, self._keys_of(asked), kept.saved.rows)
+                _, kept.stated, kept.place = kept.saved
         elif "walk" in asked and asked["first"]:
             self._walks[process] = []
 
@@ -393,6 +408,7 @@ class _Checking:
         subscription = self._subscriptions[asked["process"]]
         if line["phase"] == "reset":
             subscription.copy.reset()
+            subscription.place = None
             if subscription.goes_on:
                 self._reset(subscription, what)
         for key, count in line["changes"]:
@@ -400,10 +416,43 @@ class _Checking:
                 subscription.copy.delete(key, what)
             else:
                 subscription.copy.upsert(key, count, what)
+            if asked.get("each"):
+                self._next_change(subscription, key, count, what)
         subscription.copy.is_current = False
         if line["phase"] == "current":
             subscription.stated = _stated(line["position"], line["as_of"])
             subscription.copy.current(subscription.stated, what)
+        if line.get("saved"):
+            subscription.saved = _Saved(dict(subscription.copy.rows), subscription.stated, subscription.place)
+
+    def _next_change(self, subscription: _Subscription, key: int, count: int | None, what: str) -> None:
+        """Find a change of the key that was left out, or given again. The first one after a reset may be any."""
+        changes = self._changes_of(key)
+        before = subscription.place
+        place = changes.index(count) if before is None else before + 1
+        if changes[place : place + 1] != [count]:
+            raise GuaranteeBroken(Guarantee.WHOLE, f"{what} gives {count} of key {key}, not what came after {before}")
+        subscription.place = place
+
+    def _changes_of(self, key: int) -> Sequence[int | None]:
+        """Return what a key became, one after the other; None where it was deleted."""
+        found: list[int | None] | None = self._changes.get(key)
+        if found is None:
+            records = (
+                record
+                for generation, partition in self._written
+                if self._log.partition_of(generation, key) == partition
+                for branch in self._log.branches(generation, partition, is_settled=True)
+                for record in branch.records
+                if record.key == key
+            )
+            found, newest = [], (0, 0)
+            for record in records:
+                if record.version is not None and record.version > newest:  # a job repeats after a crash
+                    found.append(record.count)
+                    newest = record.version
+            self._changes[key] = found
+        return found
 
     def _reset(self, subscription: _Subscription, what: str) -> None:
         """A stream that goes on begins anew only where the log is another one, or was restored, or changed much."""

@@ -9,8 +9,9 @@ which wrote the row. A position is `[generation, {partition: next offset}]`, and
   in the answer). Answered with `value` [[key, value], …], `position`, `as_of`, `by` and whether that is the `owner`.
 - page, scan: asked with `walk`, the range of keys of all pages together, and whether it is the `first`. Answered with
   the `range` of keys of a page, and whether it is the `last`.
-- subscribe: asked with its `range`, and `goes_on` where an earlier stream was. Answered with `phase`, `changes`
-  [[key, value or null], …], and `position` and `as_of` of a copy that is current.
+- subscribe: asked with its `range`, `goes_on` where an earlier stream was, `goes_back` where it has lost all since it
+  last `saved`, and `each` where it must get each change of its one key. Answered with `phase`, `changes`
+  [[key, value or null], …], `position` and `as_of` of a copy that is current, and `saved` if that was kept.
 - write: only what was acknowledged: `id` [generation, partition], `offset`, `key`, `version`, `deletes`, `broker_ms`,
   `final`.
 

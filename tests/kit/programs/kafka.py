@@ -84,6 +84,22 @@ def produce(bootstrap: str, topic: str, records: Iterable[NewRecord]) -> None:
     assert not failures, failures
 
 
+def acknowledged(producer: Producer, topic: str, record: NewRecord) -> Message:
+    """Write a record; return its partition and offset, as Kafka acknowledged it."""
+    reports: list[tuple[KafkaError | None, Message]] = []
+    producer.produce(
+        topic,
+        key=record.key,
+        value=record.value,
+        partition=-1 if record.partition is None else record.partition,
+        on_delivery=lambda error, message: reports.append((error, message)),
+    )
+    assert producer.flush(CONSUME_TIMEOUT_S) == 0, "a record is not acknowledged"
+    [(error, message)] = reports
+    assert error is None, error.str()
+    return message
+
+
 def _headers(message: Message) -> Headers:
     headers = message.headers() or []
     return tuple(headers.items() if isinstance(headers, dict) else headers)  # type: ignore[arg-type]

@@ -374,8 +374,10 @@ class Checker:
 class CheckedCopy:
     """What a subscriber makes of its stream; each message is checked as it comes."""
 
-    def __init__(self, checker: Checker, keys: Iterable[int] | None = None) -> None:
-        self.rows: dict[int, int] = {}
+    def __init__(
+        self, checker: Checker, keys: Iterable[int] | None = None, rows: Mapping[int, int] | None = None
+    ) -> None:
+        self.rows: dict[int, int] = dict(rows or {})
         self.is_current = False
         self._stated: Stated | None = None
         self._checker = checker

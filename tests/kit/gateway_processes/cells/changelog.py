@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Message, Producer
 
-from tablegate.gateway.contract.keys import decode_key, encode_key
-from tablegate.gateway.contract.types import VERSION_HEADER, is_marker_key, make_version, read_version
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.types import VERSION_HEADER, make_version
 from tablegate.v1.changelog_pb2 import ProgressMarker
-from tests.kit.gateway_processes.changelog import manifest_of, value_writer
+from tests.kit.gateway_processes.changelog import found_record, manifest_of, value_writer
 from tests.kit.histories.history import History, now_ms
 from tests.kit.programs.kafka import RawRecord, consume, new_topic
 from tests.kit.table.filled import catalogue_of
@@ -251,12 +251,7 @@ class Cells:
                 history.about("log", id=[generation.number, partition], end=end, value=found)
 
     def _found(self, record: RawRecord) -> list[Any]:
-        if is_marker_key(record.key):
-            return [record.offset, None, 0, False, record.timestamp_ms]
-        shelf, number = decode_key(self.table.key, record.key)
-        [version] = [value for name, value in record.headers if name == VERSION_HEADER]
-        _, sequence = read_version(version)
-        return [record.offset, number_of((shelf, number)), sequence, record.value is None, record.timestamp_ms]
+        return found_record(self.table, record, number_of)
 
     def _write(self, generations: Iterable[Generation], key: CellKey, revision: int, *, deletes: bool = False) -> None:
         """Write a row, or a tombstone, to these changelogs."""
