@@ -23,6 +23,7 @@ LONGEST_FIRST = (
     "test_publishing.py",
     "test_cluster_demo.py",
     "test_both_modes.py",
+    "test_job_histories.py",
     "test_broker_faults.py",
     "test_subscribe.py",
     "test_network_faults.py",

@@ -10,9 +10,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
-from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT, Topic
+from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, Topic, admin_client
 
 WATCH_EVERY_S = 1.0  # a topic that is made again has few records by then; a request costs a broker next to nothing
 
@@ -21,7 +20,7 @@ class TopicWatch:
     """Asks for topics again and again, without waiting for Kafka. One thread uses it."""
 
     def __init__(self, bootstrap: str, topics: Sequence[Topic]) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
+        self._admin = admin_client(bootstrap)
         self._topics = {topic.name: topic for topic in topics}
         self._asked: Mapping[str, Future[Any]] = {}
         self._next_s = 0.0

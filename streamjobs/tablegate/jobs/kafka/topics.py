@@ -99,14 +99,17 @@ def dead_letters_name(table: str) -> str:
     return f"{table}-dead-letters"
 
 
+def admin_client(bootstrap: str) -> AdminClient:
+    """Return a client that also answers after an election."""
+    return AdminClient({"bootstrap.servers": bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT})
+
+
 class KafkaAdmin:
     """Topics, offsets and groups of one Kafka cluster. Every method raises `JobError` when Kafka does not answer."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT}
-        )
+        self._admin = admin_client(bootstrap)
 
     def find(self, name: str) -> Topic | None:
         """Return the topic; None where there is none."""

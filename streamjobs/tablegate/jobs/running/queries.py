@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # its stubs do not export it
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # its stubs do not export it
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
@@ -27,7 +27,7 @@ from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns, uncomputable
 from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
 from tablegate.jobs.kafka.markers import Markers
-from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, QUIET_CLIENT
+from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, admin_client
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
@@ -333,7 +333,7 @@ class IdempotentSink:
         self._bootstrap = bootstrap
         self._topic = topic
         self._directory = checkpoint.query_location(f"{_DIRECTORY}/{topic}")
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET_CLIENT})
+        self._admin = admin_client(bootstrap)
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
