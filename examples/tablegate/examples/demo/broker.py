@@ -14,7 +14,7 @@ from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.jars.java import find_java
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def run_broker(data: Path, *, port: int, topics: Mapping[str, int]) -> None:
@@ -28,7 +28,7 @@ def run_broker(data: Path, *, port: int, topics: Mapping[str, int]) -> None:
             _make(broker.bootstrap, topics)
             print_line(f"Kafka listens on {broker.bootstrap}; its data is in {data}. Ctrl-C stops it.", markup=False)
             while broker.running:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             raise DemoError(f"Kafka has ended by itself: {broker.log_file} says why; start it again")
     except SetupError as error:
         raise DemoError(str(error)) from None

@@ -32,7 +32,7 @@ from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.resuming import lost_tail, rebuild_hint
 
-LOOK_EVERY_S = 1.0  # each look may write a file; of records read since the last one, a loss by a crash is not seen
+CHECK_EVERY_S = 1.0  # each check may write a file; of records read since the last one, a loss by a crash is not seen
 RECORDS_AGAIN = 100  # that are read before a place: among them is one that consumers are given
 
 Places = dict[tuple[str, int], Place]
@@ -52,9 +52,9 @@ class SourcePlaces:
         self._places = _parsed(checkpoint.places())
         self._next_offsets = committed
         self._asked = self._ask()
-        self._next_s = time.monotonic() + LOOK_EVERY_S
+        self._next_s = time.monotonic() + CHECK_EVERY_S
         try:
-            self._look()
+            self._compare()
             self._asked = {}
         except KafkaException as error:
             raise JobError(
@@ -63,21 +63,21 @@ class SourcePlaces:
             ) from None
 
     def poll(self, next_offsets: SourceOffsets) -> None:
-        """Look once a second, without waiting for Kafka unless a leader has changed."""
+        """Check once a second, without waiting for Kafka unless a leader has changed."""
         if self._asked and all(answer.done() for answer in self._asked.values()):
             # Brokers may be away; if for long, the queries notice.
             with suppress(KafkaException):
-                self._look()
+                self._compare()
             self._asked = {}
         elif not self._asked and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + LOOK_EVERY_S
+            self._next_s = time.monotonic() + CHECK_EVERY_S
             self._next_offsets = next_offsets or self._next_offsets
             self._asked = self._ask()
 
     def _ask(self) -> dict[TopicPartition, Future[Any]]:
         return self._admin.ask_ends([side.topic for side in self._plan.streamed.values()])
 
-    def _look(self) -> None:
+    def _compare(self) -> None:
         """Check the places that are noted, and note those of now."""
         ends = {(asked.topic, asked.partition): _end(answer) for asked, answer in self._asked.items()}
         now: Places = {}
