@@ -260,7 +260,8 @@ def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     readme = (project / "README.md").read_text()
-    install, check, test, keep, serve, get = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    commands = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    install, check, test, run_kafka, keep, serve, get = commands
     for command in (check, f"{test} -p no:cacheprovider"):
         done = subprocess.run(
             command,
@@ -273,6 +274,7 @@ def test_a_project_of_ones_own(broker: Broker, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert install == "pip install -r requirements.txt"
+    assert run_kafka == "tablegate broker --topic orders:2"  # the tutorial's test runs it
     assert serve == "tablegate serve --contract orders.proto --bootstrap 127.0.0.1:9092 --reflection"
     create_topic(broker.bootstrap, "orders", 2, {})
     produce(broker.bootstrap, "orders", [NewRecord(None, b'{"customer": "ann", "amount": 12.5}')] * 2)
