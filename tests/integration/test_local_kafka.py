@@ -231,10 +231,9 @@ class TestBrokerCommand:
 
     @pytest.fixture
     def command(self, tmp_path: Path) -> list[str]:
-        with socket.socket() as free:
-            free.bind((HOST, 0))
-            port = free.getsockname()[1]
-        words = ["broker", "--port", str(port), "--data", str(tmp_path / "kafka")]
+        with Broker(tmp_path / "other") as other:  # below the ports that programs get who ask for any
+            port = other.bootstrap.rpartition(":")[2]
+        words = ["broker", "--port", port, "--data", str(tmp_path / "kafka")]
         return [sys.executable, "-m", "tablegate.gateway.cli", *words]
 
     def test_topics_are_made_and_stay(self, command: list[str]) -> None:
