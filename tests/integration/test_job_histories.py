@@ -5,11 +5,10 @@ version it has, and which ratings must be in it.
 """
 
 import random
-import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import pytest
@@ -27,12 +26,12 @@ from tests.kit.gateway_processes.changelog import write_log
 from tests.kit.gateway_processes.gateway import SERVICE, GatewayProcess, soon
 from tests.kit.gateway_processes.watchers import Watcher
 from tests.kit.histories.checking import recorded
-from tests.kit.histories.history import History, position_of
+from tests.kit.histories.client import HistoryClient
+from tests.kit.histories.history import History
 from tests.kit.job.process import JobProcess
 from tests.kit.job.ratings_job import rating_record
 from tests.kit.programs.kafka import acknowledged, consume
 from tests.kit.table.filled import catalogue_of
-from tests.kit.world.clients import stated_by
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -49,43 +48,28 @@ CALL_S = 30.0
 CATCH_UP_S = 120.0
 
 
-class Reader:
+class Reader(HistoryClient):
     """A client that rates movies, and asks for groups of them, no older than what it saw; now and then for its own."""
 
     def __init__(self, history: History, gateway: GatewayProcess, bootstrap: str) -> None:
+        super().__init__(history)
         assert gateway.channel is not None
         self.turns = 0
         self.counts: Counter[int] = Counter()  # ratings of each movie that Kafka has
-        self._history = history
-        self._process = history.process()
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "partitioner": "murmur2_random"})
         self._channel = gateway.channel
         self._choice = random.Random(1)
-        self._tokens: dict[int, Any] = {}  # by group
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def wait(self) -> None:
         """Wait until it has asked some more."""
         before = self.turns
         soon(lambda: self.turns >= before + TURNS, "the reader goes on", CATCH_UP_S)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._write()
-                self._batch()
-                self.turns += 1
-        except Exception as error:  # noqa: BLE001 (a reader that died would find nothing)
-            self._history.about("died", why=f"a reader: {error!r}")
+    def work(self) -> None:
+        while not self._stopping.is_set():
+            self._write()
+            self._batch()
+            self.turns += 1
 
     def _write(self) -> None:
         movie = self._choice.choice(MOVIES)
@@ -103,14 +87,10 @@ class Reader:
         request: Any = BATCH_GET.request_class()
         for movie in movies:
             request.keys.add(movie_id=movie)
-        asked: dict[str, Any] = {"session": str(group)}
-        token = self._tokens.get(group)
-        if token is not None:
-            request.read_options.at_least = token.consistency_token
-            asked["token"] = position_of(stated_by(token))
-        answer = self._ask(BATCH_GET, "batch", request, movies, **asked)
+        session = str(group)
+        answer = self._ask(BATCH_GET, "batch", request, movies, **self._in_session(session, request))
         if answer is not None:
-            self._tokens[group] = answer.read_info
+            self._keep(session, answer.read_info)
 
     def _ask(self, query: Query, op: str, request: Any, movies: list[int], **asked: Any) -> Any:
         call = self._channel.unary_unary(
@@ -121,14 +101,12 @@ class Reader:
             answer: Any = call(request, timeout=CALL_S)
         except grpc.RpcError as error:
             failure = failure_of(error)
-            self._history.fail(self._process, op, code=error.code().name, reason=failure.reason)
+            self._history.fail(self._process, op, code=failure.code, reason=failure.reason)
             return None
-        stated = stated_by(answer.read_info)
         rows: Any = (
             [answer.rating] if op == "get" else [each.found for each in answer.results if each.HasField("found")]
         )
-        value = [(row.movie_id, row.rating_count) for row in rows]
-        self._history.ok(self._process, op, value=value, position=position_of(stated), as_of=stated.as_of_ms, by="")
+        self._ok(op, [(row.movie_id, row.rating_count) for row in rows], answer.read_info, by="")
         return answer
 
 
@@ -136,9 +114,14 @@ class Reader:
 def test_kills_of_the_driver_take_nothing_back(tmp_path: Path, mode: Mode) -> None:
     """Rows, copies and own writes, while the driver is killed and starts again."""
     topic = changelog_name("ratings", 1)
+
+    def write_changelog(history: History) -> None:
+        records = consume(broker.bootstrap, topic)
+        write_log(history, CATALOGUE.tables["ratings"], records, {record.partition for record in records})
+
     with (
         Broker(tmp_path / "kafka", log_file=tmp_path / "kafka.log") as broker,
-        recorded(lambda history: write_log(history, broker.bootstrap, CATALOGUE.tables["ratings"], topic)) as history,
+        recorded(write_changelog) as history,
         ExitStack() as running,
     ):
         create_topic(broker.bootstrap, "ratings", SOURCE_PARTITIONS)

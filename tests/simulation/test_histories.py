@@ -92,7 +92,7 @@ class Story:
     def goes_on(self, wanted: Sequence[int] = ALL, **asked: Any) -> None:
         """Break the subscription, and go on with its token."""
         self.history.fail(0, "subscribe", code="UNAVAILABLE", reason="")
-        self.ask("subscribe", range=wanted, goes_on=True, **asked)
+        self.ask("subscribe", **{"range": wanted, "goes_on": True, **asked})
 
 
 def verdict_of(directory: Path, narrate: Any) -> Verdict:
@@ -237,6 +237,26 @@ LIES: list[tuple[Guarantee, str, Any]] = [
             story.message("reset", []),
             story.message("current", [(1, 3), (3, 5)], 5),
         ),
+    ),
+    (
+        Guarantee.RESUME,
+        "no snapshot at first",
+        lambda story: (story.ask("subscribe", range=ALL), story.message("current", [(1, 3), (3, 5)], 5)),
+    ),
+    (
+        Guarantee.RESUME,
+        "no snapshot where it goes on without a token",
+        lambda story: (story.snapshot(), story.goes_on(goes_on=False), story.message("current", [(2, None)], 4)),
+    ),
+    (
+        Guarantee.WHOLE,
+        "a key of others",
+        lambda story: (story.ask("subscribe", range=[1, 2]), story.message("reset", [(1, 3), (3, 5)])),
+    ),
+    (
+        Guarantee.WHOLE,
+        "a change of nobody",
+        lambda story: (story.ask("subscribe", range=[1, 2], each=True), story.message("reset", [(1, 9)])),
     ),
     (Guarantee.WHOLE, "not each change", lambda story: each_of_one(story, 6)),
     (Guarantee.WHOLE, "a change again", lambda story: each_of_one(story, 3, 3)),

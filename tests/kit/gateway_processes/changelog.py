@@ -70,13 +70,21 @@ def found_record(table: Table, record: RawRecord, number_of: Callable[[Any], int
     return [record.offset, number, read_version(version)[1], record.value is None, record.timestamp_ms]
 
 
-def write_log(history: History, bootstrap: str, table: Table, topic: str, *, generation: int = 1) -> None:
-    """Write into a history what is in a changelog of a table whose key is a number. It must not have been compacted."""
-    by_partition: dict[int, list[list[Any]]] = {}
-    for record in consume(bootstrap, topic):
-        by_partition.setdefault(record.partition, []).append(found_record(table, record, itemgetter(0)))
+def write_log(
+    history: History,
+    table: Table,
+    records: Iterable[RawRecord],
+    partitions: Iterable[int],
+    *,
+    generation: int = 1,
+    number_of: Callable[[Any], int] = itemgetter(0),
+) -> None:
+    """Write into a history the records that are in a changelog; `number_of` makes a number of a key."""
+    by_partition: dict[int, list[list[Any]]] = {partition: [] for partition in partitions}
+    for record in records:
+        by_partition[record.partition].append(found_record(table, record, number_of))
     for partition, found in by_partition.items():
-        history.about("log", id=[generation, partition], end=found[-1][0] + 1, value=found)
+        history.about("log", id=[generation, partition], end=found[-1][0] + 1 if found else 0, value=found)
 
 
 class RatingsChangelog:
@@ -136,7 +144,8 @@ class RatingsChangelog:
 
     def write_log(self, history: History) -> None:
         """Write into a history what is in the changelog. Nothing is compacted away within hours."""
-        write_log(history, self.bootstrap, self.table, self.topic, generation=self.generation)
+        records = consume(self.bootstrap, self.topic)
+        write_log(history, self.table, records, range(self.partition_count), generation=self.generation)
 
     def put(self, ratings: Mapping[int, tuple[float, int]]) -> None:
         """Write rows: id → (average, count)."""

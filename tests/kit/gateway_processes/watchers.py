@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
 
+from tablegate.client.failures import failure_of
 from tablegate.v1.query_pb2 import SUBSCRIBE_PHASE_CATCHING_UP, SUBSCRIBE_PHASE_CURRENT, SUBSCRIBE_PHASE_RESET
 from tests.kit.gateway_processes.changelog import RatingsChangelog
 from tests.kit.gateway_processes.gateway import SERVICE
+from tests.kit.histories.client import HistoryClient
 from tests.kit.histories.history import History, position_of
 from tests.kit.table.filled import catalogue_of
 from tests.kit.world.clients import stated_by
@@ -62,42 +63,34 @@ class ChangesWriter:
         return self._choice.choice(HOT if self._choice.random() < 0.02 else self._movies)
 
 
-class Watcher:
+class Watcher(HistoryClient):
     """A subscriber in a thread: of one movie, which must see each change once, or of all. It writes what it saw.
 
     `ends`: why streams ended; `as_of_ms` and `heard` say what the last message told and how many there were.
+    `wholes` counts those that called the copy whole.
     """
 
     def __init__(
         self, history: History, address: Callable[[], str | None], movie: int | None = None, **options: Any
     ) -> None:
+        super().__init__(history)
         self.counts: dict[int, int] = {}
         self.ends: Counter[str] = Counter()
-        self.streams = self.resets = self.heard = self.given = 0
+        self.streams = self.resets = self.heard = self.given = self.wholes = 0
         self.heard_of_stream = 0
         self.phase = 0
         self.as_of_ms = 0
         self.movie = movie
         self._address = address
-        self._history = history
-        self._process = history.process()
         self._asked: dict[str, Any] = {"range": ALL} if movie is None else {"range": (movie, movie + 1), "each": True}
         self._options = options
         self._token = ""
         self._saved: tuple[dict[int, int], str] = ({}, "")
         self._goes_back = False
         self._call: Any = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
+    def interrupt(self) -> None:
         self.cancel()
-        self._thread.join()
 
     def __repr__(self) -> str:
         told = f"{self.heard} messages, {len(self.counts)} rows, phase {self.phase}, ended by {dict(self.ends)}"
@@ -109,16 +102,13 @@ class Watcher:
         if self._call is not None:
             self._call.cancel()
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                address = self._address()
-                if address is not None:
-                    with grpc.insecure_channel(address, options=OPTIONS) as channel:
-                        self._stream(channel)
-                self._stopping.wait(AGAIN_S)
-        except Exception as error:  # noqa: BLE001 (a watcher that died would find nothing)
-            self._history.about("died", why=f"a watcher: {error!r}")
+    def work(self) -> None:
+        while not self._stopping.is_set():
+            address = self._address()
+            if address is not None:
+                with grpc.insecure_channel(address, options=OPTIONS) as channel:
+                    self._stream(channel)
+            self._stopping.wait(AGAIN_S)
 
     def _stream(self, channel: grpc.Channel) -> None:
         fields: dict[str, Any] = {} if self.movie is None else {"movie_id": self.movie}
@@ -132,14 +122,14 @@ class Watcher:
             for message in self._call:
                 self._take(message)
         except grpc.RpcError as error:
-            reason = _reason(error)
-            self.ends[reason] += 1
-            self._history.fail(self._process, "subscribe", code=error.code().name, reason=reason)
+            failure = failure_of(error)
+            self.ends[failure.reason or failure.code] += 1
+            self._history.fail(self._process, "subscribe", code=failure.code, reason=failure.reason)
         goes_back, self._goes_back = self._goes_back, False
         if goes_back:
             rows, self._token = self._saved
             self.counts = dict(rows)
-        self._asked = {**self._asked, "goes_on": bool(self._token), "goes_back": goes_back}
+        self._asked = {**self._asked, "goes_on": bool(self._token), "goes_back": goes_back and bool(self._token)}
 
     def _take(self, message: Any) -> None:
         progress = message.progress
@@ -172,18 +162,8 @@ class Watcher:
             stated = stated_by(progress.read_info)
             more = {"position": position_of(stated), "as_of": stated.as_of_ms}
             self.as_of_ms = stated.as_of_ms or 0
+            self.wholes += 1
         self._history.ok(self._process, "subscribe", phase=phase, changes=changes, saved=saves, **more)
-
-
-def _reason(error: grpc.RpcError) -> str:
-    trailer: Any = error.trailing_metadata() or ()
-    details: Any = dict(trailer).get("grpc-status-details-bin")
-    info = error_details_pb2.ErrorInfo()
-    if details is not None:
-        for detail in status_pb2.Status.FromString(details).details:
-            if detail.Unpack(info):
-                return str(info.reason)
-    return str(error.code().name)
 
 
 def wait_for(watchers: list[Watcher], holds: Callable[[Watcher], bool], what: str, seconds: float = 90.0) -> None:
@@ -233,4 +213,5 @@ class CountingStream:
                     self.copy[row.movie_id] = (row.average_rating, row.rating_count)
                 self.given += len(message.changes)
         except grpc.RpcError as error:
-            self.ended = _reason(error)
+            failure = failure_of(error)
+            self.ended = failure.reason or failure.code

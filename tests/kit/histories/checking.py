@@ -214,7 +214,8 @@ class _Saved(NamedTuple):
 class _Subscription:
     copy: CheckedCopy
     stated: Stated | None = None  # of the newest message that said that the copy is current
-    goes_on: bool = False  # its newest stream began with a token
+    goes_on: bool = False  # its newest stream began with a token, and has not begun anew
+    is_empty: bool = True  # its newest stream began without one, and has told nothing
     place: int | None = None  # among the changes of its one key, of the newest one that it got
     saved: _Saved | None = None
 
@@ -287,7 +288,8 @@ class _Checking:
             kept = self._subscriptions.get(process)
             if kept is None:
                 kept = self._subscriptions[process] = _Subscription(CheckedCopy(self._checker, self._keys_of(asked)))
-            kept.goes_on = "goes_on" in asked
+            kept.goes_on = asked.get("goes_on", False)
+            kept.is_empty = not kept.goes_on
             if asked.get("goes_back"):
                 assert kept.saved is not None, "nothing was saved"
                 kept.copy = CheckedCopy(self._checker, self._keys_of(asked), kept.saved.rows)
@@ -406,12 +408,18 @@ class _Checking:
     def _message(self, asked: Line, line: Line, what: str) -> None:
         self._verdict.answers["message"] += 1
         subscription = self._subscriptions[asked["process"]]
+        if subscription.is_empty and line["phase"] != "reset":
+            raise GuaranteeBroken(Guarantee.RESUME, f"{what} goes on without a token")
+        subscription.is_empty = False
         if line["phase"] == "reset":
             subscription.copy.reset()
             subscription.place = None
             if subscription.goes_on:
                 self._reset(subscription, what)
+        low, high = asked["range"]
         for key, count in line["changes"]:
+            if not low <= key < high:
+                raise GuaranteeBroken(Guarantee.WHOLE, f"{what} gives key {key}, and is of {low} to {high}")
             if count is None:
                 subscription.copy.delete(key, what)
             else:
@@ -429,7 +437,8 @@ class _Checking:
         """Find a change of the key that was left out, or given again. The first one after a reset may be any."""
         changes = self._changes_of(key)
         before = subscription.place
-        place = changes.index(count) if before is None else before + 1
+        first = changes.index(count) if count in changes else len(changes)
+        place = first if before is None else before + 1
         if changes[place : place + 1] != [count]:
             raise GuaranteeBroken(Guarantee.WHOLE, f"{what} gives {count} of key {key}, not what came after {before}")
         subscription.place = place

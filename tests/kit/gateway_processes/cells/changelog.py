@@ -18,7 +18,7 @@ from confluent_kafka import Message, Producer
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.types import VERSION_HEADER, make_version
 from tablegate.v1.changelog_pb2 import ProgressMarker
-from tests.kit.gateway_processes.changelog import found_record, manifest_of, value_writer
+from tests.kit.gateway_processes.changelog import found_record, manifest_of, value_writer, write_log
 from tests.kit.histories.history import History, now_ms
 from tests.kit.programs.kafka import RawRecord, consume, new_topic
 from tests.kit.table.filled import catalogue_of
@@ -245,10 +245,8 @@ class Cells:
             )
         present = {each: consume(self.bootstrap, each.topic) for each in self._generations}
         for generation, records in {**self._logs_in_the_end, **present}.items():
-            for partition in range(generation.partition_count):
-                found = [self._found(record) for record in records if record.partition == partition]
-                end = found[-1][0] + 1 if found else 0
-                history.about("log", id=[generation.number, partition], end=end, value=found)
+            partitions = range(generation.partition_count)
+            write_log(history, self.table, records, partitions, generation=generation.number, number_of=number_of)
 
     def _found(self, record: RawRecord) -> list[Any]:
         return found_record(self.table, record, number_of)

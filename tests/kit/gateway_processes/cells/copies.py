@@ -1,31 +1,30 @@
 """Copies of the cells, kept by the client package's subscriptions, which write what they got into a history."""
 
-import threading
 from collections import Counter
-from typing import Any, Self
+from typing import Any
 
 import tablegate.client
 from tablegate.client import CatchingUp, Current, Delete, Disconnected, Reset, Upsert
 from tests.kit.gateway_processes.cells.changelog import CellKey, Cells, number_of
 from tests.kit.gateway_processes.cells.readers import ALL, OWN_CONNECTION, request_of, stub_of
+from tests.kit.histories.client import HistoryClient
 from tests.kit.histories.history import History, position_of
 from tests.kit.world.clients import stated_by
 
 
-class CellsCopy:
+class CellsCopy(HistoryClient):
     """A copy of a shelf, or of all. `resets` counts snapshots, `ends` why streams broke.
 
     `rows` is whole while `is_current`.
     """
 
     def __init__(self, history: History, cells: Cells, target: str, *, shelf: int | None = None) -> None:
+        super().__init__(history)
         self.ends: Counter[str] = Counter()
         self.resets = 0
         self.rows: dict[CellKey, int] = {}
         self.is_current = False
         self._changes: list[tuple[int, int | None]] = []  # of the message that is being read
-        self._history = history
-        self._process = history.process()
         self._cells = cells
         self._shelf = shelf
         self._range = ALL if shelf is None else (number_of((shelf, 0)), number_of((shelf + 1, 0)))
@@ -33,15 +32,11 @@ class CellsCopy:
         fields: dict[str, Any] = {} if shelf is None else {"shelf": shelf}
         request = request_of("SubscribeCells", subscribe_options={"progress_interval": {"seconds": 1}}, **fields)
         self._events = tablegate.client.subscribe(stub_of(self._channel, "SubscribeCells"), request)
-        self._thread = threading.Thread(target=self._run, name="CellsCopy")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def interrupt(self) -> None:
         self._events.close()
-        self._thread.join()
+
+    def close(self) -> None:
         self._channel.close()
 
     def is_the_table(self) -> bool:
@@ -49,31 +44,28 @@ class CellsCopy:
         rows = {key: revision for key, revision in self._cells.rows.items() if self._shelf in (None, key[0])}
         return self.is_current and self.rows == rows
 
-    def _run(self) -> None:
+    def work(self) -> None:
         self._history.invoke(self._process, "subscribe", range=self._range)
-        try:
-            for event in self._events:
-                self._receive(event)
-        except Exception as error:  # noqa: BLE001 (a copy that died would find nothing)
-            self._history.about("died", why=f"a subscription: {error!r}")
+        for event in self._events:
+            self._receive(event)
 
     def _receive(self, event: tablegate.client.Event) -> None:
         match event:
             case Reset():
                 self.resets += 1
                 self.rows, self.is_current = {}, False
-                self._ok("reset")
+                self._heard("reset")
             case Upsert():
                 self._change(event.key, event.row.revision)
             case Delete():
                 self._change(event.key, None)
             case CatchingUp():
                 self.is_current = False
-                self._ok("catching up")
+                self._heard("catching up")
             case Current():
                 stated = stated_by(event.read_info)
                 self.is_current = True
-                self._ok("current", position=position_of(stated), as_of=stated.as_of_ms)
+                self._heard("current", position=position_of(stated), as_of=stated.as_of_ms)
             case Disconnected(code, reason):
                 self.ends[reason or code] += 1
                 self.is_current = False
@@ -88,6 +80,6 @@ class CellsCopy:
             self.rows[key] = revision
         self._changes.append((number_of(key), revision))
 
-    def _ok(self, phase: str, **more: Any) -> None:
+    def _heard(self, phase: str, **more: Any) -> None:
         self._history.ok(self._process, "subscribe", phase=phase, changes=self._changes, **more)
         self._changes = []

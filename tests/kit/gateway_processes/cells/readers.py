@@ -5,13 +5,12 @@ client package does it.
 """
 
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -21,9 +20,9 @@ from tablegate.client.failures import failure_of
 from tests.kit.gateway_processes.cells.changelog import CONTRACT, SERVICE, Cells, by_partition, number_of
 from tests.kit.gateway_processes.cluster import Cluster
 from tests.kit.gateway_processes.gateway import soon
-from tests.kit.histories.history import History, position_of
+from tests.kit.histories.client import HistoryClient
+from tests.kit.histories.history import History
 from tests.kit.table.filled import catalogue_of
-from tests.kit.world.clients import stated_by
 
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 EACH_IN_TURN = (("grpc.lb_policy_name", "round_robin"),)  # another gateway with each call, not one as long as it can
@@ -51,14 +50,7 @@ class Failure(NamedTuple):
     text: str
 
 
-class Token(NamedTuple):
-    """A consistency token: its text, and what it states."""
-
-    text: str
-    position: Sequence[Any]
-
-
-class Reader:
+class Reader(HistoryClient):
     """A client. `reads` counts answers, `owned` those that a partition's owner gave; `breaks` are broken streams.
 
     `rebuilt` counts the tokens that were given up as they are of a generation before, `refused` the answers that would
@@ -77,28 +69,15 @@ class Reader:
         seed: int = 0,
         options: Options = (),
     ) -> None:
+        super().__init__(history)
         self.failures: list[Failure] = []
         self.breaks: list[Failure] = []
         self.reads = self.rebuilt = self.refused = 0
         self.owned: Counter[str] = Counter()  # by gateway
-        self._history = history
-        self._process = history.process()
         self._cells = cells
         self._pause_s = pause_s
         self._choice = random.Random(seed)
-        self._tokens: dict[str, Token] = {}  # by session
         self._channel = tablegate.client.open_channel(target, options=(*OWN_CONNECTION, *options))
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self.close()
 
     def close(self) -> None:
         """Close its connection."""
@@ -108,13 +87,9 @@ class Reader:
         """Read once."""
         raise NotImplementedError
 
-    def _run(self) -> None:
+    def work(self) -> None:
         while not self._stopping.wait(self._pause_s):
-            try:
-                self.read()
-            except Exception as error:  # noqa: BLE001 (a reader that died would find nothing)
-                self._history.about("died", why=f"{type(self).__name__}: {error!r}")
-                return
+            self.read()
 
     def _ask(self, op: str, method: str, request: Any, **asked: Any) -> tuple[Any, Mapping[str, Any]]:
         """Return the answer, and who gave it; None where it failed."""
@@ -151,22 +126,8 @@ class Reader:
     _asks_for_more = False
     """Whether it asks for answers that a gateway may have to refuse."""
 
-    def _ok(self, op: str, rows: Iterable[Any], info: Any, **more: Any) -> None:
-        """Write an answer into the history."""
-        value = [(number_of((row.shelf, row.number)), row.revision) for row in rows]
-        stated = stated_by(info)
-        self._history.ok(self._process, op, value=value, position=position_of(stated), as_of=stated.as_of_ms, **more)
-
-    def _in_session(self, session: str, request: Any) -> dict[str, Any]:
-        """Ask for an answer as fresh as the last one of a session; return what the history says of it."""
-        token = self._tokens.get(session)
-        if token is None:
-            return {"session": session}
-        request.read_options.at_least = token.text
-        return {"session": session, "token": token.position}
-
-    def _keep(self, session: str, info: Any) -> None:
-        self._tokens[session] = Token(info.consistency_token, position_of(stated_by(info)))
+    def _ok_cells(self, op: str, cells: Iterable[Any], info: Any, **more: Any) -> None:
+        self._ok(op, [(number_of((cell.shelf, cell.number)), cell.revision) for cell in cells], info, **more)
 
 
 class Gets(Reader):
@@ -182,7 +143,7 @@ class Gets(Reader):
         more = self._in_session(session, request)
         answer, by = self._ask("get", "GetCell", request, keys=[number_of((shelf, number))], **more)
         if answer is not None:
-            self._ok("get", [answer.cell], answer.read_info, **by)
+            self._ok_cells("get", [answer.cell], answer.read_info, **by)
             self._keep(session, answer.read_info)
 
 
@@ -208,7 +169,7 @@ class FreshGets(Reader):
                 request.read_options.at_least_source.topics.add(topic="cells").offsets[0] = asked["own"] - 1
         answer, by = self._ask("get", "GetCell", request, keys=[number_of(key)], **asked)
         if answer is not None:
-            self._ok("get", [answer.cell], answer.read_info, **by)
+            self._ok_cells("get", [answer.cell], answer.read_info, **by)
 
 
 class BatchGets(Reader):
@@ -230,7 +191,7 @@ class BatchGets(Reader):
         if answer is None:
             return
         rows = [result.found for result in answer.results if result.HasField("found")]
-        self._ok("batch", rows, answer.read_info, **by)
+        self._ok_cells("batch", rows, answer.read_info, **by)
         self._keep(str(place), answer.read_info)
 
 
@@ -246,7 +207,7 @@ class Walks(Reader):
                 return  # noted; a walk that ends early misses nothing
             page_token = answer.next_page_token
             high = number_of((answer.cells[-1].shelf, answer.cells[-1].number)) + 1 if page_token else whole[1]
-            self._ok("page", answer.cells, answer.read_info, range=(low, high), last=not page_token, **by)
+            self._ok_cells("page", answer.cells, answer.read_info, range=(low, high), last=not page_token, **by)
             low, is_first = high, False
             if not page_token:
                 return
@@ -296,12 +257,12 @@ class Scans(Reader):
         try:
             for message in stub_of(self._channel, "ScanCells")(request):
                 if pending is not None:
-                    self._ok("scan", pending.cells, pending.progress.read_info, last=False)
+                    self._ok_cells("scan", pending.cells, pending.progress.read_info, last=False)
                 pending = message
                 resume_token = message.progress.resume_token
         except grpc.RpcError as error:
             if pending is not None:
-                self._ok("scan", pending.cells, pending.progress.read_info, last=False)
+                self._ok_cells("scan", pending.cells, pending.progress.read_info, last=False)
             failed = _failure("ScanCells", begin_s, error)
             if failed.code == "UNAVAILABLE" and failed.reason != TABLE_REBUILT:
                 self._history.fail(self._process, "scan", code=failed.code, reason=failed.reason)
@@ -312,7 +273,7 @@ class Scans(Reader):
         if pending is None:
             self._history.ok(self._process, "scan", position=None)
         else:
-            self._ok("scan", pending.cells, pending.progress.read_info, last=True)
+            self._ok_cells("scan", pending.cells, pending.progress.read_info, last=True)
         return resume_token, True
 
 
