@@ -26,11 +26,11 @@ import grpc
 import typer
 from confluent_kafka import Producer
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 from tests.bench import peer
 from tests.kit.gateway_processes.changelog import RatingsChangelog
-from tests.kit.gateway_processes.cluster import Cluster, free_port
+from tests.kit.gateway_processes.cluster import Cluster
 from tests.kit.gateway_processes.gateway import SERVICE
 from tests.kit.table.filled import RATINGS, catalogue_of
 

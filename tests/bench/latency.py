@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 
+from tablegate.examples.demo.kafka import free_port
 from tablegate.examples.samples import stocks
 from tablegate.jobs.table import Mode
 from tests.bench.figures import Figures
@@ -69,7 +70,7 @@ def _measure_peer(work: Path, built: Path, figures: Figures, probes: int) -> Non
         # A broker for each: ratings that another has sent would come in while the first probes wait.
         with Stack(work / f"peer-latency-{len(settings)}") as stack:
             stack.create_source()
-            running = Peer(built, stack.bootstrap, stack.directory / "state", stack.free_port(), **settings)
+            running = Peer(built, stack.bootstrap, stack.directory / "state", free_port(), **settings)
             try:
                 _record(figures, figure, "peer", _probe(stack, running.address, probes))
             finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from tablegate.examples.demo.kafka import free_port
 from tests.bench import gets, reads, streams, subscribe
 from tests.bench.contestants import Bench, contestants
 from tests.bench.figures import Figures
@@ -103,7 +104,7 @@ def _contest(bench: Bench, gateway: GatewayProcess, built: Path | None, parts: S
                 streams.measure_connections(bench, plain, tls)
     if built and Part.RESTORE in parts:
         say("restore, of the peer")
-        again = Peer(built, bench.stack.bootstrap, bench.stack.directory / "peer-again", bench.stack.free_port())
+        again = Peer(built, bench.stack.bootstrap, bench.stack.directory / "peer-again", free_port())
         try:
             count, took_s = again.restored()
         finally:
@@ -125,7 +126,7 @@ def _peer_with_rows(bench: Bench, built: Path) -> Peer:
             while len(producer) > 300_000:
                 producer.poll(0.1)
     producer.flush()
-    peer = Peer(built, stack.bootstrap, stack.directory / "peer-state", stack.free_port())
+    peer = Peer(built, stack.bootstrap, stack.directory / "peer-state", free_port())
     try:
         while peer.folded() < bench.rows:
             time.sleep(1)

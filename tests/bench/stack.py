@@ -3,7 +3,6 @@
 import io
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from confluent_kafka import Producer
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.gateway.contract.binder.binder import bind
@@ -124,12 +123,6 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         self._broker.stop()
 
-    def free_port(self) -> int:
-        """Return a port that nobody has."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
     def create_source(self) -> None:
         """Create the topic `ratings`."""
         create_topic(self.bootstrap, "ratings", 2)
@@ -207,7 +200,7 @@ class Stack:
     @contextmanager
     def gateway(self, *, authority: Authority | None = None) -> Iterator[GatewayProcess]:
         """Run a gateway with an empty store; the block begins when it serves. With TLS where `authority` is."""
-        address = f"127.0.0.1:{self.free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         name = "gateway-tls" if authority else "gateway"
         log_path = self.directory / f"{name}.log"
         pair = authority.issue(name) if authority else None

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Message
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 from tablegate.gateway.contract.types import VERSION_HEADER, Version, read_version
 from tablegate.jobs.kafka.topics import changelog_name
@@ -154,7 +153,7 @@ class _PeerJob:
         with self._backlog.broker(name) as broker:
             # It would give its results the times of their inputs.
             create_topic(broker.bootstrap, "peer-out", 2, {"message.timestamp.type": "LogAppendTime"})
-            peer = Peer(self._built, broker.bootstrap, broker.data_dir / "state", _free_port(), **self._settings)
+            peer = Peer(self._built, broker.bootstrap, broker.data_dir / "state", free_port(), **self._settings)
             try:
                 records = self._backlog.of(self._table)
                 return _work_off(broker, peer.pid, time.time(), "peer-out", Counted(_peer_count), records, peer.poll)
@@ -211,9 +210,3 @@ def _running_time(process: subprocess.Popen[bytes], log_path: Path) -> float:
         if process.poll() is not None or time.monotonic() > end:
             raise RuntimeError(f"the job did not start: {said[-LOG_SHOWN:]}")
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

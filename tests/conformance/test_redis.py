@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.contract.types import Offset, StoreId
 from tablegate.gateway.stores.base import (
     Phase,
@@ -21,7 +22,7 @@ from tablegate.gateway.stores.redis.layout import Keys, parse_partition_name
 from tablegate.gateway.stores.redis.store import STATUSES_PER_POLICY_CHECK, RedisReader, RedisStore, wipe
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
-from tests.kit.programs.redis import RedisServer, free_port, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.store.batches import ID, P0, P1, apply_batches, expected_rows, fill, rows_of, stored_position
 from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import batch_of

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.redis.connection import CONNECT_TIMEOUT_S
 from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tests.kit.http.certificates import Authority
-from tests.kit.programs.redis import RedisServer, free_port, needs_redis
+from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.store.batches import apply_batches, expected_rows, rows_of
 
 pytestmark = needs_redis

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tablegate.examples.demo.kafka import free_port
 from tests.kit.docs.pages import DOCS, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "index.md"
@@ -55,8 +55,8 @@ class _Reader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._bootstrap = f"127.0.0.1:{_free_port()}"
-        self._address = f"127.0.0.1:{_free_port()}"
+        self._bootstrap = f"127.0.0.1:{free_port()}"
+        self._address = f"127.0.0.1:{free_port()}"
         self._here = directory
         self._command = ""
         self._until = False
@@ -156,10 +156,3 @@ def _commands(directory: Path) -> Path:
         (directory / name).chmod(0o755)
     assert shutil.which("curl"), "the tutorial asks with curl: install it"
     return directory
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

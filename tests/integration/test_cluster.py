@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.examples.demo.kafka import HOST, Broker, free_port
 from tablegate.gateway.kafka.client import KafkaLog
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
-from tests.kit.gateway_processes.cluster import Member, Placement, free_port
+from tests.kit.gateway_processes.cluster import Member, Placement
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.table.filled import RATINGS
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.gateway.query.forwarding import HEARD_S
 from tests.kit.gateway_processes.cells.changelog import CONTRACT, Cells, filled_cells
 from tests.kit.gateway_processes.cells.load import ALL_S, Load
@@ -31,7 +31,7 @@ from tests.kit.gateway_processes.cells.readers import (
     TableWalks,
     until_readable,
 )
-from tests.kit.gateway_processes.cluster import Cluster, Member, free_port
+from tests.kit.gateway_processes.cluster import Cluster, Member
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.kafka import delete_topic
 from tests.kit.programs.machine import NoSmallDisk, skewed, small_disk

@@ -11,9 +11,8 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from tablegate.examples import CONTRACTS
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
-from tests.kit.gateway_processes.cluster import free_port
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.programs.deployment import command_line, compose
 

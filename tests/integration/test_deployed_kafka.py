@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tablegate.examples.demo.kafka import free_port
 from tablegate.examples.demo.tether import tethered
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
-from tests.kit.gateway_processes.cluster import free_port
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.deployment import compose
 from tests.kit.programs.kafka import NewRecord, consume, produce

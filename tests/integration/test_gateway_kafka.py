@@ -12,9 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.server.preflight import reserve_address
 from tablegate.gateway.stores.base import StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
@@ -225,9 +224,7 @@ def test_a_new_generation_replaces_the_old_one_whole(gateway: GatewayProcess, ch
 
 def test_kafka_goes_away_and_comes_back(tmp_path: Path) -> None:
     """Serving goes on, with honest staleness; nothing is lost, and nobody has to do anything."""
-    reserved = reserve_address("127.0.0.1:0", insecure=False)
-    reserved.holder.close()
-    with Broker(tmp_path / "kafka", port=reserved.port, log_file=tmp_path / "kafka.log") as broker:
+    with Broker(tmp_path / "kafka", port=free_port(), log_file=tmp_path / "kafka.log") as broker:
         changelog = RatingsChangelog(broker.bootstrap)
         changelog.put(dict(many(100)))
         changelog.mark()

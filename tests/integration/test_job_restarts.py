@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.manifests import read_manifest
@@ -24,7 +24,7 @@ from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
-from tests.kit.programs.kafka import NewRecord, Tail, closed_port, consume, delete_topic, new_topic, produce
+from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -280,7 +280,7 @@ def test_records_dropped_while_the_job_runs(
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker that a test may kill."""
-    with Broker(tmp_path / "data", closed_port(), log_file=tmp_path / "broker.log") as broker:
+    with Broker(tmp_path / "data", free_port(), log_file=tmp_path / "broker.log") as broker:
         yield broker
 
 

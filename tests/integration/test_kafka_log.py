@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.gateway.contract.lineage import Lineage, Place, continued, is_of_another_log, place_at
 from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition, StoreId, make_version
 from tablegate.gateway.kafka.client import KafkaLog, quiet_logger
@@ -23,7 +23,7 @@ from tablegate.gateway.server.replicator import ReplicatorConfig, run_replicator
 from tablegate.gateway.stores.base import Phase, StoreUnavailable
 from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tests.kit.gateway_processes.changelog import RatingsChangelog
-from tests.kit.programs.kafka import NewRecord, Tail, closed_port, new_topic, nobody, produce
+from tests.kit.programs.kafka import NewRecord, Tail, new_topic, nobody, produce
 from tests.kit.store.changes import position
 from tests.kit.table.filled import catalogue_of
 
@@ -94,7 +94,7 @@ def test_clients_that_lost_all_brokers_give_way_to_others(broker: Broker, impati
 
 
 def test_nobody_there_is_told_in_a_sentence() -> None:
-    log = KafkaLog(f"127.0.0.1:{closed_port()}")
+    log = KafkaLog(f"127.0.0.1:{free_port()}")
     with pytest.raises(LogUnavailable, match=r"^Kafka at 127\.0\.0\.1:\d+ does not answer"):
         log.describe_topic("tables").result(WAIT_S)
     assert log.fetch(records_max=10, timeout_s=0.5) == []
@@ -198,7 +198,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("reachable", [True, False])
 def test_sigterm_leaves_a_clean_store_at_once(broker: Broker, tmp_path: Path, reachable: bool) -> None:
     store = tmp_path / "store"
-    bootstrap = broker.bootstrap if reachable else f"127.0.0.1:{closed_port()}"
+    bootstrap = broker.bootstrap if reachable else f"127.0.0.1:{free_port()}"
     tables_topic = "tables"
     if reachable:
         changelog = RatingsChangelog(broker.bootstrap)
@@ -249,7 +249,7 @@ def test_a_store_of_another_boot_is_wiped_and_restored(broker: Broker, tmp_path:
 @pytest.mark.parametrize("running", [False, True])
 def test_a_log_that_lost_its_tail_and_grew_again_is_lost(tmp_path: Path, running: bool) -> None:
     """Though the offset is there again, with other records before it."""
-    with Broker(tmp_path / "data", closed_port(), log_file=tmp_path / "broker.log") as broker:
+    with Broker(tmp_path / "data", free_port(), log_file=tmp_path / "broker.log") as broker:
         topic = new_topic(broker.bootstrap, 1)
         source = TopicPartition(topic, Partition(0))
         produce(broker.bootstrap, topic, [NewRecord(b"a", b"1"), NewRecord(b"b", b"1")])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tablegate.examples.demo.kafka import HOST, Broker
+from tablegate.examples.demo.kafka import HOST, Broker, free_port
 from tablegate.jobs.jars import SetupError, jars
 from tablegate.jobs.jars.java import find_java
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
@@ -231,9 +231,7 @@ class TestBrokerCommand:
 
     @pytest.fixture
     def command(self, tmp_path: Path) -> list[str]:
-        with Broker(tmp_path / "other") as other:  # below the ports that programs get who ask for any
-            port = other.bootstrap.rpartition(":")[2]
-        words = ["broker", "--port", port, "--data", str(tmp_path / "kafka")]
+        words = ["broker", "--port", str(free_port()), "--data", str(tmp_path / "kafka")]
         return [sys.executable, "-m", "tablegate.gateway.cli", *words]
 
     def test_topics_are_made_and_stay(self, command: list[str]) -> None:
@@ -249,7 +247,8 @@ class TestBrokerCommand:
                 running.send_signal(signal.SIGINT)
                 assert running.communicate()[0].startswith("stopped; ")
             assert running.returncode == 0
-        refused = subprocess.run([*command, "--topic", "orders:3"], capture_output=True, text=True, check=False)
+        twice = [*command, "--topic", "orders:2", "--topic", "orders:3"]
+        refused = subprocess.run(twice, capture_output=True, text=True, check=False)
         assert refused.returncode == 1
         assert refused.stderr.startswith('error: topic "orders" ')
         with Broker(Path(command[-1])) as broker:

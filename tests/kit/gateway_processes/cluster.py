@@ -1,15 +1,13 @@
 """Gateways of one cluster, as a user runs them: processes on this machine, at addresses that stay."""
 
 import os
-import random
 import secrets
 import signal
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tablegate.examples.demo.kafka import HOST, PORTS
+from tablegate.examples.demo.kafka import HOST, free_port
 from tablegate.gateway.contract.placement import Candidate, wanted_of_all
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
@@ -19,18 +17,6 @@ WHOLE_S = 120.0
 
 Placement = Mapping[str, frozenset[int]]
 """From a living gateway's name to the partitions that it has LIVE."""
-
-
-def free_port() -> int:
-    """Return a port that nobody has, of those that the kernel does not give to outgoing connections."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as tried:
-            try:
-                tried.bind((HOST, port))
-            except OSError:
-                continue
-            return port
 
 
 class Member(GatewayProcess):

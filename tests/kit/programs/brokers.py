@@ -9,11 +9,10 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tablegate.examples.demo.kafka import HOST, LOG_SETTINGS, SETTINGS
+from tablegate.examples.demo.kafka import HOST, LOG_SETTINGS, SETTINGS, free_port
 from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
-from tests.kit.gateway_processes.cluster import free_port
 from tests.kit.gateway_processes.gateway import soon
 from tests.kit.programs.network import Link
 

@@ -1,6 +1,5 @@
 """A real Kafka for tests, and raw records in and out of it."""
 
-import socket
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 
 CONSUME_TIMEOUT_S = 20.0
@@ -147,15 +146,7 @@ def consume(bootstrap: str, topic: str) -> list[RawRecord]:
 
 def nobody(**options: Any) -> dict[str, Any]:
     """Return options of a client that knows no broker, as one does that heard from the last one that there are none."""
-    return {"bootstrap.servers": f"127.0.0.1:{closed_port()}", "log_level": 0, **options}
-
-
-def closed_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return {"bootstrap.servers": f"127.0.0.1:{free_port()}", "log_level": 0, **options}
 
 
 class Tail:

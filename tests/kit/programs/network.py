@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
-from tablegate.examples.demo.kafka import HOST
-from tests.kit.gateway_processes.cluster import free_port
+from tablegate.examples.demo.kafka import HOST, free_port
 
 CHUNK_BYTES = 2**16
 

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -17,17 +16,13 @@ from typing import Any
 import pytest
 import redis
 
+from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.stores.base import StoreUnavailable
 
 PATIENCE_S = 30.0
 
 NOT_INSTALLED = "redis-server is not installed: apt-get install redis-server"
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason=NOT_INSTALLED)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class RedisServer:

@@ -209,7 +209,7 @@ class Broker:
 
     def _choose_ports(self) -> tuple[int, int]:
         if self._wanted_port is None:
-            first = _free_port()
+            first = free_port()
         elif _is_free(self._wanted_port):
             first = self._wanted_port
         else:
@@ -217,7 +217,7 @@ class Broker:
                 f"port {self._wanted_port} on {HOST} is taken, so Kafka cannot listen on it: "
                 "end the program that has it, or choose another port"
             )
-        return first, _free_port(but=first)
+        return first, free_port(but=first)
 
     def _properties(self, port: int, controller_port: int, log: Path) -> str:
         """Return the broker's configuration. Its ports are in it anew at each start; the data does not care."""
@@ -296,7 +296,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port(but: int | None = None) -> int:
+def free_port(but: int | None = None) -> int:
+    """Return a port that nobody has, and that no program gets who asks for any; raise `SetupError`."""
     for port in random.sample(PORTS, k=200):
         if port != but and _is_free(port):
             return port
