@@ -2,30 +2,33 @@
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tablegate.examples.demo.console import print_line, progress_bars
 from tablegate.examples.demo.kafka import Broker
-from tablegate.examples.demo.launch import DemoError, Steps
+from tablegate.examples.demo.launch import DemoError, Steps, start_kafka
 from tablegate.examples.samples import create_topic
 from tablegate.jobs.jars import SetupError
-from tablegate.jobs.jars.jars import jars
-from tablegate.jobs.jars.java import find_java
 
 POLL_S = 0.5
 
 
-def run_broker(data: Path, *, port: int, topics: Mapping[str, int]) -> None:
-    """Start Kafka on its data in `data`, make the topics (name: partitions) that are missing, and stay until Ctrl-C.
+def run_broker(data: Path, *, port: int, topics: Sequence[tuple[str, int]]) -> None:
+    """Start Kafka on its data in `data`, make the topics (name, partitions) that are missing, and stay until Ctrl-C.
 
     Raise `DemoError`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    broker = Broker(data, port)
     try:
-        with _started(data, port) as broker:
-            _make(broker.bootstrap, topics)
+        with ExitStack() as stack:
+            with progress_bars(transient=True) as progress:
+                start_kafka(stack, broker, Steps(progress), jars_of=["broker"])
+            for name, partitions in topics:
+                is_new = create_topic(broker.bootstrap, name, partitions)
+                print_line(f"topic {name}:{partitions} {'is made' if is_new else 'was there'}", markup=False)
             print_line(f"Kafka listens on {broker.bootstrap}; its data is in {data}. Ctrl-C stops it.", markup=False)
             while broker.running:
                 time.sleep(POLL_S)
@@ -34,22 +37,3 @@ def run_broker(data: Path, *, port: int, topics: Mapping[str, int]) -> None:
         raise DemoError(str(error)) from None
     except KeyboardInterrupt:
         print_line(f"stopped; the next start finds its data in {data}", markup=False)
-
-
-@contextmanager
-def _started(data: Path, port: int) -> Iterator[Broker]:
-    with ExitStack() as stack:
-        with progress_bars(transient=True) as progress:
-            steps = Steps(progress)
-            with steps.step("Java and pinned jars") as advance:
-                find_java()
-                jars("broker", advance)
-            with steps.step("Kafka, one node"):
-                broker = stack.enter_context(Broker(data, port))
-        yield broker
-
-
-def _make(bootstrap: str, topics: Mapping[str, int]) -> None:
-    for name, partitions in topics.items():
-        is_new = create_topic(bootstrap, name, partitions)
-        print_line(f"topic {name}:{partitions} {'is made' if is_new else 'was there'}", markup=False)

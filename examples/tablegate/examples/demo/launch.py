@@ -17,7 +17,7 @@ from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.demo.processes import ChildProcess
 from tablegate.examples.samples import EventProducer, create_topic, record_count
 from tablegate.examples.samples.systems import RATINGS, System
-from tablegate.jobs.jars.jars import jars
+from tablegate.jobs.jars.jars import Kind, jars
 from tablegate.jobs.jars.java import find_java
 
 SAMPLES = 200  # of each system
@@ -84,6 +84,16 @@ class Steps:
         self._progress.update(task, total=1, completed=1)
 
 
+def start_kafka(stack: ExitStack, broker: Broker, steps: Steps, *, jars_of: Sequence[Kind]) -> None:
+    """Start a broker as a part of `stack`, with what it and others need; raise `SetupError`."""
+    with steps.step("Java and pinned jars") as advance:
+        find_java()
+        for kind in jars_of:
+            jars(kind, advance)
+    with steps.step("Kafka, one node"):
+        stack.enter_context(broker)
+
+
 class KafkaWithSamples:
     """Kafka, as a part of `stack`, with sample events of `systems`; `producer` sends more.
 
@@ -91,12 +101,8 @@ class KafkaWithSamples:
     """
 
     def __init__(self, stack: ExitStack, data: Path, systems: Sequence[System], steps: Steps) -> None:
-        with steps.step("Java and pinned jars") as advance:
-            find_java()
-            for kind in ("broker", "spark"):
-                jars(kind, advance)
-        with steps.step("Kafka, one node"):
-            broker = stack.enter_context(Broker(data / "kafka", log_file=data / "logs" / "kafka.log"))
+        broker = Broker(data / "kafka", log_file=data / "logs" / "kafka.log")
+        start_kafka(stack, broker, steps, jars_of=("broker", "spark"))
         self.bootstrap = broker.bootstrap
         self.producer = EventProducer(self.bootstrap)
         stack.callback(self.producer.flush)

@@ -276,7 +276,7 @@ def broker(
     from tablegate.examples.demo.launch import DemoError
 
     try:
-        run_broker(data, port=port, topics=dict(_topic(text) for text in topic or []))
+        run_broker(data, port=port, topics=[_topic(text) for text in topic or []])
     except DemoError as error:
         fail(error)
 
