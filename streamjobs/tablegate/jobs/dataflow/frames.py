@@ -52,7 +52,7 @@ from tablegate.jobs.dataflow.sources import (
     with_key,
 )
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan, SidePlan
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
@@ -190,7 +190,7 @@ def _checked_versions(rows: DataFrame, table: Table) -> DataFrame:
     source = topic if isinstance(topic, Source) else table.source_of(next(iter(table.sides)))
     message = (
         f'source "{source.topic}" is declared keyed, but records of one key are in several partitions; remove '
-        f"keyed=True, and build the next generation: tablegate job rebuild {job_argument(table)}"
+        f"keyed=True, and {rebuild_hint(table)}"
     )
     # A path in it may have what would end the text.
     message = message.replace("\\", "\\\\").replace("'", "\\'")

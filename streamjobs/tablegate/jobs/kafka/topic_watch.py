@@ -4,14 +4,14 @@ Spark goes by the name of a topic. It would read on at the old offsets in anothe
 before these would be lost without a word.
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 
-from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, Topic, admin_client
+from tablegate.jobs.kafka.polling import Polling
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 
 WATCH_EVERY_S = 1.0  # a topic that is made again has few records by then; a request costs a broker next to nothing
 
@@ -19,24 +19,15 @@ WATCH_EVERY_S = 1.0  # a topic that is made again has few records by then; a req
 class TopicWatch:
     """Asks for topics again and again, without waiting for Kafka. One thread uses it."""
 
-    def __init__(self, bootstrap: str, topics: Sequence[Topic]) -> None:
-        self._admin = admin_client(bootstrap)
+    def __init__(self, admin: KafkaAdmin, topics: Sequence[Topic]) -> None:
         self._topics = {topic.name: topic for topic in topics}
-        self._asked: Mapping[str, Future[Any]] = {}
-        self._next_s = 0.0
+        self._polling = Polling(lambda: admin.ask_topics(list(self._topics)), every_s=WATCH_EVERY_S)
 
     def changed(self) -> list[tuple[Topic, Topic]]:
         """Return the topics that are others than at first, or have more partitions: as they were and as they are."""
-        if self._asked and all(future.done() for future in self._asked.values()):
-            asked, self._asked = self._asked, {}
-            found = [(self._topics[name], _described(name, future)) for name, future in asked.items()]
-            return [(before, now) for before, now in found if now is not None and now != before]
-        if not self._asked and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + WATCH_EVERY_S
-            self._asked = self._admin.describe_topics(
-                TopicCollection(list(self._topics)), request_timeout=BROKER_TIMEOUT_S
-            )
-        return []
+        answers = self._polling.answers()
+        found = [(self._topics[name], _described(name, answer)) for name, answer in answers.items()]
+        return [(before, now) for before, now in found if now is not None and now != before]
 
 
 def _described(name: str, future: "Future[Any]") -> Topic | None:

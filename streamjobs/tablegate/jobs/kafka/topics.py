@@ -173,16 +173,16 @@ class KafkaAdmin:
         """Return the offset that the next record will have, by partition."""
         return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def ask_topics(self, names: Sequence[str]) -> "dict[str, Future[Any]]":
+        """Ask for the descriptions of topics, without waiting."""
+        return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=BROKER_TIMEOUT_S)
+
     def ask_ends(self, topics: Iterable[Topic]) -> "dict[TopicPartition, Future[Any]]":
         """Ask for the end offsets, without waiting. An answer has `offset` and `leader_epoch`, or a `KafkaException`.
 
         The epoch is that of the leader, and None of a broker that tells none.
         """
-        partitions = [
-            TopicPartition(topic.name, partition) for topic in topics for partition in range(topic.partition_count)
-        ]
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=BROKER_TIMEOUT_S)
+        return self._ask_offsets(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def readable_ends(self, topic: Topic) -> dict[int, int]:
         """Return the end offsets by partition, or the first record of a transaction that is still open before it."""
@@ -235,13 +235,24 @@ class KafkaAdmin:
     def _offsets(
         self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[int, int]:
-        partitions = [TopicPartition(topic.name, partition) for partition in range(topic.partition_count)]
-        wanted = dict.fromkeys(partitions, spec)
         try:
-            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=BROKER_TIMEOUT_S)
+            futures = self._ask_offsets([topic], spec, isolation)
             return {partition.partition: future.result().offset for partition, future in futures.items()}
         except KafkaException as error:
             raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+
+    def _ask_offsets(
+        self,
+        topics: Iterable[Topic],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> "dict[TopicPartition, Future[Any]]":
+        wanted = {
+            TopicPartition(topic.name, partition): spec
+            for topic in topics
+            for partition in range(topic.partition_count)
+        }
+        return self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=BROKER_TIMEOUT_S)
 
     def _create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
         topic = NewTopic(name, partition_count, config=dict(settings))

@@ -67,6 +67,11 @@ def job_argument(table: Table) -> str:
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{table.name}"
 
 
+def rebuild_hint(table: Table) -> str:
+    """Return what to do where a generation cannot go on."""
+    return f"build the next generation: tablegate job rebuild {job_argument(table)}"
+
+
 def example_names() -> list[str]:
     """Return the names of the tables that come with the project."""
     return sorted(file.stem for file in _examples().glob("[a-z]*.py"))

@@ -29,7 +29,7 @@ from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, admin_client
 from tablegate.jobs.log import log
-from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
@@ -192,7 +192,7 @@ class _Progress:
         if _DATA_LOSS.search(reason):
             raise SourceLoss(
                 f'table "{plan.table.name}" has stopped, as a source has lost records ({reason}); '
-                f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"
+                f"{rebuild_hint(plan.table)}"
             )
         # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
         # that.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.markers import SourceOffsets
 from tablegate.jobs.kafka.topics import KafkaAdmin
-from tablegate.jobs.planning.declarations import job_argument
+from tablegate.jobs.planning.declarations import job_argument, rebuild_hint
 from tablegate.jobs.planning.logic import logic_changes
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
@@ -32,7 +32,7 @@ def check_begins(plan: Plan, admin: KafkaAdmin) -> None:
     if is_written(plan, admin):
         raise JobError(
             f'table "{plan.table.name}" generation {plan.generation} was built before, and its checkpoint is not at '
-            f'"{plan.checkpoint}"; give the --checkpoints it had, or {rebuild_hint(plan)}'
+            f'"{plan.checkpoint}"; give the --checkpoints it had, or {rebuild_hint(plan.table)}'
         )
 
 
@@ -42,13 +42,15 @@ def check_logic(plan: Plan, before: Mapping[str, str], now: Mapping[str, str]) -
     if changes:
         raise JobError(
             f'{plan.table.declared_at}: table "{plan.table.name}" has changed since generation {plan.generation} was '
-            f"begun: {changes}; {rebuild_hint(plan)}"
+            f"begun: {changes}; {rebuild_hint(plan.table)}"
         )
 
 
-def check_resumes(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> None:
-    """Raise `JobError` where the checkpoint is older than the changelog, or the sources have lost what it has not."""
-    committed = checkpoint.committed_offsets(TABLE_QUERY)
+def check_resumes(plan: Plan, committed: SourceOffsets | None, admin: KafkaAdmin) -> None:
+    """Raise `JobError` where the checkpoint is older than the changelog, or the sources have lost what it has not.
+
+    `committed`: how far the checkpoint has read; None where nothing was.
+    """
     _check_not_older(plan, committed or {}, admin)
     for side in plan.streamed.values() if committed is not None else ():
         name = side.topic.name
@@ -59,7 +61,7 @@ def check_resumes(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> None
                 lost = first[partition] - next_offset
                 raise JobError(
                     f'{where} has dropped {lost} records that table "{plan.table.name}" has not read, offsets '
-                    f"{next_offset} to {first[partition] - 1}; {rebuild_hint(plan)}"
+                    f"{next_offset} to {first[partition] - 1}; {rebuild_hint(plan.table)}"
                 )
             if end.get(partition, 0) < next_offset:
                 raise lost_tail(plan, name, partition, end=end.get(partition, 0), next_offset=next_offset)
@@ -69,7 +71,7 @@ def lost_tail(plan: Plan, topic: str, partition: int, *, end: int, next_offset: 
     """Return the error of a source partition that ends before what was read."""
     return JobError(
         f'source topic "{topic}" partition {partition} ends at offset {end}, and table "{plan.table.name}" has read it '
-        f"up to {next_offset}: it lost its last records, as by an unclean leader election; {rebuild_hint(plan)}"
+        f"up to {next_offset}: it lost its last records, as by an unclean leader election; {rebuild_hint(plan.table)}"
     )
 
 
@@ -85,7 +87,7 @@ def _check_not_older(plan: Plan, committed: SourceOffsets, admin: KafkaAdmin) ->
                 raise JobError(
                     f'checkpoint "{checkpoint_name(plan)}" is older than the changelog of table "{plan.table.name}": '
                     f'source topic "{source.topic}" partition {partition} was read up to {marked}, and it is at '
-                    f"{reached}; give the newest checkpoint, or {rebuild_hint(plan)}"
+                    f"{reached}; give the newest checkpoint, or {rebuild_hint(plan.table)}"
                 )
 
 
@@ -148,8 +150,3 @@ def must_catch_up(plan: Plan, admin: KafkaAdmin) -> bool:
         return False
     partitions = sum(side.topic.partition_count for side in plan.streamed.values())
     return partitions > 1 and is_written(plan, admin)
-
-
-def rebuild_hint(plan: Plan) -> str:
-    """Return what to do where a generation cannot go on."""
-    return f"build the next generation: tablegate job rebuild {job_argument(plan.table)}"

@@ -153,9 +153,9 @@ class RunningTable:
         )
         # After `build`, so that a wrong expression leaves no claimed checkpoint.
         checkpoint.claim(identity)
-        check_resumes(plan, checkpoint, self._admin)
-        committed = checkpoint.committed_offsets(TABLE_QUERY) or {}
-        self._places = SourcePlaces(plan, checkpoint, self._admin, committed)
+        committed = checkpoint.committed_offsets(TABLE_QUERY)
+        check_resumes(plan, committed, self._admin)
+        self._places = SourcePlaces(plan, checkpoint, self._admin, committed or {})
         # While it is being built, no gateway may know of it; and a newer one that has been published stays the newest.
         if not handover.is_building and self._newest_generation() <= plan.generation:
             publish_manifest(plan.bootstrap, plan.manifest)
@@ -170,7 +170,7 @@ class RunningTable:
         self._frames = with_run(frames, plan, self._markers.begin_run())
         self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
         self._monitor = QueryMonitor(plan, self._queries, self._markers, once=self._options.once)
-        self._sources = TopicWatch(plan.bootstrap, [side.topic for side in plan.streamed.values()])
+        self._sources = TopicWatch(self._admin, [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
 
@@ -209,7 +209,8 @@ class RunningTable:
             try:
                 self._monitor.poll()
             except SourceLoss:
-                check_resumes(self._plan, Checkpoint(self._spark, self._plan.checkpoint), self._admin)
+                committed = Checkpoint(self._spark, self._plan.checkpoint).committed_offsets(TABLE_QUERY)
+                check_resumes(self._plan, committed, self._admin)
                 raise  # an output may be behind the table, and the offsets may be there again
             except UnknownSchema as unknown:
                 self._restart_with_new_schemas(unknown)

@@ -15,7 +15,6 @@ Decision: docs/decisions/0089-a-source-is-known-by-its-epochs.md
 """
 
 import json
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -27,14 +26,17 @@ from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place
 from tablegate.gateway.contract.types import Offset
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.markers import SourceOffsets
+from tablegate.jobs.kafka.polling import Polling
 from tablegate.jobs.kafka.topics import KafkaAdmin, highest_epochs
+from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import Checkpoint
-from tablegate.jobs.running.resuming import lost_tail, rebuild_hint
+from tablegate.jobs.running.resuming import lost_tail
 
 CHECK_EVERY_S = 1.0  # each check may write a file; of records read since the last one, a loss by a crash is not seen
 RECORDS_AGAIN = 100  # that are read before a place: among them is one that consumers are given
 
+Answers = Mapping[TopicPartition, Future[Any]]
 Places = dict[tuple[str, int], Place]
 """By topic and partition. `leader_epoch`: none of the records before the place has a higher one."""
 
@@ -50,12 +52,10 @@ class SourcePlaces:
         self._checkpoint = checkpoint
         self._admin = admin
         self._places = _parsed(checkpoint.places())
-        self._next_offsets = committed
-        self._asked = self._ask()
-        self._next_s = time.monotonic() + CHECK_EVERY_S
+        self._newest = self._next_offsets = committed  # of the newest batch, now and when Kafka was asked
+        self._polling = Polling(self._ask, every_s=CHECK_EVERY_S)
         try:
-            self._compare()
-            self._asked = {}
+            self._compare(self._ask())
         except KafkaException as error:
             raise JobError(
                 f'the sources of table "{plan.table.name}" cannot be read at {plan.bootstrap}: {error.args[0].str()}; '
@@ -64,22 +64,19 @@ class SourcePlaces:
 
     def poll(self, next_offsets: SourceOffsets) -> None:
         """Check once a second, without waiting for Kafka unless a leader has changed."""
-        if self._asked and all(answer.done() for answer in self._asked.values()):
-            # Brokers may be away; if for long, the queries notice.
+        self._newest = next_offsets or self._newest
+        # Brokers may be away; if for long, the queries notice.
+        if answers := self._polling.answers():
             with suppress(KafkaException):
-                self._compare()
-            self._asked = {}
-        elif not self._asked and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + CHECK_EVERY_S
-            self._next_offsets = next_offsets or self._next_offsets
-            self._asked = self._ask()
+                self._compare(answers)
 
-    def _ask(self) -> dict[TopicPartition, Future[Any]]:
+    def _ask(self) -> Answers:
+        self._next_offsets = self._newest
         return self._admin.ask_ends([side.topic for side in self._plan.streamed.values()])
 
-    def _compare(self) -> None:
+    def _compare(self, answers: Answers) -> None:
         """Check the places that are noted, and note those of now."""
-        ends = {(asked.topic, asked.partition): _end(answer) for asked, answer in self._asked.items()}
+        ends = {(asked.topic, asked.partition): _end(answer) for asked, answer in answers.items()}
         now: Places = {}
         elected: dict[tuple[str, int], int] = {}
         for at, end in ends.items():
@@ -102,7 +99,7 @@ class SourcePlaces:
                     f'source topic "{at[0]}" partition {at[1]} has lost its last records before offset '
                     f'{elected[at]}, up to which table "{self._plan.table.name}" has read it, as by an unclean leader '
                     f"election: there are others now, and it ends at {ends[at].next_offset}; "
-                    f"{rebuild_hint(self._plan)}"
+                    f"{rebuild_hint(self._plan.table)}"
                 )
         before, self._places = self._places, {**self._places, **now}
         if self._places != before:
