@@ -3,6 +3,11 @@
 import re
 from typing import Self
 
+# The second is what is behind the first where Spark found no file, and there was one when it renamed its own.
+_CONFLICT = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|FAILED_RENAME_PATH.* to \S+/(offsets|commits)/\d+ as destination already exists"
+)
+
 
 class JobError(Exception):
     """A job cannot start or continue. The message is one sentence: where, what, and what to do."""
@@ -30,7 +35,7 @@ class CheckpointConflict(Exception):
     @classmethod
     def found_in(cls, reason: str) -> Self | None:
         """Return the error that a query's failure means; None where it means something else."""
-        return cls(reason) if "CONCURRENT_STREAM_LOG_UPDATE" in reason else None
+        return cls(reason) if _CONFLICT.search(reason) else None
 
 
 class UnknownSchema(Exception):

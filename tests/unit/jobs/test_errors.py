@@ -19,10 +19,26 @@ def test_a_python_worker_that_is_late_is_no_fault_of_the_job(reason: str, is_lat
     assert (PythonWorkerLate.found_in(reason) is not None) == is_late
 
 
-def test_another_writer_of_a_checkpoint_is_told_from_other_failures() -> None:
-    reason = "SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs"
-    assert CheckpointConflict.found_in(reason) is not None
-    assert CheckpointConflict.found_in("SparkException: Job aborted") is None
+def rename_refused(path: str) -> str:
+    """Return what Spark says where a file has appeared after it found that there was none."""
+    return (
+        f"SparkFileAlreadyExistsException: [FAILED_RENAME_PATH] Failed to rename file:{path}.tmp to file:{path} "
+        "as destination already exists. SQLSTATE: 42K04"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_conflict"),
+    [
+        ("SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs", True),
+        (rename_refused("/data/g1/table/offsets/2"), True),
+        (rename_refused("/data/g1/dead-letters/commits/2"), True),
+        (rename_refused("/data/out/2"), False),
+        ("SparkException: Job aborted", False),
+    ],
+)
+def test_another_writer_of_a_checkpoint_is_told_from_other_failures(reason: str, is_conflict: bool) -> None:
+    assert (CheckpointConflict.found_in(reason) is not None) == is_conflict
 
 
 def test_an_unknown_schema_is_found_in_the_text_of_a_failure() -> None:
