@@ -345,7 +345,8 @@ def test_a_gateway_whose_clock_is_wrong_tells_no_lies(site: Site, tmp_path: Path
                     cluster.wait_whole()
                     load.wait_for_reads()
                     for reader in (own, fresh):
-                        soon(partial(has_read, reader, 20), "its own clients read")
+                        # What is to be young is refused where its clock is ahead, after a second each time.
+                        soon(partial(has_read, reader, 20), "its own clients read", seconds=120)
                     assert {str(pid) for pid in member.children()} <= {each.name for each in processes.iterdir()}
                     saw(f"{len(member.children())} processes had it")
                 reasons = {failure.reason for failure in (*own.failures, *fresh.failures)}

@@ -1,16 +1,18 @@
 """The clients of Kafka that a job keeps: one that lost all brokers gives way to another."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
-from tablegate.jobs.kafka.topics import MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic
+from tablegate.jobs.kafka.topics import CLIENT_STAYS_S, MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic, _client
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, nobody, produce
 
@@ -35,6 +37,40 @@ def test_markers_are_written_again(broker: Broker, capsys: pytest.CaptureFixture
     assert all(ProgressMarker.FromString(record.value or b"").batch_id > 1 for record in found)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["event"], line["topic"]) for line in lines] == [("marker_lost", topic)]
+
+
+def test_all_of_a_process_ask_by_one_client(broker: Broker) -> None:
+    asked = """
+import gc, sys, threading
+from pathlib import Path
+from tablegate.jobs.kafka.topics import KafkaAdmin
+
+for _ in range(5):
+    holder = [KafkaAdmin(sys.argv[1])]
+    future = holder[0].ask_topics(["missing"])["missing"]
+    ended = threading.Event()
+    # As where a garbage collection in the client's own thread frees who asked.
+    future.add_done_callback(lambda _: (holder.clear(), gc.collect(), ended.set()))
+    assert ended.wait(30)
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+print(threads.count("rdk:main"))
+"""
+    run = subprocess.run([sys.executable, "-c", asked, broker.bootstrap], check=False, capture_output=True, text=True)
+    assert (run.stdout, run.stderr, run.returncode) == ("1\n", "", 0)
+
+
+def test_a_client_that_nobody_answers_is_replaced() -> None:
+    bootstrap = f"127.0.0.1:{free_port()}"
+    cluster = KafkaAdmin(bootstrap)
+    first = cluster._admin
+    _client(bootstrap).replace()
+    assert cluster._admin is first  # it is new, and another thread may wait for it
+    _client(bootstrap)._made_s -= CLIENT_STAYS_S
+    pending = cluster.ask_ends([Topic("orders", "", 1)]).values()
+    with pytest.raises(JobError, match="no Kafka broker answers"):
+        cluster.find("orders")
+    assert cluster._admin is not first
+    assert [type(answer.exception(WAIT_S)) for answer in pending] == [KafkaException]
 
 
 def test_a_job_whose_group_another_has_joined_begins_no_run(broker: Broker) -> None:

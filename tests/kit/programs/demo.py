@@ -18,11 +18,15 @@ def start_demo(data: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Return its output up to the first line with a text."""
+    """Return its output up to the first line with a text; show its job's log where it ends before."""
     assert process.stdout is not None
     seen = ""
     for line in process.stdout:
         seen += line
         if text in line:
             return seen
-    raise AssertionError(f"the demo ended without {text!r}:\n{seen}")
+    assert isinstance(process.args, list)
+    log = Path(process.args[process.args.index("--data") + 1], "logs", "job.log")
+    raise AssertionError(
+        f"the demo ended without {text!r}:\n{seen}\n{log.read_text()[-8_000:] if log.exists() else ''}"
+    )

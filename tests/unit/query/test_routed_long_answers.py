@@ -22,7 +22,7 @@ def test_a_batch_that_is_too_long_to_be_handed_over_comes_in_parts() -> None:
 
 
 def test_a_row_that_is_too_long_fails_its_call_alone() -> None:
-    with GrpcCluster(EACH_ON_TWO, answer_bytes_max=10) as cluster:
+    with GrpcCluster(EACH_ON_TWO, answer_bytes_max=10, switch_s=30) as cluster:
         there = movie_of(cluster, 2)
         cluster.put([rating(there)])
         for _ in range(3):

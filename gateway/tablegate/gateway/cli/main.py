@@ -10,6 +10,7 @@ Decision: docs/decisions/0049-commands-import-when-asked.md
 """
 
 import errno
+import faulthandler
 import os
 import re
 import shutil
@@ -291,6 +292,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 def main() -> None:
     """Run the command that the command line names."""
+    faulthandler.enable()  # a crash in a library's C code then says on stderr what ran
     try:
         app()
     except ModuleNotFoundError as error:

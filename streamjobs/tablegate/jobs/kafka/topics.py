@@ -1,10 +1,12 @@
 """Topics of a job: found, created with the right settings, or refused where their settings would lose data."""
 
 import re
+import threading
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -28,11 +30,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
+RETRY_S = 0.05
 BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
 EPOCHS_TIMEOUT_S = 2.0  # a running job asks, which has other tables; it asks again a second later
 # The client asks a partition's leader by the epoch that it knows, and does not ask anew where that is too old: for the
 # 15 minutes of its default, every question after an election would fail.
 METADATA_MAX_AGE_MS = 500
+CLUSTERS_MAX = 8  # of which a process keeps its client
+CLIENT_STAYS_S = 3 * BROKER_TIMEOUT_S
 QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
 
 HOUR_MS = 60 * 60 * 1000
@@ -57,6 +62,13 @@ _GROUPS_COMING = (
     KafkaError.NOT_COORDINATOR,
 )
 """Errors about groups until Kafka has created the topic that it keeps them in, which it does at the first request."""
+_LEADERS_COMING = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""Errors about offsets of a new topic, and after an election, until broker and client know the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +111,38 @@ def dead_letters_name(table: str) -> str:
     return f"{table}-dead-letters"
 
 
-def admin_client(bootstrap: str) -> AdminClient:
-    """Return a client that also answers after an election."""
-    return AdminClient({"bootstrap.servers": bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT})
+class _Client:
+    """The client of a cluster, which also answers after an election. All threads of a process use the same.
+
+    A client has four threads, and ends the process where Python's garbage collector frees it in one of these, as it may
+    where the client was in a cycle of references, such as that of a caught exception. So nobody else keeps it.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._lock = threading.Lock()
+        self._previous: AdminClient | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self._made_s = time.monotonic()
+        self.current = AdminClient(
+            {"bootstrap.servers": self._bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT}
+        )
+
+    def replace(self) -> None:
+        """Replace a client that nobody answers: it may be deaf for good (decision 47)."""
+        with self._lock:
+            # Others may wait for its answers, and of those that end with it some would never come. So it stays longer
+            # than all of them.
+            if time.monotonic() >= self._made_s + CLIENT_STAYS_S:
+                self._previous = self.current
+                self._renew()
+
+
+@lru_cache(maxsize=CLUSTERS_MAX)
+def _client(bootstrap: str) -> _Client:
+    return _Client(bootstrap)
 
 
 class KafkaAdmin:
@@ -109,7 +150,10 @@ class KafkaAdmin:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin = admin_client(bootstrap)
+
+    @property
+    def _admin(self) -> AdminClient:
+        return _client(self._bootstrap).current
 
     def find(self, name: str) -> Topic | None:
         """Return the topic; None where there is none."""
@@ -162,7 +206,7 @@ class KafkaAdmin:
             topic = self.find(name)
             if topic is not None:
                 return topic
-            time.sleep(0.05)
+            time.sleep(RETRY_S)
         raise JobError(f'topic "{name}" was created at {self._bootstrap} and is not there yet; start the job again')
 
     def first_offsets(self, topic: Topic) -> dict[int, int]:
@@ -220,7 +264,7 @@ class KafkaAdmin:
                     return []
                 if code not in _GROUPS_COMING or time.monotonic() >= end_s:
                     raise self._failure(f'consumer group "{group}" cannot be described', error) from None
-            time.sleep(0.05)
+            time.sleep(RETRY_S)
 
     def changelogs(self, table: str) -> dict[int, str]:
         """Return the names of a table's changelog topics, by generation, the oldest first."""
@@ -235,11 +279,15 @@ class KafkaAdmin:
     def _offsets(
         self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[int, int]:
-        try:
-            futures = self._ask_offsets([topic], spec, isolation)
-            return {partition.partition: future.result().offset for partition, future in futures.items()}
-        except KafkaException as error:
-            raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+        end_s = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                futures = self._ask_offsets([topic], spec, isolation)
+                return {partition.partition: future.result().offset for partition, future in futures.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _LEADERS_COMING or time.monotonic() >= end_s:
+                    raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+            time.sleep(RETRY_S)
 
     def _ask_offsets(
         self,
@@ -280,6 +328,7 @@ class KafkaAdmin:
     def _failure(self, what: str, error: KafkaException) -> JobError:
         kafka_error = error.args[0]
         if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            _client(self._bootstrap).replace()
             return broker_away(self._bootstrap)
         return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
 

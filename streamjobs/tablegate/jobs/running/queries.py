@@ -14,8 +14,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # its stubs do not export it
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
@@ -27,7 +25,7 @@ from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns, uncomputable
 from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
 from tablegate.jobs.kafka.markers import Markers
-from tablegate.jobs.kafka.topics import BROKER_TIMEOUT_S, admin_client
+from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
@@ -305,8 +303,6 @@ Offsets = dict[int, int]
 _DIRECTORY = "begun-batches"
 _COPY = "__copy"
 _EARLIEST = -2  # as Spark's Kafka source has it
-_FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class IdempotentSink:
@@ -333,7 +329,7 @@ class IdempotentSink:
         self._bootstrap = bootstrap
         self._topic = topic
         self._directory = checkpoint.query_location(f"{_DIRECTORY}/{topic}")
-        self._admin = admin_client(bootstrap)
+        self._admin = KafkaAdmin(bootstrap)
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch without the records that an earlier try of it has written; raise `JobError`."""
@@ -341,7 +337,7 @@ class IdempotentSink:
         starts = BatchStarts(spark, self._directory)
         offsets = starts.load(batch_id)
         if offsets is None:
-            starts.save(batch_id, self._offsets(_END))
+            starts.save(batch_id, self._admin.end_offsets(self._topic_now()))
         else:
             # The rows may be used in one action only: a second one would compute the state again.
             written = self._written_since(spark, offsets)
@@ -351,8 +347,9 @@ class IdempotentSink:
         ).save()
 
     def _written_since(self, spark: SparkSession, offsets: Offsets) -> DataFrame:
-        ends = self._offsets(_END)
-        for partition, first in self._offsets(_FIRST).items():
+        topic = self._topic_now()
+        ends = self._admin.end_offsets(topic)
+        for partition, first in self._admin.first_offsets(topic).items():
             since = offsets.get(partition, first)
             # An end below what was saved means another topic under the same name; a start above it, that retention has
             # removed records.
@@ -373,17 +370,13 @@ class IdempotentSink:
             .select("key", "value")
         )
 
-    def _offsets(self, of: OffsetSpec) -> Offsets:
-        try:
-            described = self._admin.list_topics(self._topic, timeout=BROKER_TIMEOUT_S).topics[self._topic]
-            partitions = [TopicPartition(self._topic, partition) for partition in described.partitions]
-            futures = self._admin.list_offsets(dict.fromkeys(partitions, of), request_timeout=BROKER_TIMEOUT_S)
-            return {partition.partition: future.result().offset for partition, future in futures.items()}
-        except KafkaException as error:
+    def _topic_now(self) -> Topic:
+        topic = self._admin.find(self._topic)
+        if topic is None:
             raise JobError(
-                f'the offsets of output topic "{self._topic}" cannot be read at {self._bootstrap}: '
-                f"{error.args[0].str()}; start the job again when they can"
-            ) from None
+                f'output topic "{self._topic}" does not exist at {self._bootstrap}; start the job again: it creates it'
+            )
+        return topic
 
 
 def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
