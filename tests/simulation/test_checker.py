@@ -106,6 +106,18 @@ def test_a_write_that_the_brokers_have_lost_is_held_against_nobody() -> None:
     assert broken.value.guarantee is Guarantee.OWN_WRITES
 
 
+def test_the_latest_is_what_the_brokers_have_kept_since() -> None:
+    log = _log()
+    ends, losses = {(1, 0): log.end(1, 0)}, log.losses()
+    assert log.kept(ends, losses) == ends == {(1, 0): 6}
+    log.lose_tail(1, 0, 2)
+    log.append(1, 0, Appended(2, 1, (1, 6), 6, 600, 600))
+    Checker(log).latest(_at(2), log.kept(ends, losses), "a read")
+    with pytest.raises(GuaranteeBroken) as broken:
+        Checker(log).latest(_at(2), log.kept({(1, 0): 3}, log.losses()), "a read")
+    assert broken.value.guarantee is Guarantee.LATEST
+
+
 def test_a_brokers_clock_that_went_back_makes_no_answer_a_lie() -> None:
     log = _log()
     log.append(1, 0, Appended(6, 1, (1, 6), 6, 600, 100))

@@ -136,6 +136,7 @@ class TrueLog:
     def __init__(self) -> None:
         self._branches: dict[tuple[int, int], list[_Branch]] = {}
         self._partitions: dict[tuple[int, int], int] = {}
+        self._losses: list[tuple[tuple[int, int], int]] = []
 
     def append(self, generation: int, partition: int, record: Appended) -> None:
         """Note a record."""
@@ -153,6 +154,18 @@ class TrueLog:
         """Note that the records at and behind an offset are gone."""
         branches = self._of(generation, partition)
         branches.append(branches[-1].cut(offset))
+        self._losses.append(((generation, partition), offset))
+
+    def losses(self) -> int:
+        """Return how often a partition has lost its tail."""
+        return len(self._losses)
+
+    def kept(self, ends: Mapping[tuple[int, int], int], losses: int) -> Mapping[tuple[int, int], int]:
+        """Return ends from when there were so many `losses`, before what was lost since: nobody can have that."""
+        kept = dict(ends)
+        for place, offset in self._losses[losses:]:
+            kept[place] = min(kept.get(place, 0), offset)
+        return kept
 
     def _of(self, generation: int, partition: int) -> list[_Branch]:
         return self._branches.setdefault((generation, partition), [_Branch()])

@@ -212,14 +212,13 @@ class Reader(Client):
         await self._get(gateway, key, options, check)
 
     async def _latest(self, gateway: WorldGateway, key: int) -> None:
-        ends = self.world.ends()
+        ends, losses = self.world.ends(), self.world.log.losses()
         options = {"latest": True, "max_wait": HALF_A_SECOND}
-        await self._get(
-            gateway,
-            key,
-            options,
-            lambda stated, _, what: self.world.checker.latest(stated, ends, f"{what}, the latest,"),
-        )
+
+        def check(stated: Stated, _: int | None, what: str) -> None:
+            self.world.checker.latest(stated, self.world.log.kept(ends, losses), f"{what}, the latest,")
+
+        await self._get(gateway, key, options, check)
 
     async def _own(self, gateway: WorldGateway, key: int) -> None:
         written = self.world.written(key)
