@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.jobs.errors import JobError
@@ -59,17 +61,50 @@ print(threads.count("rdk:main"))
     assert (run.stdout, run.stderr, run.returncode) == ("1\n", "", 0)
 
 
+def test_threads_that_ask_first_at_once_ask_by_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    bootstrap, ready, found = f"127.0.0.1:{free_port()}", threading.Barrier(16), list[object]()
+
+    def slow_client(options: dict[str, str]) -> AdminClient:
+        time.sleep(0.05)  # as on a busy machine: the others come meanwhile
+        return AdminClient(options)
+
+    monkeypatch.setattr("tablegate.jobs.kafka.topics.AdminClient", slow_client)
+
+    def ask() -> None:
+        ready.wait()
+        found.append(KafkaAdmin(bootstrap)._admin)
+
+    threads = [threading.Thread(target=ask) for _ in range(ready.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == ready.parties
+    assert len(set(map(id, found))) == 1
+
+
+def test_a_new_topic_tells_its_offsets_at_once(broker: Broker) -> None:
+    cluster = KafkaAdmin(broker.bootstrap)
+    for number in range(10):
+        topic = cluster.ensure(f"new-{number}", {}, partition_count=50)
+        assert set(cluster.end_offsets(topic).values()) == {0}
+
+
 def test_a_client_that_nobody_answers_is_replaced() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     cluster = KafkaAdmin(bootstrap)
-    first = cluster._admin
+    first = id(cluster._admin)  # no reference, which would keep it
     _client(bootstrap).replace()
-    assert cluster._admin is first  # it is new, and another thread may wait for it
+    assert id(cluster._admin) == first  # it is new, and another thread may wait for it
     _client(bootstrap)._made_s -= CLIENT_STAYS_S
     pending = cluster.ask_ends([Topic("orders", "", 1)]).values()
+    _client(bootstrap).replace()
+    second = id(cluster._admin)
+    assert second != first
+    _client(bootstrap)._made_s -= CLIENT_STAYS_S
     with pytest.raises(JobError, match="no Kafka broker answers"):
         cluster.find("orders")
-    assert cluster._admin is not first
+    assert id(cluster._admin) != second
     assert [type(answer.exception(WAIT_S)) for answer in pending] == [KafkaException]
 
 

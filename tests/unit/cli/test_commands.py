@@ -1,6 +1,7 @@
 """The commands against a door in this process: output, exit codes, sentences."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -207,3 +208,20 @@ def test_topic_of_the_broker_that_cannot_be_read(topic: str) -> None:
     refused = _run("broker", "--topic", topic)
     assert refused.exit_code == 1
     assert refused.stderr == f'error: --topic "{topic}" is not NAME or NAME:PARTITIONS, such as orders:2\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "option"), [("tablegate.gateway.cli", "--version"), ("tablegate.jobs.running", "--help")]
+)
+def test_a_program_that_crashes_in_c_code_says_what_ran(module: str, option: str) -> None:
+    program = f"""
+import os, runpy, signal, sys
+sys.argv = ["program", "{option}"]
+try:
+    runpy.run_module("{module}", run_name="__main__")
+except SystemExit:
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    crashed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert crashed.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in crashed.stderr

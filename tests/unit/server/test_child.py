@@ -1,6 +1,7 @@
 """How a child of the gateway is started."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_nothing_in_the_working_directory_shadows_what_a_child_imports(role: str
     assert "JSONDecodeError" in child.stderr
     assert child.returncode == 1
     assert not list(shadowed.glob("ran-*"))
+
+
+@pytest.mark.parametrize("role", [WORKER, REPLICATOR])
+def test_a_child_that_crashes_in_c_code_says_what_ran(role: str) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    *options, _, _, _ = child_command(role)  # but for -m, the module and the role
+    crashed = subprocess.run([*options, "-c", program], capture_output=True, text=True, check=False)
+    assert crashed.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in crashed.stderr
 
 
 def test_nothing_in_the_working_directory_shadows_what_compiles_a_contract(shadowed: Path) -> None:

@@ -110,9 +110,9 @@ def child_command(role: str) -> tuple[str, ...]:
     """Return the command that starts a child.
 
     A gateway is started in a directory of its user's. With -P nothing that lies there, as a `json.py` or a package
-    `google`, takes the place of what a child imports.
+    `google`, takes the place of what a child imports. A crash in a library's C code says on stderr what ran.
     """
-    return sys.executable, "-P", "-m", "tablegate.gateway.server", role
+    return sys.executable, "-P", "-X", "faulthandler", "-m", "tablegate.gateway.server", role
 
 
 def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:

@@ -3,12 +3,12 @@
 import re
 import threading
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -29,6 +29,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
 
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
+
+Answer = TypeVar("Answer")
 
 RETRY_S = 0.05
 BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
@@ -140,9 +142,14 @@ class _Client:
                 self._renew()
 
 
-@lru_cache(maxsize=CLUSTERS_MAX)
 def _client(bootstrap: str) -> _Client:
-    return _Client(bootstrap)
+    # Of two threads that ask first at once, each would make a client, and one client would end with its question.
+    with _making_client:
+        return _client_of(bootstrap)
+
+
+_making_client = threading.Lock()
+_client_of = lru_cache(maxsize=CLUSTERS_MAX)(_Client)
 
 
 class KafkaAdmin:
@@ -166,11 +173,11 @@ class KafkaAdmin:
             raise self._failure(f'topic "{name}" cannot be described', error) from None
         return Topic(name, str(found.topic_id), len(found.partitions))
 
-    def require_source(self, name: str) -> Topic:
-        """Return a topic that the job reads, which must be there."""
+    def require(self, name: str, what: str = "source topic", hint: str = "create it, or correct its name") -> Topic:
+        """Return a topic that must be there."""
         topic = self.find(name)
         if topic is None:
-            raise JobError(f'source topic "{name}" does not exist at {self._bootstrap}; create it, or correct its name')
+            raise JobError(f'{what} "{name}" does not exist at {self._bootstrap}; {hint}')
         return topic
 
     def ensure(
@@ -249,22 +256,21 @@ class KafkaAdmin:
 
     def members(self, group: str) -> list[GroupMember]:
         """Return the clients that are in a consumer group now."""
-        end_s = time.monotonic() + BROKER_TIMEOUT_S
-        while True:
+
+        def ask() -> list[GroupMember]:
+            futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
             try:
-                futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
                 members = futures[group].result().members
-                return [
-                    GroupMember(str(member.host).lstrip("/"), str(member.client_id), str(member.member_id))
-                    for member in members
-                ]
             except KafkaException as error:
-                code = error.args[0].code()
-                if code == KafkaError.GROUP_ID_NOT_FOUND:
+                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
-                if code not in _GROUPS_COMING or time.monotonic() >= end_s:
-                    raise self._failure(f'consumer group "{group}" cannot be described', error) from None
-            time.sleep(RETRY_S)
+                raise
+            return [
+                GroupMember(str(member.host).lstrip("/"), str(member.client_id), str(member.member_id))
+                for member in members
+            ]
+
+        return self._answer(ask, f'consumer group "{group}" cannot be described', coming=_GROUPS_COMING)
 
     def changelogs(self, table: str) -> dict[int, str]:
         """Return the names of a table's changelog topics, by generation, the oldest first."""
@@ -279,14 +285,21 @@ class KafkaAdmin:
     def _offsets(
         self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[int, int]:
+        def ask() -> dict[int, int]:
+            futures = self._ask_offsets([topic], spec, isolation)
+            return {partition.partition: future.result().offset for partition, future in futures.items()}
+
+        return self._answer(ask, f'the offsets of topic "{topic.name}" cannot be read', coming=_LEADERS_COMING)
+
+    def _answer(self, ask: Callable[[], Answer], failure: str, *, coming: Sequence[int]) -> Answer:
+        """Ask again while brokers answer with an error that passes, one of `coming`; raise `JobError`."""
         end_s = time.monotonic() + BROKER_TIMEOUT_S
         while True:
             try:
-                futures = self._ask_offsets([topic], spec, isolation)
-                return {partition.partition: future.result().offset for partition, future in futures.items()}
+                return ask()
             except KafkaException as error:
-                if error.args[0].code() not in _LEADERS_COMING or time.monotonic() >= end_s:
-                    raise self._failure(f'the offsets of topic "{topic.name}" cannot be read', error) from None
+                if error.args[0].code() not in coming or time.monotonic() >= end_s:
+                    raise self._failure(failure, error) from None
             time.sleep(RETRY_S)
 
     def _ask_offsets(

@@ -191,7 +191,7 @@ def _side_plans(
     sides = {}
     for name in table.all_sides:
         source = table.source_of(name)
-        topic = admin.require_source(source.topic)
+        topic = admin.require(source.topic)
         sides[name] = SidePlan(
             source=source,
             topic=topic,

@@ -8,6 +8,7 @@ The package must be installed where the driver runs; executors need nothing of i
 people.
 """
 
+import faulthandler
 import sys
 from typing import Annotated
 
@@ -52,6 +53,7 @@ def main(
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # a crash in a library's C code then says on stderr what ran
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
     app(prog_name="python -m tablegate.jobs.running")

@@ -146,7 +146,7 @@ def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping
         if name not in topics:
             listed = ", ".join(f'"{topic}"' for topic in topics)
             raise JobError(f'topic "{name}" is not a source of table "{table.name}"; it reads {listed}')
-        topic = admin.require_source(name)
+        topic = admin.require(name)
         first, end = admin.first_offsets(topic), admin.end_offsets(topic)
         for partition, offset in wanted.items():
             if partition not in end:

@@ -371,12 +371,7 @@ class IdempotentSink:
         )
 
     def _topic_now(self) -> Topic:
-        topic = self._admin.find(self._topic)
-        if topic is None:
-            raise JobError(
-                f'output topic "{self._topic}" does not exist at {self._bootstrap}; start the job again: it creates it'
-            )
-        return topic
+        return self._admin.require(self._topic, "output topic", "start the job again: it creates it")
 
 
 def _without(rows: DataFrame, written: DataFrame) -> DataFrame:
