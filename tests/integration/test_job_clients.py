@@ -14,7 +14,15 @@ from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
-from tablegate.jobs.kafka.topics import CLIENT_STAYS_S, MANIFESTS_SETTINGS, MANIFESTS_TOPIC, KafkaAdmin, Topic, _client
+from tablegate.jobs.kafka.topics import (
+    CLIENT_STAYS_S,
+    MANIFESTS_SETTINGS,
+    MANIFESTS_TOPIC,
+    QUIET_CLIENT,
+    KafkaAdmin,
+    Topic,
+    _client,
+)
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, nobody, produce
 
@@ -90,6 +98,38 @@ def test_a_new_topic_tells_its_offsets_at_once(broker: Broker) -> None:
         assert set(cluster.end_offsets(topic).values()) == {0}
 
 
+def test_offsets_are_asked_of_leaders_that_are_known(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the client looks for the leader in the same question, it may end the process: `_Client`."""
+    verbose = {**QUIET_CLIENT, "log_level": 7, "debug": "metadata", "client.id": "verbose"}
+    monkeypatch.setattr("tablegate.jobs.kafka.topics.QUIET_CLIENT", verbose)
+    bootstrap = broker.bootstrap.replace("127.0.0.1", "localhost")  # another client than that of all tests
+    cluster, topic = KafkaAdmin(bootstrap), Topic(new_topic(broker.bootstrap), "", 1)
+    assert cluster.end_offsets(topic) == {0: 0}
+    (first,) = cluster.ask_ends([topic]).values()
+    assert first.result(WAIT_S).offset == 0
+    time.sleep(2.0)  # as long as a leader was known before
+    (second,) = cluster.ask_ends([topic]).values()
+    assert second.result(WAIT_S).offset == 0
+    said = capfd.readouterr().err
+    assert topic.name in said
+    assert "query partition leaders" not in said
+
+
+def test_ends_are_asked_after_a_description(broker: Broker) -> None:
+    cluster, topic = KafkaAdmin(broker.bootstrap), Topic(new_topic(broker.bootstrap, 2), "", 2)
+    answers = [answer.exception(WAIT_S) for answer in cluster.ask_ends([topic]).values()]
+    assert [type(error) for error in answers] == [KafkaException] * 2
+    deadline = time.monotonic() + WAIT_S
+    while [answer.exception(WAIT_S) for answer in cluster.ask_ends([topic]).values()] != [None, None]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    missing = Topic("no-such-topic", "", 1)
+    with pytest.raises(JobError, match="no-such-topic"):
+        cluster.end_offsets(missing)
+
+
 def test_a_client_that_nobody_answers_is_replaced() -> None:
     bootstrap = f"127.0.0.1:{free_port()}"
     cluster = KafkaAdmin(bootstrap)
@@ -97,6 +137,7 @@ def test_a_client_that_nobody_answers_is_replaced() -> None:
     _client(bootstrap).replace()
     assert id(cluster._admin) == first  # it is new, and another thread may wait for it
     _client(bootstrap)._made_s -= CLIENT_STAYS_S
+    _client(bootstrap).current.described.add("orders")
     pending = cluster.ask_ends([Topic("orders", "", 1)]).values()
     _client(bootstrap).replace()
     second = id(cluster._admin)

@@ -3,12 +3,12 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -35,9 +35,8 @@ Answer = TypeVar("Answer")
 RETRY_S = 0.05
 BROKER_TIMEOUT_S = 10.0  # a person waits for it; a healthy broker answers in milliseconds
 EPOCHS_TIMEOUT_S = 2.0  # a running job asks, which has other tables; it asks again a second later
-# The client asks a partition's leader by the epoch that it knows, and does not ask anew where that is too old: for the
-# 15 minutes of its default, every question after an election would fail.
-METADATA_MAX_AGE_MS = 500
+LEADERS_KEPT_MS = 24 * 60 * 60 * 1000  # the most that librdkafka takes: `_Client`
+COORDINATORS_KEPT_MS = 500  # a client that asks a coordinator of before waits for it in vain
 CLUSTERS_MAX = 8  # of which a process keeps its client
 CLIENT_STAYS_S = 3 * BROKER_TIMEOUT_S
 QUIET_CLIENT = {"log_level": 0}  # librdkafka would write every lost connection to stderr; errors are raised anyway
@@ -69,6 +68,7 @@ _LEADERS_COMING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._NOENT,  # of all partitions the client knows no leader that is there
 )
 """Errors about offsets of a new topic, and after an election, until broker and client know the leader."""
 
@@ -113,24 +113,45 @@ def dead_letters_name(table: str) -> str:
     return f"{table}-dead-letters"
 
 
+class _Connection(NamedTuple):
+    """A client, and the topics of which it knows the leaders."""
+
+    admin: AdminClient
+    described: set[str]
+
+
 class _Client:
     """The client of a cluster, which also answers after an election. All threads of a process use the same.
 
+    Groups are asked for by another one (`_group_client`).
+
     A client has four threads, and ends the process where Python's garbage collector frees it in one of these, as it may
     where the client was in a cycle of references, such as that of a caught exception. So nobody else keeps it.
+
+    Where it is asked for offsets and has forgotten a leader, it asks for the leader first. Its own thread may end that
+    question while the thread that asks still uses it, and then the process ends: librdkafka's
+    `rd_kafka_topic_partition_list_query_leaders_async`. So topics are described before, it does not forget them, and
+    they are described again where it has asked a leader of before: it goes on with what it knows.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, kept_ms: int) -> None:
         self._bootstrap = bootstrap
+        self._kept_ms = kept_ms  # of leaders and of coordinators: librdkafka has one setting for both
         self._lock = threading.Lock()
         self._previous: AdminClient | None = None
         self._renew()
 
     def _renew(self) -> None:
         self._made_s = time.monotonic()
-        self.current = AdminClient(
-            {"bootstrap.servers": self._bootstrap, "metadata.max.age.ms": METADATA_MAX_AGE_MS, **QUIET_CLIENT}
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "metadata.max.age.ms": self._kept_ms,
+                "reconnect.backoff.max.ms": 1_000,  # less than a question waits
+                **QUIET_CLIENT,
+            }
         )
+        self.current = _Connection(admin, set())
 
     def replace(self) -> None:
         """Replace a client that nobody answers: it may be deaf for good (decision 47)."""
@@ -138,18 +159,40 @@ class _Client:
             # Others may wait for its answers, and of those that end with it some would never come. So it stays longer
             # than all of them.
             if time.monotonic() >= self._made_s + CLIENT_STAYS_S:
-                self._previous = self.current
+                self._previous = self.current.admin
                 self._renew()
 
 
 def _client(bootstrap: str) -> _Client:
     # Of two threads that ask first at once, each would make a client, and one client would end with its question.
     with _making_client:
-        return _client_of(bootstrap)
+        return _client_of(bootstrap, kept_ms=LEADERS_KEPT_MS)
+
+
+def _group_client(bootstrap: str) -> _Client:
+    with _making_client:
+        return _client_of(bootstrap, kept_ms=COORDINATORS_KEPT_MS)
 
 
 _making_client = threading.Lock()
-_client_of = lru_cache(maxsize=CLUSTERS_MAX)(_Client)
+_client_of = lru_cache(maxsize=2 * CLUSTERS_MAX)(_Client)
+
+
+def _describe(connection: _Connection, names: Sequence[str]) -> "dict[str, Future[Any]]":
+    described = connection.described  # without the client, which must not be freed where the answer comes
+
+    def note(name: str, answer: "Future[Any]") -> None:
+        if answer.exception() is None:
+            described.add(name)
+
+    found = connection.admin.describe_topics(TopicCollection(list(names)), request_timeout=BROKER_TIMEOUT_S)
+    for name, answer in found.items():
+        answer.add_done_callback(partial(note, name))
+    return found
+
+
+def _partitions(topics: Iterable[Topic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, partition) for topic in topics for partition in range(topic.partition_count)]
 
 
 class KafkaAdmin:
@@ -160,13 +203,13 @@ class KafkaAdmin:
 
     @property
     def _admin(self) -> AdminClient:
-        return _client(self._bootstrap).current
+        return _client(self._bootstrap).current.admin
 
     def find(self, name: str) -> Topic | None:
         """Return the topic; None where there is none."""
+        connection = _client(self._bootstrap).current
         try:
-            futures = self._admin.describe_topics(TopicCollection([name]), request_timeout=BROKER_TIMEOUT_S)
-            found = futures[name].result()
+            found = _describe(connection, [name])[name].result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -226,13 +269,18 @@ class KafkaAdmin:
 
     def ask_topics(self, names: Sequence[str]) -> "dict[str, Future[Any]]":
         """Ask for the descriptions of topics, without waiting."""
-        return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=BROKER_TIMEOUT_S)
+        return _describe(_client(self._bootstrap).current, names)
 
     def ask_ends(self, topics: Iterable[Topic]) -> "dict[TopicPartition, Future[Any]]":
         """Ask for the end offsets, without waiting. An answer has `offset` and `leader_epoch`, or a `KafkaException`.
 
         The epoch is that of the leader, and None of a broker that tells none.
         """
+        topics = list(topics)
+        if self._describe_first(topics):
+            unknown: Future[Any] = Future()
+            unknown.set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+            return dict.fromkeys(_partitions(topics), unknown)
         return self._ask_offsets(topics, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def readable_ends(self, topic: Topic) -> dict[int, int]:
@@ -258,7 +306,8 @@ class KafkaAdmin:
         """Return the clients that are in a consumer group now."""
 
         def ask() -> list[GroupMember]:
-            futures = self._admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
+            admin = _group_client(self._bootstrap).current.admin
+            futures = admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
             try:
                 members = futures[group].result().members
             except KafkaException as error:
@@ -286,6 +335,8 @@ class KafkaAdmin:
         self, topic: Topic, spec: OffsetSpec, *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[int, int]:
         def ask() -> dict[int, int]:
+            for described in self._describe_first([topic]):
+                described.result()
             futures = self._ask_offsets([topic], spec, isolation)
             return {partition.partition: future.result().offset for partition, future in futures.items()}
 
@@ -308,12 +359,26 @@ class KafkaAdmin:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> "dict[TopicPartition, Future[Any]]":
-        wanted = {
-            TopicPartition(topic.name, partition): spec
-            for topic in topics
-            for partition in range(topic.partition_count)
-        }
-        return self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=BROKER_TIMEOUT_S)
+        connection = _client(self._bootstrap).current
+        described = connection.described
+
+        def note(topic: str, answer: "Future[Any]") -> None:
+            error = answer.exception()
+            if isinstance(error, KafkaException) and error.args[0].code() in _LEADERS_COMING:
+                described.discard(topic)
+
+        found = connection.admin.list_offsets(
+            dict.fromkeys(_partitions(topics), spec), isolation_level=isolation, request_timeout=BROKER_TIMEOUT_S
+        )
+        for asked, answer in found.items():
+            answer.add_done_callback(partial(note, asked.topic))
+        return found
+
+    def _describe_first(self, topics: Iterable[Topic]) -> "Collection[Future[Any]]":
+        """Ask for the descriptions of those topics whose leaders the client does not know (`_Client`)."""
+        connection = _client(self._bootstrap).current
+        names = {topic.name for topic in topics} - connection.described
+        return _describe(connection, list(names)).values() if names else ()
 
     def _create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
         topic = NewTopic(name, partition_count, config=dict(settings))
@@ -342,6 +407,7 @@ class KafkaAdmin:
         kafka_error = error.args[0]
         if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
             _client(self._bootstrap).replace()
+            _group_client(self._bootstrap).replace()
             return broker_away(self._bootstrap)
         return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
 
