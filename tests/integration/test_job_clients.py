@@ -16,11 +16,12 @@ from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import (
     CLIENT_STAYS_S,
+    LEADERS_KEPT_MS,
     MANIFESTS_SETTINGS,
     MANIFESTS_TOPIC,
-    QUIET_CLIENT,
     KafkaAdmin,
     Topic,
+    _Client,
     _client,
 )
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
@@ -102,19 +103,18 @@ def test_offsets_are_asked_of_leaders_that_are_known(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Where the client looks for the leader in the same question, it may end the process: `_Client`."""
-    verbose = {**QUIET_CLIENT, "log_level": 7, "debug": "metadata", "client.id": "verbose"}
-    monkeypatch.setattr("tablegate.jobs.kafka.topics.QUIET_CLIENT", verbose)
-    bootstrap = broker.bootstrap.replace("127.0.0.1", "localhost")  # another client than that of all tests
-    cluster, topic = KafkaAdmin(bootstrap), Topic(new_topic(broker.bootstrap), "", 1)
+    verbose = _Client(broker.bootstrap, kept_ms=LEADERS_KEPT_MS, options={"log_level": 7, "debug": "metadata"})
+    monkeypatch.setattr("tablegate.jobs.kafka.topics._client", lambda _: verbose)
+    cluster, topic = KafkaAdmin(broker.bootstrap), Topic(new_topic(broker.bootstrap), "", 1)
     assert cluster.end_offsets(topic) == {0: 0}
     (first,) = cluster.ask_ends([topic]).values()
     assert first.result(WAIT_S).offset == 0
     time.sleep(2.0)  # as long as a leader was known before
     (second,) = cluster.ask_ends([topic]).values()
     assert second.result(WAIT_S).offset == 0
-    said = capfd.readouterr().err
-    assert topic.name in said
-    assert "query partition leaders" not in said
+    logged = capfd.readouterr().err
+    assert topic.name in logged
+    assert "query partition leaders" not in logged
 
 
 def test_ends_are_asked_after_a_description(broker: Broker) -> None:

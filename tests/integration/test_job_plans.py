@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.frames import build, malformed_records
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
 from tablegate.jobs.formats import Avro, Json
 from tablegate.jobs.planning.declarations import example_names, load_table
@@ -52,9 +52,10 @@ def decodings(frame: DataFrame) -> int:
 def test_a_record_is_decoded_once_in_each_query(spark: SparkSession, tmp_path: Path, name: str) -> None:
     table = load_table(name)
     plan = replace(plan_without_cluster(table, str(tmp_path)), mode=Mode.MICROBATCH)
-    frames = build(spark, plan, row_outputs=True, other_outputs=True, reader=OneFile(spark, tmp_path))
+    topics = OneFile(spark, tmp_path)
+    frames = build(spark, plan, row_outputs=True, other_outputs=True, reader=topics)
     decoded = sum(isinstance(table.source_of(side).value, Avro | Json) for side in table.all_sides)
     assert decodings(frames.table) == decoded
-    assert decodings(frames.dead_letters) == decoded
+    assert decodings(malformed_records(plan, topics)) == decoded
     for _, frame in frames.outputs:
         assert decodings(frame) == 1

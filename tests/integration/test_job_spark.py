@@ -167,7 +167,7 @@ def keyed_records(
 
 def reasons_of(spark: SparkSession, values: list[bytes | None], **change: Any) -> dict[int, str]:
     """Return the reasons in the dead letters' headers, by offset."""
-    letters = dead_letters([keyed_records(spark, values, **change)], "letters", ignored=[]).collect()
+    letters = dead_letters([keyed_records(spark, values, **change)], "letters").collect()
     found = {}
     for letter in letters:
         headers = {header["key"]: bytes(header["value"]).decode() for header in letter["headers"]}

@@ -12,7 +12,7 @@ from tablegate.examples.tables.ratings import TABLE
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.frames import records_per_batch_max
-from tablegate.jobs.dataflow.sink_records import counts
+from tablegate.jobs.dataflow.sink_records import had_malformed, ignored_kinds_of
 from tablegate.jobs.dataflow.sources import RECORDS_PER_BATCH_MAX
 from tablegate.jobs.errors import JobError, UnknownSchema
 from tablegate.jobs.kafka.markers import source_offsets
@@ -151,9 +151,18 @@ def test_offsets_of_all_sources() -> None:
 
 
 def test_counts_of_a_batch() -> None:
-    assert counts({}) == ({}, {})
-    found = {"malformed: null_value": 2, "malformed: not_framed": 0, "ignored: a.B": 3}
-    assert counts({"observedMetrics": {"counts": found}}) == ({"null_value": 2}, {"a.B": 3})
+    clean = {"malformed: null_value": 0, "ignored: a.B": 3, "decoded": 5}
+    dirty = {"malformed: null_value": 2, "malformed: not_framed": 0, "ignored: a.B": 1, "decoded": 5}
+    both = {"numInputRows": 9, "observedMetrics": {"side left": clean, "side right": dirty, "rows": {}}}
+    assert had_malformed(both, ["left", "right"])
+    assert not had_malformed(both, ["left"])
+    assert ignored_kinds_of(both) == {"a.B": 4}
+
+
+def test_a_batch_that_tells_no_counts_may_have_malformed_records() -> None:
+    assert had_malformed({"numInputRows": 1}, ["left"])
+    assert not had_malformed({"numInputRows": 0}, ["left"])
+    assert had_malformed({"numInputRows": 1, "observedMetrics": {"side left": {"decoded": 1}}}, ["left", "right"])
 
 
 def test_unknown_schema_is_found_in_what_spark_says() -> None:

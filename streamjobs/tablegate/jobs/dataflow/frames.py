@@ -1,10 +1,11 @@
 """A plan's dataflow: `build` turns a plan into streaming frames, and starts nothing.
 
     source topic ── decode_source ── with_key ──┬── side_inputs ──┬── group_records ── make_rows ──► changelog_records
-                                                │                 └──────────────────────────────► dead_letters
+                                                │                 └──────────────────────────────► malformed_records
                                                 └────────────────────────────────► record_output, processor_output
 
-Each arrow on the right is a frame, and becomes a streaming query of its own (`running/queries.py`).
+Each arrow on the right is a frame, and becomes a streaming query of its own (`running/queries.py`). But malformed
+records are counted by the table's query, and read once more where there are some (`running/dead_letters.py`).
 
 A join is an aggregate: the union of its sides grouped by the key, of each `Latest` side the newest row. So any side may
 come first, be replaced or be deleted, no window is needed, and Real-time Mode supports it.
@@ -16,7 +17,7 @@ Decision: docs/decisions/0055-jobs-go-forward-only.md
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -37,7 +38,13 @@ from tablegate.jobs.dataflow.inputs import (
 )
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.processors import emitted_rows
-from tablegate.jobs.dataflow.sink_records import changelog_records, dead_letters, processor_output, record_output
+from tablegate.jobs.dataflow.sink_records import (
+    changelog_records,
+    counting_side,
+    dead_letters,
+    processor_output,
+    record_output,
+)
 from tablegate.jobs.dataflow.sources import (
     KEY_COLUMN,
     RECORDS_PER_BATCH_MAX,
@@ -221,12 +228,11 @@ def _processed(records: DataFrame, table: Table) -> DataFrame:
 class Frames:
     """Streaming frames of a plan, not started: each gives records as Spark's Kafka sink takes them.
 
-    `table`: the changelog, with the topics that get the table's changes. `malformed`: the dead letters. `outputs`: the
-    table's other outputs, which read the sources for themselves.
+    `table`: the changelog, with the topics that get the table's changes. `outputs`: the table's other outputs, which
+    read the sources for themselves.
     """
 
     table: DataFrame
-    dead_letters: DataFrame
     outputs: tuple[tuple[RecordOutput | ProcessorOutput, DataFrame], ...]
 
 
@@ -243,9 +249,13 @@ def build(
     others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
         table=builder.changelog(row_outputs=row_outputs),
-        dead_letters=builder.dead_letters(),
         outputs=tuple((output, builder.output(output)) for output in others if other_outputs),
     )
+
+
+def malformed_records(plan: Plan, reader: Reader) -> DataFrame:
+    """Return the malformed records of all sides as the Kafka sink takes them, each with its `KIND_COLUMN`."""
+    return _Builder(plan, reader).dead_letters()
 
 
 def records_per_batch_max(plan: Plan) -> int:
@@ -271,11 +281,15 @@ class _Builder:
         """Return the table's changes as records."""
         plan = self._plan
         batched = plan.mode is Mode.MICROBATCH
-        inputs = self._inputs(batched=batched)
+        ignored = ignored_kinds(side.schemas for side in plan.sides.values())
+        inputs = {
+            name: counting_side(records, name, ignored=ignored)
+            for name, records in self._inputs(batched=batched).items()
+        }
         partitions = [
             (side.topic.name, number) for side in plan.streamed.values() for number in range(side.topic.partition_count)
         ]
-        grouped = group_records({name: records.frame for name, records in inputs.items()}, plan.table, partitions)
+        grouped = group_records(inputs, plan.table, partitions)
         rows = make_rows(grouped, plan.table, plan.value_schema)
         return changelog_records(
             rows,
@@ -290,15 +304,15 @@ class _Builder:
         )
 
     def dead_letters(self) -> DataFrame:
-        """Return the malformed records of all sides. A global side is read once more for that."""
+        """Return the malformed records of all sides."""
         plan = self._plan
         inputs = self._inputs(batched=True)
-        others = {name: side for name, side in plan.sides.items() if name not in inputs}
-        return dead_letters(
-            [*inputs.values(), *(self._keyed(name, side, batched=True) for name, side in others.items())],
-            plan.dead_letters.name,
-            ignored=ignored_kinds(side.schemas for side in plan.sides.values()),
-        )
+        ignored = ignored_kinds(side.schemas for side in plan.sides.values())
+        for name, side in plan.sides.items():
+            if name not in inputs:  # a global side, which is read once more for that
+                records = self._keyed(name, side, batched=True)
+                inputs[name] = replace(records, frame=counting_side(records, name, ignored=ignored))
+        return dead_letters([*inputs.values()], plan.dead_letters.name)
 
     def _inputs(self, *, batched: bool) -> dict[str, Records]:
         plan = self._plan

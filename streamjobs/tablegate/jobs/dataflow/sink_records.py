@@ -1,6 +1,6 @@
 """What a table writes to Kafka, as frames of records that Spark's Kafka sink takes.
 
-Decision: docs/decisions/0004-malformed-records-by-a-second-query.md
+Decision: docs/decisions/0090-malformed-records-are-counted-first.md
 """
 
 import functools
@@ -208,13 +208,10 @@ def _of_rows(progress: Mapping[str, Any]) -> Mapping[str, int]:
     return next((found for name, found in observed.items() if name.startswith(_UNCOMPUTABLE) and found), {})
 
 
-_COUNTS = "counts"
-"""Name under which Spark reports how many records of each kind a batch had."""
+_SIDE = "side "
+"""How the names begin under which Spark reports what a batch had of each side: records of each kind, and fields."""
 _MALFORMED, _IGNORED = "malformed: ", "ignored: "
-_FIELDS = "fields"
-"""Name under which Spark reports how many records of a side decoded, and had each field that may be misspelt."""
-_SEEN, _DECODED = "seen: ", "decoded: "
-_SIDE = "__side_number"
+_SEEN, _DECODED = "seen: ", "decoded"
 
 _DEAD_LETTER_HEADERS = {
     "reason": f"{REASON_COLUMN}.text",
@@ -235,32 +232,27 @@ def _size_header_sql(name: str, bytes_max: int) -> str:
     return f"IF({size} > {bytes_max}, {header}, NULL)"
 
 
-def dead_letters(sides: Sequence[Records], topic: str, *, ignored: Iterable[str]) -> DataFrame:
-    """Return the malformed records of all sides as the Kafka sink takes them; `counts` has how many of each kind.
+def counting_side(side: Records, name: str, *, ignored: Iterable[str]) -> DataFrame:
+    """Return a side's records, of which a query reports how many are malformed, passed over, and have each field.
 
-    `ignored`: names of record types that are passed over, and counted.
+    `ignored`: names of record types that are passed over.
     """
-    columns = (KAFKA_COLUMN, REASON_COLUMN, IGNORED_COLUMN, SEEN_COLUMN)
-    every = functools.reduce(
-        DataFrame.unionByName,
-        (side.frame.select(*columns, sql.lit(number).alias(_SIDE)) for number, side in enumerate(sides)),
-    )
-    kinds = sorted({kind for side in sides for kind in side.kinds})
-    wanted = [(_MALFORMED + kind, f"{REASON_COLUMN}.kind = '{kind}'") for kind in kinds]
-    wanted += [(_IGNORED + name, f"{IGNORED_COLUMN} = '{name}'") for name in ignored]
-    watched = [
-        (f"{_SEEN}{number} {field}", f"{_SIDE} = {number} AND {SEEN_COLUMN} & {1 << place}L <> 0")
-        for number, side in enumerate(sides)
-        for place, field in enumerate(side.fields)
-    ]
-    watched += [
-        (f"{_DECODED}{number}", f"{_SIDE} = {number} AND {SEEN_COLUMN} IS NOT NULL")
-        for number, side in enumerate(sides)
-        if side.fields
-    ]
+    wanted = [(_MALFORMED + kind, f"{REASON_COLUMN}.kind = '{kind}'") for kind in side.kinds]
+    wanted += [(_IGNORED + kind, f"{IGNORED_COLUMN} = '{kind}'") for kind in ignored]
+    wanted += [(_SEEN + field, f"{SEEN_COLUMN} & {1 << place}L <> 0") for place, field in enumerate(side.fields)]
+    wanted.append((_DECODED, f"{SEEN_COLUMN} IS NOT NULL"))
+    return side.frame.observe(_SIDE + name, *_counted(wanted))
+
+
+KIND_COLUMN = "__kind"
+"""What is wrong with a record, in one word, beside its dead letter."""
+
+
+def dead_letters(sides: Sequence[Records], topic: str) -> DataFrame:
+    """Return the malformed records of sides as the Kafka sink takes them, and `KIND_COLUMN`."""
+    columns = (KAFKA_COLUMN, REASON_COLUMN)
+    every = functools.reduce(DataFrame.unionByName, (side.frame.select(*columns) for side in sides))
     every = every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
-    if watched:
-        every = every.observe(_FIELDS, *_counted(watched))
     headers = ", ".join(
         f"struct('{name}' AS key, encode({text}, 'UTF-8') AS value)" for name, text in _DEAD_LETTER_HEADERS.items()
     )
@@ -270,12 +262,9 @@ def dead_letters(sides: Sequence[Records], topic: str, *, ignored: Iterable[str]
     record = output_record_sql(
         topic, key=key, value=value, headers=f"filter(array({headers}, {sizes}), h -> h IS NOT NULL)"
     )
-    return (
-        every.where(f"{REASON_COLUMN} IS NOT NULL OR {IGNORED_COLUMN} IS NOT NULL")
-        .observe(_COUNTS, *_counted(wanted))
-        .where(f"{REASON_COLUMN} IS NOT NULL")
-        .select(sql.expr(record).alias("record"))
-        .select("record.*")
+    malformed = every.where(f"{REASON_COLUMN} IS NOT NULL")
+    return malformed.selectExpr(f"{REASON_COLUMN}.kind AS {KIND_COLUMN}", f"{record} AS record").select(
+        KIND_COLUMN, "record.*"
     )
 
 
@@ -283,12 +272,26 @@ def _counted(wanted: Iterable[tuple[str, str]]) -> list[Column]:
     return [sql.expr(f"count_if({condition})").alias(name) for name, condition in wanted]
 
 
-def counts(progress: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many records a batch set aside and passed over, by kind; kinds without any are left out."""
-    found: Mapping[str, int] = progress.get("observedMetrics", {}).get(_COUNTS) or {}
-    malformed = {kind.removeprefix(_MALFORMED): n for kind, n in found.items() if n and kind.startswith(_MALFORMED)}
-    ignored = {kind.removeprefix(_IGNORED): n for kind, n in found.items() if n and kind.startswith(_IGNORED)}
-    return malformed, ignored
+def had_malformed(progress: Mapping[str, Any], sides: Iterable[str]) -> bool:
+    """Return whether a batch had malformed records, of any of these sides; also where it does not say."""
+    observed: Mapping[str, Mapping[str, int]] = progress.get("observedMetrics", {})
+    found = [observed.get(_SIDE + name) for name in sides]
+    if progress["numInputRows"] and not all(found):
+        return True
+    return any(n for side in found if side for name, n in side.items() if name.startswith(_MALFORMED))
+
+
+def ignored_kinds_of(progress: Mapping[str, Any]) -> Counter[str]:
+    """Return how many records a batch passed over, by the name of their type."""
+    ignored: Counter[str] = Counter()
+    for found in _sides(progress):
+        ignored.update({name.removeprefix(_IGNORED): n for name, n in found.items() if n and name.startswith(_IGNORED)})
+    return ignored
+
+
+def _sides(progress: Mapping[str, Any]) -> list[Mapping[str, int]]:
+    observed: Mapping[str, Mapping[str, int]] = progress.get("observedMetrics", {})
+    return [found for name, found in observed.items() if name.startswith(_SIDE) and found]
 
 
 class UnseenFields:
@@ -299,14 +302,14 @@ class UnseenFields:
         self._seen: set[str] = set()
 
     def add(self, progress: Mapping[str, Any]) -> None:
-        """Count a batch of the dead letters' query."""
-        found: Mapping[str, int] = progress.get("observedMetrics", {}).get(_FIELDS) or {}
-        for name, records in found.items():
-            if name.startswith(_SEEN):
-                side, _, field = name.removeprefix(_SEEN).partition(" ")
-                self._missing[field] += found[_DECODED + side] - records
-                if records:
-                    self._seen.add(field)
+        """Count a batch."""
+        for found in _sides(progress):
+            for name, records in found.items():
+                if name.startswith(_SEEN):
+                    field = name.removeprefix(_SEEN)
+                    self._missing[field] += found[_DECODED] - records
+                    if records:
+                        self._seen.add(field)
 
     def pop(self, records_min: int) -> dict[str, int]:
         """Return how many records lacked each field that none has had; each field once, after so many records."""

@@ -1,7 +1,8 @@
 """A source topic as rows: its records decoded, and the reason of each that no row can be made of."""
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -42,6 +43,8 @@ KAFKA_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 )
 """What Spark's Kafka source gives."""
+Offsets = Mapping[str, Mapping[int, int]]
+"""By topic and partition."""
 
 
 class Reader(Protocol):
@@ -87,6 +90,35 @@ class KafkaReader:
             .option("startingOffsets", "earliest")
             .load()
         )
+
+
+class RangeReader:
+    """Reads topics of a cluster from some offsets up to others; both by topic and partition."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, starts: Offsets, ends: Offsets) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._starts = starts
+        self._ends = ends
+
+    def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
+        """Return the records of the topic's range: no stream, as a range ends."""
+        if not self._ends.get(topic):
+            return self._spark.createDataFrame([], KAFKA_SCHEMA)
+        return (
+            self._spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self._bootstrap)
+            .option("assign", json.dumps({topic: list(self._ends[topic])}))
+            .option("startingOffsets", json.dumps({topic: self._starts[topic]}))
+            .option("endingOffsets", json.dumps({topic: self._ends[topic]}))
+            # What Kafka has dropped cannot be set aside; the query that needs it has said so.
+            .option("failOnDataLoss", "false")
+            .load()
+        )
+
+    def read_all(self, topic: str) -> DataFrame:
+        """Return all records of a topic."""
+        return KafkaReader(self._spark, self._bootstrap).read_all(topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,11 +146,14 @@ class Markers:
         self._producer.flush(FLUSH_TIMEOUT_S)
 
 
-def source_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """Return how far a batch has read the sources. Of sides with the same topic, the slowest counts."""
+def source_offsets(progress: Mapping[str, Any], which: str = "endOffset") -> dict[str, dict[int, int]]:
+    """Return how far a batch has read the sources, or the batches before it: `which` is "startOffset" then.
+
+    Of sides with the same topic, the slowest counts.
+    """
     found: dict[str, dict[int, int]] = {}
     for source in progress["sources"]:
-        for topic, next_offsets in (source["endOffset"] or {}).items():
+        for topic, next_offsets in (source[which] or {}).items():
             offsets = found.setdefault(topic, {})
             for text, next_offset in next_offsets.items():
                 partition = int(text)

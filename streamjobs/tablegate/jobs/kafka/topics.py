@@ -134,9 +134,10 @@ class _Client:
     they are described again where it has asked a leader of before: it goes on with what it knows.
     """
 
-    def __init__(self, bootstrap: str, *, kept_ms: int) -> None:
+    def __init__(self, bootstrap: str, *, kept_ms: int, options: Mapping[str, str | int] = QUIET_CLIENT) -> None:
         self._bootstrap = bootstrap
         self._kept_ms = kept_ms  # of leaders and of coordinators: librdkafka has one setting for both
+        self._options = options
         self._lock = threading.Lock()
         self._previous: AdminClient | None = None
         self._renew()
@@ -148,7 +149,7 @@ class _Client:
                 "bootstrap.servers": self._bootstrap,
                 "metadata.max.age.ms": self._kept_ms,
                 "reconnect.backoff.max.ms": 1_000,  # less than a question waits
-                **QUIET_CLIENT,
+                **self._options,
             }
         )
         self.current = _Connection(admin, set())

@@ -15,7 +15,6 @@ from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
 
 IDENTITY_FILE = "tablegate.json"
-PLACES_FILE = "source-places.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
 Found = TypeVar("Found")
@@ -103,17 +102,17 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
-    def places(self) -> str:
-        """Return what was noted of the sources' places; "" where nothing was, or a crash has left a part of it."""
+    def noted(self, name: str) -> str:
+        """Return what was noted in a file; "" where nothing was, or a crash has left a part of it."""
         try:
-            return self._text_of(self._file(PLACES_FILE)) or ""
+            return self._text_of(self._file(name)) or ""
         except Exception:  # noqa: BLE001 - as above; where the checkpoint cannot be read, its owner has told
             return ""
 
-    def note_places(self, text: str) -> None:
-        """Write the sources' places, in the place of the last; raise `JobError`."""
+    def note(self, name: str, text: str) -> None:
+        """Write a file, in the place of the last; raise `JobError`."""
         try:
-            self._write(PLACES_FILE, text)
+            self._write(name, text)
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 

@@ -8,7 +8,6 @@ Decision: docs/decisions/0079-realtime-mode-starts-with-a-micro-batch.md
 """
 
 import json
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -22,37 +21,32 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from tablegate.gateway.contract.types import RUN_HEADER
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns, uncomputable
-from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
+from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
+from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.markers import Markers
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.log import log
-from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
+from tablegate.jobs.running.dead_letters import DeadLetters
+from tablegate.jobs.running.query_errors import query_error
 from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
 
 TABLE_QUERY = "table"
-DEAD_LETTERS_QUERY = "dead-letters"
-DEAD_LETTERS_TRIGGER_S = 5.0  # nobody waits for a malformed record; often would cost the table's query its cores
 UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
 
-_DATA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|LogTruncation|KafkaIllegalStateException: Some data")
-_KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
-
 
 @dataclass(frozen=True, slots=True)
 class RunningQueries:
-    """The running queries of a table. `all` has the other two, and those of outputs. `atomic`: the table's own sink.
+    """The running queries of a table. `all` has those of outputs, too. `atomic`: the table's own sink.
 
     `is_catching_up`: the table's query ends by itself, and then `start_realtime` is to follow.
     """
 
     table: StreamingQuery
-    dead_letters: StreamingQuery
     all: tuple[StreamingQuery, ...]
     atomic: AtomicSink | None = None
     is_catching_up: bool = False
@@ -68,9 +62,8 @@ def start(frames: Frames, plan: Plan, *, catch_up: bool = False, once: bool = Fa
     # The table's query first: its rows are waited for, and each start takes a second or more.
     starter = _Starter(frames.table.sparkSession, plan, once=once)
     table = starter.start_table(frames.table, catch_up=catch_up)
-    malformed = starter.start_dead_letters(frames.dead_letters)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
-    return RunningQueries(table, malformed, (table, malformed, *outputs), starter.atomic, catch_up)
+    return RunningQueries(table, (table, *outputs), starter.atomic, catch_up)
 
 
 def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> RunningQueries:
@@ -109,11 +102,6 @@ class _Starter:
         if self.atomic is not None:
             writer = writer.foreachBatch(self.atomic.write_batch)
         return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.atomic is None)
-
-    def start_dead_letters(self, frame: DataFrame) -> StreamingQuery:
-        """Start the query that sets malformed records aside."""
-        writer = self._in_batches(frame.writeStream.outputMode("append"), DEAD_LETTERS_TRIGGER_S)
-        return self._start(writer, DEAD_LETTERS_QUERY, self._checkpoint)
 
     def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
         """Start the query of an output that is not made from the table's changes."""
@@ -184,22 +172,7 @@ class _Progress:
             return
         failure = self._query.exception()
         reason = thrown_reason(failure.get()) if failure.isDefined() else "it was stopped from outside"
-        for mendable in (UnknownSchema, PythonWorkerLate, CheckpointConflict):
-            if (found := mendable.found_in(reason)) is not None:
-                raise found
-        if _DATA_LOSS.search(reason):
-            raise SourceLoss(
-                f'table "{plan.table.name}" has stopped, as a source has lost records ({reason}); '
-                f"{rebuild_hint(plan.table)}"
-            )
-        # Brokers that are away end a query of Spark's, and the operator should not have to read a stack trace to see
-        # that.
-        if reason.startswith(_KAFKA_ERRORS):
-            raise JobError(
-                f"Kafka at {plan.bootstrap} has stopped answering ({reason}); start the job again when it does: "
-                "it goes on from its checkpoint"
-            )
-        raise JobError(f'table "{plan.table.name}" has stopped: {reason}')
+        raise query_error(reason, plan)
 
 
 def _name(report: Any) -> tuple[int, str]:
@@ -209,24 +182,27 @@ def _name(report: Any) -> tuple[int, str]:
 class QueryMonitor:
     """Follows the queries of a table. One thread uses it."""
 
-    def __init__(self, plan: Plan, queries: RunningQueries, markers: Markers, *, once: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, queries: RunningQueries, markers: Markers, dead_letters: DeadLetters, *, once: bool = False
+    ) -> None:
         self._plan = plan
         self._once = once
         self._all = [_Progress(query) for query in queries.all]
         self._table = _Progress(queries.table)
-        self._dead_letters = _Progress(queries.dead_letters)
+        self._dead_letters = dead_letters
         self._unseen_fields = UnseenFields()
         self._null_columns: set[str] = set()
-        self._outputs = [_Progress(query) for query in queries.all[2:]]
+        self._outputs = [_Progress(query) for query in queries.all[1:]]
         self._is_catching_up = queries.is_catching_up
         self._markers = markers
         self._atomic = queries.atomic
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
+        self._ignored: Counter[str] = Counter()
         self.has_caught_up = False
         """Whether the query that was to catch up has ended, and its marker is out."""
         self.is_done = False
-        """Whether all queries have ended that were to run once, and the last marker is out."""
+        """Whether all queries have ended that were to run once, the last marker is out, and malformed records are."""
         self.batch_id = -1
         """Number of the newest batch since the queries started; -1 before."""
         self.next_offsets: dict[str, dict[int, int]] = {}
@@ -236,7 +212,7 @@ class QueryMonitor:
         """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
         # Asked before the reports are read: those of a query that has ended are all there.
         self.has_caught_up = self._is_catching_up and self._table.has_ended
-        self.is_done = self._once and all(query.has_ended for query in self._all)
+        has_ended = self._once and all(query.has_ended for query in self._all)
         for query in self._all[1:] if self.has_caught_up else self._all:
             if not (self._once and query.has_ended):
                 query.check(self._plan)
@@ -246,6 +222,9 @@ class QueryMonitor:
             self.next_offsets = self._markers.publish(reports[-1])
             self.batch_id = reports[-1]["batchId"]
         for report in reports:
+            self._dead_letters.add(report)
+            self._unseen_fields.add(report)
+            self._ignored += ignored_kinds_of(report)
             self._records += report["numInputRows"]
             # -1 is Spark's word for unknown.
             self._changes += max(report["sink"].get("numOutputRows", 0), 0)
@@ -254,11 +233,9 @@ class QueryMonitor:
         if self._atomic is not None:
             self._changes += self._atomic.pop_changes()
         self._log_batches()
-        for report in self._dead_letters.unseen():
-            self._log_counts(report)
-            self._unseen_fields.add(report)
         for field, records in self._unseen_fields.pop(UNSEEN_RECORDS).items():
             log("field_never_seen", table=self._plan.table.name, field=field, records=records)
+        self.is_done = self._dead_letters.poll(is_last=has_ended) and has_ended
         for report in (*reports, *(report for output in self._outputs for report in output.unseen())):
             if lost := uncomputable(report):
                 log("uncomputable", table=self._plan.table.name, query=report["name"], records=lost)
@@ -269,15 +246,6 @@ class QueryMonitor:
                 self._null_columns.add(column)
                 hint = "make the field optional in the contract, or give the column a coalesce"
                 log("null_column", table=self._plan.table.name, column=column, rows=rows, hint=hint)
-
-    def _log_counts(self, report: dict[str, Any]) -> None:
-        malformed, ignored = counts(report)
-        name = self._plan.table.name
-        if malformed:
-            topic = self._plan.dead_letters.name
-            log("dead_letters", table=name, topic=topic, records=Counter(malformed).total(), reasons=malformed)
-        if ignored:
-            log("ignored", table=name, records=Counter(ignored).total(), types=ignored)
 
     def _log_batches(self) -> None:
         elapsed_s = time.monotonic() - self._logged_at
@@ -293,6 +261,9 @@ class QueryMonitor:
             changes=self._changes,
             **late,
         )
+        if self._ignored:
+            log("ignored", table=self._plan.table.name, records=self._ignored.total(), types=dict(self._ignored))
+            self._ignored.clear()
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
 

@@ -28,6 +28,7 @@ from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
+from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.handover import (
     CHECK_EVERY_S,
     GenerationHandover,
@@ -168,8 +169,9 @@ class RunningTable:
         # taken over: that one's rows would not count.
         self._membership.check_kept()
         self._frames = with_run(frames, plan, self._markers.begin_run())
+        self._dead_letters = DeadLetters(session, plan, checkpoint, self._admin, committed or {})
         self._queries = start(self._frames, plan, catch_up=catch_up, once=self._options.once)
-        self._monitor = QueryMonitor(plan, self._queries, self._markers, once=self._options.once)
+        self._monitor = QueryMonitor(plan, self._queries, self._markers, self._dead_letters, once=self._options.once)
         self._sources = TopicWatch(self._admin, [side.topic for side in plan.streamed.values()])
         if not catch_up:
             self._log_running(phase)
@@ -229,7 +231,7 @@ class RunningTable:
                 return
             if self._monitor.has_caught_up:
                 self._queries = start_realtime(self._frames, self._plan, self._queries)
-                self._monitor = QueryMonitor(self._plan, self._queries, self._markers)
+                self._monitor = QueryMonitor(self._plan, self._queries, self._markers, self._dead_letters)
                 self._log_running(self._handover.phase)
             self._advance(self._handover)
             if self._monitor.is_done:
@@ -337,6 +339,7 @@ class RunningTable:
         queries, self._queries = self._queries, None
         if queries is None:
             return
+        self._dead_letters.close()
         for query in queries.all:
             query.stop()
         if queries.atomic is not None:

@@ -33,6 +33,7 @@ from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.resuming import lost_tail
 
+PLACES_FILE = "source-places.json"
 CHECK_EVERY_S = 1.0  # each check may write a file; of records read since the last one, a loss by a crash is not seen
 RECORDS_AGAIN = 100  # that are read before a place: among them is one that consumers are given
 
@@ -51,7 +52,7 @@ class SourcePlaces:
         self._plan = plan
         self._checkpoint = checkpoint
         self._admin = admin
-        self._places = _parsed(checkpoint.places())
+        self._places = _parsed(checkpoint.noted(PLACES_FILE))
         self._newest = self._next_offsets = committed  # of the newest batch, now and when Kafka was asked
         self._polling = Polling(self._ask, every_s=CHECK_EVERY_S)
         try:
@@ -103,7 +104,7 @@ class SourcePlaces:
                 )
         before, self._places = self._places, {**self._places, **now}
         if self._places != before:
-            self._checkpoint.note_places(_text(self._places))
+            self._checkpoint.note(PLACES_FILE, _text(self._places))
 
 
 def _end(answer: "Future[Any]") -> Place:

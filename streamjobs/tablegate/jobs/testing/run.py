@@ -21,9 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from tablegate.jobs.dataflow.frames import Frames, build
+from tablegate.jobs.dataflow.frames import Frames, build, malformed_records
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sink_records import UnseenFields, counts, null_columns
+from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, UnseenFields, ignored_kinds_of, null_columns
 from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.plan import Plan, SidePlan, plan_without_cluster
@@ -112,7 +112,10 @@ def _run(
     """Yield what each batch came to, and count its fields."""
     topics = MemoryTopics(session, Path(plan.checkpoint).parent, batches)
     clock = Clock(session, times_ms[0])
-    frames = _queries_of(build(session, plan, row_outputs=True, other_outputs=True, reader=topics))
+    frames = _queries_of(
+        build(session, plan, row_outputs=True, other_outputs=True, reader=topics),
+        malformed_records(plan, topics).drop(KIND_COLUMN),
+    )
     queries: list[SteppedQuery] = []
     try:
         for number, (records, time_ms) in enumerate(zip(batches, times_ms, strict=True)):
@@ -134,9 +137,9 @@ def _run(
             query.stop()
 
 
-def _queries_of(frames: Frames) -> list[DataFrame]:
+def _queries_of(frames: Frames, malformed: DataFrame) -> list[DataFrame]:
     """Return what is to be run: the table, what has no state, and processors, each a query of its own in Spark."""
-    stateless, processors = [frames.dead_letters], list[DataFrame]()
+    stateless, processors = [malformed], list[DataFrame]()
     for output, frame in frames.outputs:
         (stateless if isinstance(output, RecordOutput) else processors).append(frame)
     return [frames.table, functools.reduce(DataFrame.unionByName, stateless), *processors]
@@ -148,8 +151,9 @@ def _finished(queries: Sequence["SteppedQuery"], fields: UnseenFields) -> Batch:
         written, report = query.finish_batch()
         records += written
         reports.append(report)
-    _, ignored = counts(reports[1])
-    fields.add(reports[1])
+    ignored = ignored_kinds_of(reports[0]) + ignored_kinds_of(reports[1])  # the second has the global sides
+    for report in reports[:2]:
+        fields.add(report)
     late = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in reports[0]["stateOperators"])
     return Batch(records, ignored, late, null_columns(reports[0]))
 
