@@ -18,7 +18,7 @@ from tablegate.gateway.server.child import FAILED, STORE_OPENED
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import (
     Reserved,
-    check_bootstrap,
+    check_kafka,
     check_origins,
     check_topics,
     load_contracts,
@@ -158,8 +158,8 @@ def test_topics_that_cannot_be_are_refused(tmp_path: Path, topics: dict[str, Any
 @pytest.mark.parametrize("bootstrap", ["", " ", "broker", "broker:", "broker:0", "broker:65536", "one:9092,,two:9092"])
 def test_brokers_that_cannot_be_are_refused(tmp_path: Path, bootstrap: str) -> None:
     for right in ("127.0.0.1:9092", "one:9092, [::1]:9092", "PLAINTEXT://kafka_1.example:19092"):
-        check_bootstrap(right)
-    with pytest.raises(ServeError, match=r"--bootstrap .* names no Kafka brokers; give HOST:PORT"):
+        check_kafka(replace(_config(tmp_path), bootstrap=right))
+    with pytest.raises(ServeError, match=r"bootstrap .* names no Kafka brokers; give HOST:PORT"):
         serve(replace(_config(tmp_path), listen="127.0.0.1:0", bootstrap=bootstrap))
     assert list(tmp_path.iterdir()) == []
 

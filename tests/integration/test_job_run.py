@@ -162,7 +162,7 @@ def test_broker_away_at_the_start(tmp_path: Path) -> None:
     with JobProcess(tmp_path, "--table", job, "--bootstrap", "127.0.0.1:9", "--checkpoints", "unused") as running:
         assert running.process.wait(30) == 1
         assert running.errors() == (
-            "error: no Kafka broker answers at 127.0.0.1:9 within 10 s; start it, or correct --bootstrap\n"
+            "error: no Kafka broker answers at 127.0.0.1:9 within 10 s; start it, or correct --bootstrap or --kafka\n"
         )
 
 

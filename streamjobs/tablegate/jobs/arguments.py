@@ -5,12 +5,29 @@ from typing import Annotated
 
 import typer
 
+from tablegate.gateway.contract.kafka_settings import KafkaSettingsError, load_settings, use
+from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import Mode
 
 CHECKPOINTS = ".tablegate/checkpoints"
 
 Bootstrap = Annotated[
-    str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP", show_default=False)
+    str | None,
+    typer.Option(
+        help="Kafka brokers; also bootstrap in the file of --kafka.",
+        metavar="HOST:PORT,...",
+        envvar="TABLEGATE_BOOTSTRAP",
+        show_default=False,
+    ),
+]
+KafkaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka",
+        help="How Kafka is reached: a TOML file with TLS and SASL settings.",
+        metavar="FILE",
+        envvar="TABLEGATE_KAFKA",
+    ),
 ]
 Checkpoints = Annotated[
     str,
@@ -49,3 +66,11 @@ RegistryUrl = Annotated[
 SparkLog = Annotated[
     Path | None, typer.Option(help="File for what Spark itself writes; stderr without it.", metavar="FILE")
 ]
+
+
+def reach_kafka(bootstrap: str | None, file: Path | None) -> str:
+    """Return the bootstrap servers of the cluster that the commands of this process work with; raise `JobError`."""
+    try:
+        return use(load_settings(file, bootstrap=bootstrap))
+    except KafkaSettingsError as error:
+        raise JobError(str(error)) from None

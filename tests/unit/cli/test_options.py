@@ -25,6 +25,7 @@ SHARED = {  # by options of several commands, or by none but for what one calls 
     "TABLEGATE_CHECKPOINTS",
     "TABLEGATE_JOB_ALL",
     "TABLEGATE_JSON",
+    "TABLEGATE_KAFKA",
     "TABLEGATE_KEY",
     "TABLEGATE_STORE",
 }

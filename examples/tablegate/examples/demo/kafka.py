@@ -74,11 +74,13 @@ class Broker:
         *,
         log_file: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, int] | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_file = log_file or self.data_dir / "broker.log"
         self._wanted_port = port
         self._settings = dict(settings or {})
+        self._listeners = dict(listeners or {})  # further ones: the port of each, by its name in the settings
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
@@ -221,9 +223,10 @@ class Broker:
 
     def _properties(self, port: int, controller_port: int, log: Path) -> str:
         """Return the broker's configuration. Its ports are in it anew at each start; the data does not care."""
+        brokers = ",".join(f"{name}://{HOST}:{at}" for name, at in {"PLAINTEXT": port, **self._listeners}.items())
         listeners = {
-            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "listeners": f"{brokers},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": brokers,
             "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
             "log.dirs": str(log).replace("\\", "\\\\"),
         }

@@ -22,12 +22,14 @@ from tablegate.jobs.arguments import (
     CHECKPOINTS,
     Bootstrap,
     Checkpoints,
+    KafkaFile,
     Master,
     Once,
     OtherMode,
     Partitions,
     RegistryUrl,
     SparkLog,
+    reach_kafka,
 )
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
@@ -74,9 +76,15 @@ def _job_errors() -> Iterator[None]:
         fail(error)
 
 
+def _reached(bootstrap: str | None, kafka: Path | None) -> str:
+    with _job_errors():
+        return reach_kafka(bootstrap, kafka)
+
+
 @jobs.command("run")
 def run(
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     names: Names = None,
     every: Every = False,
     checkpoints: Checkpoints = CHECKPOINTS,
@@ -95,6 +103,7 @@ def run(
     from tablegate.jobs.planning.options import Options
     from tablegate.jobs.running.runner import run_declared
 
+    bootstrap = _reached(bootstrap, kafka)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -151,7 +160,8 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
 
 @jobs.command("list")
 def list_(
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tables of a Kafka cluster and the example tables: whether a job runs, and how far behind it is.
@@ -162,7 +172,7 @@ def list_(
     from tablegate.jobs.running.operations import list_tables
 
     with _job_errors():
-        states = list_tables(bootstrap, load_all(example_names()))
+        states = list_tables(reach_kafka(bootstrap, kafka), load_all(example_names()))
     if as_json:
         for state in states:
             print(json.dumps(show_jobs.state_to_dict(state)))
@@ -173,7 +183,8 @@ def list_(
 @jobs.command()
 def audit(
     name: Name,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     checkpoints: Checkpoints = CHECKPOINTS,
     master: Master = None,
     as_json: AsJson = False,
@@ -195,6 +206,7 @@ def audit(
     from tablegate.jobs.running.audit import audit_job
 
     with _job_errors():
+        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name)
         with Console(stderr=True).status(f"comparing the rows of {table.name}"):
             found = audit_job(
@@ -214,7 +226,8 @@ def audit(
 @jobs.command()
 def rebuild(
     name: Name,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     checkpoints: Checkpoints = CHECKPOINTS,
     master: Master = None,
     mode: OtherMode = None,
@@ -240,6 +253,7 @@ def rebuild(
     """
     from tablegate.jobs.planning.options import Options
 
+    bootstrap = _reached(bootstrap, kafka)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -257,7 +271,8 @@ def rebuild(
 @jobs.command()
 def seek(
     name: Name,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     time: Annotated[
         str | None,
         typer.Option(help="Read records from this time on, for example 2026-11-21T10:00:00Z.", metavar="TIME"),
@@ -291,6 +306,7 @@ def seek(
 
     if (time is None) == (not offset):
         fail("give either --time or --offset")
+    bootstrap = _reached(bootstrap, kafka)
     options = Options(
         bootstrap=bootstrap,
         checkpoints=checkpoints,
@@ -364,7 +380,8 @@ def drop_old(
     name: Annotated[
         str, typer.Argument(help="Name of the table, or the .py file that defines it.", metavar="TABLE|FILE")
     ],
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     checkpoints: Checkpoints = CHECKPOINTS,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -376,6 +393,7 @@ def drop_old(
     from tablegate.jobs.running.operations import delete_old, find_old
 
     with _job_errors():
+        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name).name if ".py" in name else name
         artifacts = find_old(table, bootstrap, checkpoints)
         if artifacts.is_empty:
@@ -391,7 +409,8 @@ def reset(
     name: Annotated[
         str, typer.Argument(help="Name of the table, or the .py file that defines it.", metavar="TABLE|FILE")
     ],
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     checkpoints: Checkpoints = CHECKPOINTS,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -403,6 +422,7 @@ def reset(
     from tablegate.jobs.running.operations import delete_artifacts, find_stored_artifacts
 
     with _job_errors():
+        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name).name if ".py" in name else name  # it need not be declared any more
         artifacts = find_stored_artifacts(table, bootstrap, checkpoints)
         if artifacts.is_empty:

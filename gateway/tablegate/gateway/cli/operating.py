@@ -35,8 +35,22 @@ LISTED_MAX = 5  # partitions that a message names one by one
 def serve(
     contract: Annotated[list[Path], typer.Option(help="Contract: a .proto or a descriptor set. Repeatable.")],
     bootstrap: Annotated[
-        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
-    ],
+        str | None,
+        typer.Option(
+            help="Kafka brokers; also bootstrap in the file of --kafka.",
+            metavar="HOST:PORT,...",
+            envvar="TABLEGATE_BOOTSTRAP",
+            show_default=False,
+        ),
+    ] = None,
+    kafka: Annotated[
+        Path | None,
+        typer.Option(
+            help="How Kafka is reached: a TOML file with TLS and SASL settings.",
+            metavar="FILE",
+            envvar="TABLEGATE_KAFKA",
+        ),
+    ] = None,
     data: Annotated[
         Path, typer.Option(help="Directory of the store, which is rebuilt if it is lost, and of token.key.")
     ] = DATA,
@@ -109,13 +123,19 @@ def serve(
     log_file: Annotated[Path | None, typer.Option(help="File for the log. Default: stderr.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
+    from tablegate.gateway.contract.kafka_settings import KafkaSettingsError, load_settings
     from tablegate.gateway.server.app import serve as run_gateway
     from tablegate.gateway.server.config import ServeConfig, ServeError, cores
 
     default_replicas, table_replicas = parse_replicas(replicas or ())
+    try:
+        settings = load_settings(kafka, bootstrap=bootstrap)
+    except KafkaSettingsError as error:
+        fail(error)
     config = ServeConfig(
         contracts=tuple(contract),
-        bootstrap=bootstrap,
+        bootstrap=settings.bootstrap,
+        kafka_options=settings.librdkafka(),
         data=data,
         store_url=store,
         listen=listen,

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -47,6 +48,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
+from tablegate.gateway.contract.kafka_settings import refused
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
@@ -561,3 +563,21 @@ class KafkaEnds:
     def _record_no_answer(self) -> None:
         if self._renewal.failed():
             self._admin = None
+
+
+def refusal(options: Mapping[str, str]) -> str | None:
+    """Return why brokers refuse a client of these options, as a sentence; None where they answer, or are away."""
+    errors: list[KafkaError] = []
+    client: Any = {**options, "error_cb": errors.append}
+    try:
+        admin = AdminClient(client, logger=quiet_logger())
+    except KafkaException as error:
+        return f"the Kafka client refuses its options: {error.args[0].str()}; correct the file of --kafka"
+    with suppress(KafkaException):
+        admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+        return None
+    admin.poll(0)  # the errors come only then
+    for found in errors:
+        if found.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            return refused(options["bootstrap.servers"], found.str(), by_tls=found.code() == KafkaError._SSL)
+    return None

@@ -26,8 +26,8 @@ from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.logs import set_up_logging
 from tablegate.gateway.server.preflight import (
     Reserved,
-    check_bootstrap,
     check_cluster,
+    check_kafka,
     check_origins,
     check_store_url,
     check_tls,
@@ -55,7 +55,7 @@ def serve(config: ServeConfig) -> int:
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
     check_origins(config.cors_origins)
-    check_bootstrap(config.bootstrap)
+    check_kafka(config)
     check_topics(config)
     check_store_url(config.store_url)
     check_cluster(config, catalogue)

@@ -21,9 +21,11 @@ from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
+from tablegate.gateway.contract.kafka_settings import SECURITY_PROTOCOL, KafkaSettingsError, check_bootstrap
 from tablegate.gateway.contract.tokens import KEY_BYTES_MIN
 from tablegate.gateway.http.cors import ANY
 from tablegate.gateway.http.tls import TlsError
+from tablegate.gateway.kafka.client import refusal
 from tablegate.gateway.server.config import GATEWAY_ID_FILE, LOCK_FILE, TOKEN_KEY_FILE, ServeConfig, ServeError
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -65,12 +67,17 @@ def check_origins(origins: tuple[str, ...]) -> None:
             )
 
 
-def check_bootstrap(bootstrap: str) -> None:
-    """Raise `ServeError` where it names no broker, or one as no client understands it."""
-    for broker in bootstrap.split(","):
-        endpoint = _ENDPOINT.fullmatch(broker.strip().rpartition("://")[2])
-        if endpoint is None or not 0 < int(endpoint[2]) <= _PORT_MAX:
-            raise ServeError(f'--bootstrap "{bootstrap}" names no Kafka brokers; give HOST:PORT, several with commas')
+def check_kafka(config: ServeConfig) -> None:
+    """Raise `ServeError` where brokers cannot be named so, or refuse who the gateway says it is.
+
+    Brokers that are away stop no start: the gateway answers from its store.
+    """
+    try:
+        check_bootstrap(config.bootstrap)
+    except KafkaSettingsError as error:
+        raise ServeError(str(error)) from None
+    if SECURITY_PROTOCOL in config.kafka_options and (why := refusal(config.kafka_options)):
+        raise ServeError(why)
 
 
 def check_topics(config: ServeConfig) -> None:

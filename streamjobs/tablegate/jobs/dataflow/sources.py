@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.catalogue import Table as ContractTable
+from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
 from tablegate.jobs.dataflow.expressions import once
@@ -71,7 +72,7 @@ class KafkaReader:
         """Return the records from these offsets on, as they come."""
         reader = (
             self._spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
+            .options(**spark_options(self._bootstrap))
             .option("subscribe", topic)
             .option("startingOffsets", starting_offsets)
             # Records that Kafka has dropped before they were read are an error: a row would be wrong for ever.
@@ -85,7 +86,7 @@ class KafkaReader:
         """Return all records that are there when a batch begins."""
         return (
             self._spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
+            .options(**spark_options(self._bootstrap))
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .load()
@@ -107,7 +108,7 @@ class RangeReader:
             return self._spark.createDataFrame([], KAFKA_SCHEMA)
         return (
             self._spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
+            .options(**spark_options(self._bootstrap))
             .option("assign", json.dumps({topic: list(self._ends[topic])}))
             .option("startingOffsets", json.dumps({topic: self._starts[topic]}))
             .option("endingOffsets", json.dumps({topic: self._ends[topic]}))

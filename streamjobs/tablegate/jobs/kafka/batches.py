@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, MARKER_KEY, VERSION_HEADER
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic
@@ -86,7 +87,7 @@ class BatchWriter:
     def _new_producer(self) -> Producer:
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **settings_of(self._bootstrap).librdkafka(),
                 "transactional.id": f"tablegate-{self._changelog.name}",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1000,
                 # A batch, and a marker in each partition that has some of it, at once.

@@ -17,6 +17,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
 from tablegate.jobs.log import log
@@ -90,7 +91,7 @@ class JobGroup:
     def _new_consumer(self) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **settings_of(self._bootstrap).librdkafka(),
                 "group.id": self._group,
                 "client.id": self._client_id,
                 "session.timeout.ms": SESSION_TIMEOUT_MS,

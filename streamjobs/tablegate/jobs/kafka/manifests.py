@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from confluent_kafka import KafkaError, Producer
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import (
     BROKER_TIMEOUT_S,
@@ -64,7 +65,7 @@ def _past_name(table: str) -> str:
 
 def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", **QUIET_CLIENT})
+    producer = Producer({**settings_of(bootstrap).librdkafka(), "acks": "all", **QUIET_CLIENT})
     producer.produce(
         MANIFESTS_TOPIC,
         key=table.encode(),

@@ -13,6 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import MARKER_KEY, run_key
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
@@ -40,7 +41,7 @@ class Markers:
     def _new_producer(self) -> Producer:
         return Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **settings_of(self._bootstrap).librdkafka(),
                 "acks": "all",
                 "linger.ms": 0,
                 "max.in.flight.requests.per.connection": 1,  # so a retried marker never arrives after a newer one

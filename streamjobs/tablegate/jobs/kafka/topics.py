@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
     ResourceType,
 )
 
+from tablegate.gateway.contract.kafka_settings import refused, settings_of
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
@@ -63,6 +64,13 @@ _GROUPS_COMING = (
     KafkaError.NOT_COORDINATOR,
 )
 """Errors about groups until Kafka has created the topic that it keeps them in, which it does at the first request."""
+_RIGHTS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+"""Errors of a user who lacks a right."""
 _LEADERS_COMING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -138,21 +146,28 @@ class _Client:
         self._bootstrap = bootstrap
         self._kept_ms = kept_ms  # of leaders and of coordinators: librdkafka has one setting for both
         self._options = options
+        self.refusals: list[KafkaError] = []
         self._lock = threading.Lock()
         self._previous: AdminClient | None = None
         self._renew()
 
     def _renew(self) -> None:
         self._made_s = time.monotonic()
-        admin = AdminClient(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "metadata.max.age.ms": self._kept_ms,
-                "reconnect.backoff.max.ms": 1_000,  # less than a question waits
-                **self._options,
-            }
-        )
-        self.current = _Connection(admin, set())
+        options: Any = {
+            **settings_of(self._bootstrap).librdkafka(),
+            "metadata.max.age.ms": self._kept_ms,
+            "reconnect.backoff.max.ms": 1_000,  # less than a question waits
+            "error_cb": self.refusals.append,  # not of `self`, which would be a cycle
+            **self._options,
+        }
+        self.current = _Connection(AdminClient(options), set())
+
+    def pop_refusal(self) -> str | None:
+        """Return why brokers have refused the client since the last question, as a sentence."""
+        self.current.admin.poll(0)  # the errors come only then
+        found = [error for error in self.refusals if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)]
+        self.refusals.clear()
+        return refused(self._bootstrap, found[-1].str(), by_tls=found[-1].code() == KafkaError._SSL) if found else None
 
     def replace(self) -> None:
         """Replace a client that nobody answers: it may be deaf for good (decision 47)."""
@@ -407,9 +422,16 @@ class KafkaAdmin:
     def _failure(self, what: str, error: KafkaException) -> JobError:
         kafka_error = error.args[0]
         if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
-            _client(self._bootstrap).replace()
-            _group_client(self._bootstrap).replace()
+            for client in (_client(self._bootstrap), _group_client(self._bootstrap)):
+                if (why := client.pop_refusal()) is not None:
+                    return JobError(why)
+                client.replace()
             return broker_away(self._bootstrap)
+        if kafka_error.code() in _RIGHTS:
+            return JobError(
+                f"{what} at {self._bootstrap}: {kafka_error.str()}; give the user of --kafka the rights that "
+                "docs/how-to/connect-to-kafka.md lists"
+            )
         return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
 
 
@@ -428,7 +450,7 @@ def _or_more(setting: str, wanted: str) -> str:
 def _reader(bootstrap: str, **options: str) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **settings_of(bootstrap).librdkafka(),
             "group.id": "tablegate-job",  # asked for by the client; never joined, nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -454,7 +476,7 @@ def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, No
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return
             if error is not None:
-                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {KafkaException(error)}')
+                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {error.str()}')
             yield record
     finally:
         consumer.close()
@@ -492,5 +514,6 @@ def highest_epochs(bootstrap: str, ends: Mapping[tuple[str, int], int], records_
 def broker_away(bootstrap: str) -> JobError:
     """Return the error of a cluster that does not answer."""
     return JobError(
-        f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; start it, or correct --bootstrap"
+        f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; "
+        "start it, or correct --bootstrap or --kafka"
     )

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -24,6 +25,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.jobs.arguments import reach_kafka
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
 from tablegate.jobs.dataflow.java_errors import error_reason, first_line
 from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record
@@ -96,8 +99,9 @@ def publish(
     frame: DataFrame,
     table: FrameTable,
     *,
-    bootstrap: str,
     checkpoint: str,
+    bootstrap: str | None = None,
+    kafka: Path | None = None,
     history: DataFrame | None = None,
     output_mode: str = "update",
     every_s: float = MICROBATCH_S,
@@ -107,6 +111,7 @@ def publish(
 ) -> StreamingQuery:
     """Publish a streaming DataFrame, and return its query, which runs; raise `JobError`.
 
+    `bootstrap`: Kafka's brokers. `kafka`: a TOML file that says how they are reached, where not in plain text.
     `checkpoint`: a directory or URL that Spark can write, for this table alone. `history`: a batch DataFrame of the
     same columns, which is published before the stream when the table is new. `output_mode`: "update" or "append", as
     Spark has it. `every_s`: how often rows come at most. `available_now`: end when everything that is there now is
@@ -118,6 +123,7 @@ def publish(
     """
     if not frame.isStreaming:
         raise JobError(f"{_of(table)}: the DataFrame is no stream; publish it with publish_batch")
+    bootstrap = reach_kafka(bootstrap, kafka)
     spark = frame.sparkSession
     _check_session(spark)
     contract = find_contract(table)
@@ -170,7 +176,8 @@ def publish_batch(
     frame: DataFrame,
     table: FrameTable,
     *,
-    bootstrap: str,
+    bootstrap: str | None = None,
+    kafka: Path | None = None,
     replace: bool = False,
     partitions: int | None = None,
     schema_registry: str | None = None,
@@ -179,8 +186,10 @@ def publish_batch(
 
     By default rows are added or replaced, and deleted where `deletes` says so; other keys stay as they are. `replace`:
     the table is what this DataFrame has and nothing else. It is built as a new generation, and gateways switch to it
-    without a failed read. The last two changelogs before stay. A run that fails may be begun again.
+    without a failed read. The last two changelogs before stay. A run that fails may be begun again. `bootstrap`
+    and `kafka`: as of `publish`.
     """
+    bootstrap = reach_kafka(bootstrap, kafka)
     if frame.isStreaming:
         raise JobError(f"{_of(table)}: the DataFrame is a stream; publish it with publish")
     _check_session(frame.sparkSession)
@@ -528,7 +537,7 @@ def _write(rows: DataFrame, target: _Target, sequence: int) -> dict[str, int]:
             )
         if any(counts.values()):
             records = _records(chosen, target, sequence)
-            records.write.format("kafka").option("kafka.bootstrap.servers", target.bootstrap).save()
+            records.write.format("kafka").options(**spark_options(target.bootstrap)).save()
     except (PySparkException, Py4JError) as error:
         raise JobError(f"{_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
     finally:

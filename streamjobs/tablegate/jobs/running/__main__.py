@@ -14,7 +14,18 @@ from typing import Annotated
 
 import typer
 
-from tablegate.jobs.arguments import Bootstrap, Checkpoints, Master, Once, OtherMode, Partitions, RegistryUrl, SparkLog
+from tablegate.jobs.arguments import (
+    Bootstrap,
+    Checkpoints,
+    KafkaFile,
+    Master,
+    Once,
+    OtherMode,
+    Partitions,
+    RegistryUrl,
+    SparkLog,
+    reach_kafka,
+)
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.running.runner import run_declared
@@ -25,8 +36,9 @@ def main(
         list[str],
         typer.Option(help="Example table, or a .py file that defines TABLE or TABLES. Repeatable.", metavar="NAME"),
     ],
-    bootstrap: Bootstrap,
     checkpoints: Checkpoints,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     master: Master = None,
     mode: OtherMode = None,
     partitions: Partitions = None,
@@ -35,17 +47,17 @@ def main(
     once: Once = False,
 ) -> None:
     """Keep declared tables until SIGTERM, or with --once until all is worked off."""
-    options = Options(
-        bootstrap=bootstrap,
-        checkpoints=checkpoints,
-        master=master,
-        mode=mode,
-        partition_count=partitions,
-        schema_registry_url=schema_registry,
-        spark_log=spark_log,
-        once=once,
-    )
     try:
+        options = Options(
+            bootstrap=reach_kafka(bootstrap, kafka),
+            checkpoints=checkpoints,
+            master=master,
+            mode=mode,
+            partition_count=partitions,
+            schema_registry_url=schema_registry,
+            spark_log=spark_log,
+            once=once,
+        )
         run_declared(table, options)
     except JobError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)

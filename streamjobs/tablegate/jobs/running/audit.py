@@ -39,6 +39,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 
+from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX
 from tablegate.gateway.contract.types import (
     RUN_BYTES,
@@ -351,7 +352,7 @@ def _changelog_rows(session: SparkSession, plan: Plan, ends: Mapping[int, int]) 
     topic = plan.changelog.name
     records = (
         session.read.format("kafka")
-        .option("kafka.bootstrap.servers", plan.bootstrap)
+        .options(**spark_options(plan.bootstrap))
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.max.poll.records", RECORDS_PER_POLL)
         .option("assign", json.dumps({topic: list(ends)}))

@@ -24,6 +24,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.jobs.dataflow.frames import malformed_records
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, had_malformed
@@ -134,7 +135,7 @@ class DeadLetters:
             kinds: dict[str, int] = dict(letters.groupBy(KIND_COLUMN).count().collect())
             if kinds:
                 writer = letters.drop(KIND_COLUMN).write.format("kafka").option("includeHeaders", "true")
-                writer.option("kafka.bootstrap.servers", plan.bootstrap).save()
+                writer.options(**spark_options(plan.bootstrap)).save()
         finally:
             letters.unpersist()
         if kinds:

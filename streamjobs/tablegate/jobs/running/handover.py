@@ -27,6 +27,7 @@ from enum import Enum
 from confluent_kafka import Consumer, TopicPartition
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import MARKER_KEY
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import is_keeping, job_group
@@ -171,7 +172,7 @@ class GenerationHandover:
             self._old = None
             return
         self._reader = Consumer(
-            {"bootstrap.servers": self._plan.bootstrap, "group.id": "tablegate-job-ends", **QUIET_CLIENT}
+            {**settings_of(self._plan.bootstrap).librdkafka(), "group.id": "tablegate-job-ends", **QUIET_CLIENT}
         )
         # The final marker is the last record of each partition. Behind it may be what Kafka writes when it gives up the
         # transaction of a job that was killed.

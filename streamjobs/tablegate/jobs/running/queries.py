@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.types import RUN_HEADER
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
@@ -121,7 +122,7 @@ class _Starter:
         self, writer: DataStreamWriter, name: str, checkpoint: Checkpoint, *, to_kafka: bool = True
     ) -> StreamingQuery:
         if to_kafka:
-            writer = writer.format("kafka").option("kafka.bootstrap.servers", self._plan.bootstrap)
+            writer = writer.format("kafka").options(**spark_options(self._plan.bootstrap))
             writer = writer.option("includeHeaders", "true")
         writer = writer.queryName(f"{self._plan.table.name}-{name}").option(
             "checkpointLocation", checkpoint.query_location(name)
@@ -313,9 +314,7 @@ class IdempotentSink:
             # The rows may be used in one action only: a second one would compute the state again.
             written = self._written_since(spark, offsets)
             rows = _without(rows, written)
-        rows.write.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option(
-            "topic", self._topic
-        ).save()
+        rows.write.format("kafka").options(**spark_options(self._bootstrap)).option("topic", self._topic).save()
 
     def _written_since(self, spark: SparkSession, offsets: Offsets) -> DataFrame:
         topic = self._topic_now()
@@ -333,7 +332,7 @@ class IdempotentSink:
         starting = {partition: offsets.get(partition, _EARLIEST) for partition in ends}
         return (
             spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
+            .options(**spark_options(self._bootstrap))
             .option("assign", json.dumps({self._topic: list(starting)}))
             .option("startingOffsets", json.dumps({self._topic: starting}))
             .option("endingOffsets", json.dumps({self._topic: ends}))

@@ -1,0 +1,376 @@
+"""How a Kafka cluster is reached: one configuration for gateways, jobs and commands.
+
+    kafka.toml ◄── TABLEGATE_KAFKA_… ◄── options of a command       the right one wins
+         │
+         ▼
+    KafkaSettings ──► librdkafka()   gateways, and what a job asks and writes itself
+                 └──► java()         Spark's sources and sinks
+
+A process is told once how it reaches a cluster (`use`), and knows it by its bootstrap servers from then on. So plans,
+logs and what Spark sends to executors have the servers alone, and no secret.
+
+The Java client gets no secret either, but where it is: Kafka's config providers read the file, or the environment,
+where the client runs. What Spark shows of its options is a path.
+
+Decision: docs/decisions/0091-one-configuration-for-kafka.md
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+PREFIX = "TABLEGATE_KAFKA_"
+PLAINTEXT, TLS, SASL, SASL_TLS = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+PROTOCOLS = (PLAINTEXT, TLS, SASL, SASL_TLS)
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
+NO_NAME_CHECK = "none"
+SECURITY_PROTOCOL = "security.protocol"
+
+# Names that librdkafka and the Java client have in common. What else they can be told would change how records are read
+# or written, which the product decides.
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "client.rack": "replicas of the same zone are read",
+        "connections.max.idle.ms": "shorter than what a load balancer allows",
+        "socket.connection.setup.timeout.ms": "for brokers that are far away",
+        "ssl.endpoint.identification.algorithm": f'"{NO_NAME_CHECK}" where certificates do not name their hosts',
+    }
+)
+
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
+_PORT_MAX = 65_535
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+_MODULES = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
+}
+_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_PROVIDERS = {
+    "dir": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+    "env": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
+}
+
+
+class KafkaSettingsError(Exception):
+    """Settings that cannot be; its text is a sentence that names the file or the variable, and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that is shown nowhere: of a file, or of the variable `name` of the environment."""
+
+    text: str = field(repr=False)
+    file: Path | None = None
+    name: str | None = None
+
+    def reference(self) -> str:
+        """Return what Kafka's config providers take the text by, where the Java client runs."""
+        return f"${{dir:{self.file.parent}:{self.file.name}}}" if self.file is not None else f"${{env:{self.name}}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """How a cluster is reached. Files are PEM; `None` is what is not needed.
+
+    `bootstrap`: HOST:PORT, several with commas. `mechanism` is of SASL. `oauth_…`: a client of an OpenID provider, for
+    OAUTHBEARER. `options`: further ones of `OPTIONS`.
+    """
+
+    bootstrap: str
+    protocol: str = PLAINTEXT
+    mechanism: str | None = None
+    username: str | None = None
+    password: Secret | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password: Secret | None = None
+    oauth_token_url: str | None = None
+    oauth_client_id: str | None = None
+    oauth_client_secret: Secret | None = None
+    oauth_scope: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def librdkafka(self) -> dict[str, str]:
+        """Return the settings as librdkafka has them, the servers among them. Secrets are in them as they are."""
+        wanted: dict[str, str | None] = {
+            "bootstrap.servers": self.bootstrap,
+            SECURITY_PROTOCOL: self.protocol if self.protocol != PLAINTEXT else None,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": _secret(self.password),
+            "ssl.ca.location": _text(self.ca_file),
+            "ssl.certificate.location": _text(self.certificate_file),
+            "ssl.key.location": _text(self.key_file),
+            "ssl.key.password": _secret(self.key_password),
+        }
+        if self.mechanism == OAUTHBEARER:
+            wanted |= {
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": self.oauth_token_url,
+                "sasl.oauthbearer.client.id": self.oauth_client_id,
+                "sasl.oauthbearer.client.secret": _secret(self.oauth_client_secret),
+                "sasl.oauthbearer.scope": self.oauth_scope,
+            }
+        return {**{name: value for name, value in wanted.items() if value is not None}, **self.options}
+
+    def java(self) -> dict[str, str]:
+        """Return the settings as the Java client has them, the servers among them. No secret is in them."""
+        wanted: dict[str, str | None] = {
+            "bootstrap.servers": self.bootstrap,
+            SECURITY_PROTOCOL: self.protocol if self.protocol != PLAINTEXT else None,
+            "sasl.mechanism": self.mechanism,
+            "sasl.jaas.config": self._login(),
+            "ssl.truststore.type": "PEM" if self.ca_file else None,
+            "ssl.truststore.location": _text(self.ca_file),
+        }
+        if self.certificate_file is not None and self.key_file is not None:
+            wanted |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": Secret("", self.certificate_file).reference(),
+                "ssl.keystore.key": Secret("", self.key_file).reference(),
+                "ssl.key.password": _reference(self.key_password),
+            }
+        if self.mechanism == OAUTHBEARER:
+            wanted |= {
+                "sasl.login.callback.handler.class": _OAUTH_HANDLER,
+                "sasl.oauthbearer.token.endpoint.url": self.oauth_token_url,
+            }
+        found = {**{name: value for name, value in wanted.items() if value is not None}, **self.options}
+        if found.get("ssl.endpoint.identification.algorithm") == NO_NAME_CHECK:
+            found["ssl.endpoint.identification.algorithm"] = ""
+        if any("${" in value for value in found.values()):
+            found["config.providers"] = ",".join(_PROVIDERS)
+            found |= {f"config.providers.{name}.class": provider for name, provider in _PROVIDERS.items()}
+        return found
+
+    def _login(self) -> str | None:
+        """Return what the Java client calls its JAAS configuration."""
+        if self.mechanism is None:
+            return None
+        if self.mechanism == OAUTHBEARER:
+            given = {
+                "clientId": self.oauth_client_id,
+                "clientSecret": _reference(self.oauth_client_secret),
+                "scope": self.oauth_scope,
+            }
+        else:
+            given = {"username": self.username, "password": _reference(self.password)}
+        texts = " ".join(f'{name}="{value}"' for name, value in given.items() if value is not None)
+        return f"{_MODULES[self.mechanism]} required {texts};"
+
+
+_used: dict[str, KafkaSettings] = {}
+
+
+def use(settings: KafkaSettings) -> str:
+    """Have this process reach the cluster by these settings; return its bootstrap servers, by which it is known."""
+    _used[settings.bootstrap] = settings
+    return settings.bootstrap
+
+
+def settings_of(bootstrap: str) -> KafkaSettings:
+    """Return how this process reaches a cluster: in plain text, where it was told nothing."""
+    return _used.get(bootstrap) or KafkaSettings(bootstrap=bootstrap)
+
+
+def spark_options(bootstrap: str) -> dict[str, str]:
+    """Return what Spark's Kafka sources and sinks are told to reach a cluster."""
+    return {f"kafka.{name}": value for name, value in settings_of(bootstrap).java().items()}
+
+
+def load_settings(
+    file: Path | None = None, *, bootstrap: str | None = None, environ: Mapping[str, str] = os.environ
+) -> KafkaSettings:
+    """Return the settings of a file, over which the environment goes, and `bootstrap`; raise `KafkaSettingsError`.
+
+    `file`: TOML, with the names of `KafkaSettings`; a secret is named by the file that it is in: `password_file`. Paths
+    in it are relative to it.
+    """
+    given = _Given(file, environ)
+    settings = KafkaSettings(
+        bootstrap=bootstrap or given.text("bootstrap") or "",
+        protocol=given.one_of("protocol", PROTOCOLS) or PLAINTEXT,
+        mechanism=given.one_of("mechanism", MECHANISMS),
+        username=given.text("username"),
+        password=given.secret("password"),
+        ca_file=given.pem("ca_file", lambda text: _CERTIFICATE in text, "certificates"),
+        certificate_file=given.pem("certificate_file", lambda text: _CERTIFICATE in text, "certificates"),
+        key_file=given.pem("key_file", lambda text: any(begin in text for begin in _PKCS8), _KEY_WANTED),
+        key_password=given.secret("key_password"),
+        oauth_token_url=given.text("oauth_token_url"),
+        oauth_client_id=given.text("oauth_client_id"),
+        oauth_client_secret=given.secret("oauth_client_secret"),
+        oauth_scope=given.text("oauth_scope"),
+        options=given.options(),
+    )
+    given.check_known()
+    return _checked(settings, given)
+
+
+_KEY_WANTED = "private key in PKCS #8, which both of Kafka's clients read (openssl pkcs8 -topk8 makes one)"
+_SECRETS = ("password", "key_password", "oauth_client_secret")
+_NAMES = {one.name for one in fields(KafkaSettings)} - set(_SECRETS) | {f"{name}_file" for name in _SECRETS}
+
+
+class _Given:
+    """What is said in a file and in the environment."""
+
+    def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
+        self.file = file
+        self._environ = environ
+        self._keys = _parsed(file) if file is not None else {}
+
+    def where(self, name: str) -> str:
+        """Return where something is said, for a sentence."""
+        variable = PREFIX + name.upper()
+        return variable if variable in self._environ else f'"{self.file}" {name}' if self.file else variable
+
+    def text(self, name: str) -> str | None:
+        found = self._environ.get(PREFIX + name.upper(), self._keys.get(name))
+        if found is not None and not (isinstance(found, str) and found and found.isprintable() and '"' not in found):
+            raise KafkaSettingsError(f"{self.where(name)} is no text without quotes and line breaks; correct it")
+        return found
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str | None:
+        found = self.text(name)
+        if found is not None and found.upper() not in known:
+            raise KafkaSettingsError(f'{self.where(name)} "{found}" is none of {", ".join(known)}')
+        return found and found.upper()
+
+    def path(self, name: str) -> Path | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        is_relative_to = self.file.parent if self.file and PREFIX + name.upper() not in self._environ else Path()
+        return (is_relative_to / text).absolute()
+
+    def pem(self, name: str, fits: Callable[[str], bool], wanted: str) -> Path | None:
+        path = self.path(name)
+        if path is not None and not fits(self._read(name, path)):
+            raise KafkaSettingsError(f'{self.where(name)} "{path}" has no {wanted}; give a PEM file')
+        return path
+
+    def secret(self, name: str) -> Secret | None:
+        variable = PREFIX + name.upper()
+        if (text := self._environ.get(variable)) is not None:
+            secret, where = Secret(text, name=variable), variable
+        elif (path := self.path(f"{name}_file")) is not None:
+            where = f'{self.where(f"{name}_file")} "{path}"'
+            secret = Secret(self._read(f"{name}_file", path), file=path)
+        else:
+            return None
+        # The Java client reads the file itself, all of it, and has what it reads between quotes.
+        if secret.text.endswith("\n"):
+            raise KafkaSettingsError(f"{where} ends with a line break, which would be of the secret: use printf")
+        if not secret.text or not secret.text.isprintable() or '"' in secret.text or "\\" in secret.text:
+            raise KafkaSettingsError(f'{where} is empty, or has a ", a \\ or a control character: choose another')
+        return secret
+
+    def options(self) -> dict[str, str]:
+        found = self._keys.get("options", {})
+        if not isinstance(found, dict):
+            raise KafkaSettingsError(f'"{self.file}" options is no table; write [options]')
+        for name in found:
+            if name not in OPTIONS:
+                raise KafkaSettingsError(
+                    f'"{self.file}" options "{name}" cannot be set; these can: {", ".join(OPTIONS)}'
+                )
+        return {name: str(value) for name, value in found.items()}
+
+    def check_known(self) -> None:
+        for name in self._keys:
+            if name in _SECRETS:
+                raise KafkaSettingsError(
+                    f'"{self.file}" {name} is a secret: write it into a file of its own, and name that by {name}_file'
+                )
+            if name not in _NAMES:
+                raise KafkaSettingsError(f'"{self.file}" {name} is unknown; known are {", ".join(sorted(_NAMES))}')
+
+    def _read(self, name: str, path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError as error:
+            raise KafkaSettingsError(f'{self.where(name)} "{path}" cannot be read: {error.strerror}') from None
+        except UnicodeDecodeError:
+            raise KafkaSettingsError(f'{self.where(name)} "{path}" is no text; give a PEM file') from None
+
+
+def _parsed(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise KafkaSettingsError(f'"{file}" cannot be read: {error.strerror}') from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise KafkaSettingsError(f'"{file}" is no TOML: {error}') from None
+
+
+def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
+    """Return settings that a client can be made of, and that say nothing in vain; raise `KafkaSettingsError`."""
+
+    def refuse(why: str) -> KafkaSettingsError:
+        return KafkaSettingsError(f'"{given.file}" {why}' if given.file else f"{PREFIX}… {why}")
+
+    if not settings.bootstrap:
+        raise KafkaSettingsError("no Kafka brokers are named: give --bootstrap, or bootstrap in the file of --kafka")
+    check_bootstrap(settings.bootstrap)
+    has_sasl, has_tls = settings.protocol in (SASL, SASL_TLS), settings.protocol in (TLS, SASL_TLS)
+    if has_sasl and settings.mechanism is None:
+        raise refuse(f"protocol {settings.protocol} needs a mechanism: one of {', '.join(MECHANISMS)}")
+    if not has_sasl and (settings.mechanism or settings.username or settings.password):
+        raise refuse(f"names a user, which protocol {settings.protocol} does not send: use SASL_SSL")
+    if not has_tls and (settings.ca_file or settings.certificate_file or settings.key_file):
+        raise refuse(f"names TLS files, which protocol {settings.protocol} does not use: use SSL or SASL_SSL")
+    if (settings.certificate_file is None) != (settings.key_file is None):
+        raise refuse("has one of certificate_file and key_file: give both, or none")
+    if settings.mechanism == OAUTHBEARER:
+        needed = {
+            "oauth_token_url": settings.oauth_token_url,
+            "oauth_client_id": settings.oauth_client_id,
+            "oauth_client_secret_file": settings.oauth_client_secret,
+        }
+    elif settings.mechanism is not None:
+        needed = {"username": settings.username, "password_file": settings.password}
+    else:
+        needed = {}
+    if missing := [name for name, value in needed.items() if value is None]:
+        raise refuse(f"mechanism {settings.mechanism} needs {' and '.join(missing)}")
+    return replace(settings, bootstrap=",".join(one.strip() for one in settings.bootstrap.split(",")))
+
+
+def check_bootstrap(bootstrap: str) -> None:
+    """Raise `KafkaSettingsError` where it names no broker, or one as no client understands it."""
+    for broker in bootstrap.split(","):
+        server = _SERVER.fullmatch(broker.strip().rpartition("://")[2])
+        if server is None or not 0 < int(server[2]) <= _PORT_MAX:
+            raise KafkaSettingsError(
+                f'bootstrap "{bootstrap}" names no Kafka brokers; give HOST:PORT, several with commas'
+            )
+
+
+def refused(bootstrap: str, reason: str, *, by_tls: bool) -> str:
+    """Return the sentence for brokers that let nobody in who comes so; `reason` is librdkafka's."""
+    what = f"TLS with Kafka at {bootstrap} fails" if by_tls else f"Kafka at {bootstrap} lets this user not in"
+    where = "ca_file, certificate_file or protocol" if by_tls else "the user and the secret"
+    return f"{what} ({reason}): correct {where} in the file of --kafka"
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _secret(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.text
+
+
+def _reference(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reference()

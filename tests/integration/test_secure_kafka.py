@@ -1,0 +1,140 @@
+"""Kafka with TLS, passwords, certificates and rights: a job, a gateway and commands, each with the least rights."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
+
+from tablegate.examples.demo.kafka import free_port
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.job.counting_job import orders, write_job
+from tests.kit.job.process import WAIT_S, JobProcess
+from tests.kit.programs.kafka import create_topic, produce
+from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
+
+pytestmark = pytest.mark.jvm
+
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
+DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+
+
+def gateway_rights(table: str) -> list[Right]:
+    """Return what docs/how-to/connect-to-kafka.md says that a gateway needs."""
+    return [
+        (TOPIC, "tables", READ),
+        (TOPIC, f"{table}-g", READ),
+        *((TOPIC, "gateways", right) for right in (READ, WRITE, CREATE)),
+        (GROUP, "tablegate", DESCRIBE),
+    ]
+
+
+def job_rights(table: str, source: str) -> list[Right]:
+    """Return what docs/how-to/connect-to-kafka.md says that a job needs."""
+    return [
+        (TOPIC, source, READ),
+        *(
+            (TOPIC, name, right)
+            for name in ("tables", f"{table}-")
+            for right in (READ, WRITE, CREATE, DESCRIBE_CONFIGS)
+        ),
+        (GROUP, "tablegate", READ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with SecureKafka(tmp_path_factory.mktemp("secure"), ["job", "gateway", "nobody"]) as running:
+        yield running
+
+
+def command(*words: str) -> "subprocess.CompletedProcess[str]":
+    run = [sys.executable, "-m", "tablegate.gateway.cli", *words]
+    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=WAIT_S)
+
+
+def refusal(*words: str) -> str:
+    """Return the one sentence with which a command ends."""
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rows_come_through_with_the_least_rights(kafka: SecureKafka, tmp_path: Path, mechanism: str) -> None:
+    name = f"totals_{mechanism.lower().replace('-', '_')}"
+    source = f"{name}-orders"
+    create_topic(kafka.broker.bootstrap, source, 1, {})
+    job = write_job(tmp_path, name, source)
+    kafka.allow("job", job_rights(name, source))
+    kafka.allow("gateway", gateway_rights(name))
+    produce(kafka.broker.bootstrap, source, orders("ann", 3))
+
+    checkpoints = tmp_path / "checkpoints"
+    arguments = ("--table", job, "--kafka", str(kafka.settings(mechanism, "job")), "--checkpoints", str(checkpoints))
+    with JobProcess(tmp_path / "job", *arguments, "--once") as running:
+        shown = Path(f"/proc/{running.process.pid}/cmdline").read_bytes()
+        assert running.process.wait(WAIT_S) == 0, running.errors()
+
+    listed = command("job", "list", "--json", "--kafka", str(kafka.settings(mechanism, "job")))
+    assert any(json.loads(line)["table"] == name for line in listed.stdout.splitlines()), listed.stderr
+
+    port = free_port()
+    key = tmp_path / "token.key"
+    key.write_text("ab" * 32)
+    options = ["--kafka", str(kafka.settings(mechanism, "gateway")), "--token-key", str(key)]
+    options += ["--advertise", f"127.0.0.1:{port}", "--replicas", "1"]
+    gateway = GatewayProcess(
+        tmp_path / "data",
+        kafka.bootstrap(mechanism),
+        contract=tmp_path / "orders.proto",
+        workers=1,
+        reflection=True,
+        listen=f"127.0.0.1:{port}",
+        options=options,
+    )
+    with gateway:
+        address = str(gateway.address())
+
+        def counted() -> object:
+            done = command("get", name, "customer=ann", "--address", address, "--json")
+            return json.loads(done.stdout)["order_count"] if done.stdout else done.stderr
+
+        soon(lambda: counted() == "3", "the row is served")
+    for file in [*tmp_path.rglob("*")]:
+        if file.is_file() and kafka.password("job").encode() in file.read_bytes():
+            pytest.fail(f"{file} has the password")
+    assert kafka.password("job").encode() not in shown
+
+
+def test_a_wrong_password_is_a_sentence(kafka: SecureKafka, tmp_path: Path) -> None:
+    wrong = str(kafka.settings("SCRAM-SHA-512", "job", password="wrong"))
+    bootstrap = kafka.bootstrap("SCRAM-SHA-512")
+    for line in (refusal("job", "list", "--kafka", wrong), _serve(tmp_path, wrong)):
+        assert line.startswith(f"error: Kafka at {bootstrap} lets this user not in (")
+        assert line.endswith("): correct the user and the secret in the file of --kafka")
+
+
+def test_an_unknown_ca_is_a_sentence(kafka: SecureKafka, tmp_path: Path) -> None:
+    wrong = str(kafka.settings("SSL", "job", is_known_ca=False))
+    for line in (refusal("job", "list", "--kafka", wrong), _serve(tmp_path, wrong)):
+        assert line.startswith(f"error: TLS with Kafka at {kafka.bootstrap('SSL')} fails (")
+        assert line.endswith("correct ca_file, certificate_file or protocol in the file of --kafka")
+
+
+def test_a_right_that_is_missing_is_a_sentence(kafka: SecureKafka, tmp_path: Path) -> None:
+    create_topic(kafka.broker.bootstrap, "private-orders", 1, {})
+    job = write_job(tmp_path, "private", "private-orders")
+    line = refusal("job", "run", job, "--kafka", str(kafka.settings("PLAIN", "nobody")), "--checkpoints", str(tmp_path))
+    assert 'topic "private-orders"' in line
+    assert "Topic authorization failed; give the user of --kafka the rights that" in line
+
+
+def _serve(tmp_path: Path, kafka: str) -> str:
+    contract = str(Path(write_job(tmp_path, "orders", "orders")).with_name("orders.proto"))
+    return refusal("serve", "--contract", contract, "--kafka", kafka, "--data", str(tmp_path / "data"))

@@ -1,0 +1,169 @@
+"""The file of `--kafka`, and what each of Kafka's clients is told."""
+
+from pathlib import Path
+
+import pytest
+
+from tablegate.gateway.contract.kafka_settings import (
+    KafkaSettings,
+    KafkaSettingsError,
+    load_settings,
+    settings_of,
+    use,
+)
+
+PASSWORD = "correct-horse"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
+    return tmp_path
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "kafka.toml"
+    file.write_text(text)
+    return file
+
+
+SCRAM = """
+bootstrap = "a:9093, b:9093"
+protocol = "SASL_SSL"
+mechanism = "scram-sha-512"
+username = "tablegate"
+password_file = "password"
+ca_file = "ca.pem"
+[options]
+"client.rack" = "eu-1a"
+"""
+
+
+def test_scram_for_both_clients(folder: Path) -> None:
+    settings = load_settings(written(folder, SCRAM), environ={})
+    assert settings.librdkafka() == {
+        "bootstrap.servers": "a:9093,b:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "tablegate",
+        "sasl.password": PASSWORD,
+        "ssl.ca.location": str(folder / "ca.pem"),
+        "client.rack": "eu-1a",
+    }
+    java = settings.java()
+    assert java["sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="tablegate" password="${{dir:{folder}:password}}";'
+    )
+    assert java["config.providers"] == "dir,env"
+    assert (java["ssl.truststore.type"], java["ssl.truststore.location"]) == ("PEM", str(folder / "ca.pem"))
+
+
+def test_a_certificate_of_ones_own(folder: Path) -> None:
+    text = (
+        'bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "ca.pem"\ncertificate_file = "ca.pem"\nkey_file = "key.pem"\n'
+    )
+    settings = load_settings(
+        written(folder, text + '[options]\n"ssl.endpoint.identification.algorithm" = "none"'),
+        environ={"TABLEGATE_KAFKA_KEY_PASSWORD": PASSWORD},
+    )
+    librdkafka, java = settings.librdkafka(), settings.java()
+    assert (librdkafka["ssl.key.location"], librdkafka["ssl.key.password"]) == (str(folder / "key.pem"), PASSWORD)
+    assert librdkafka["ssl.endpoint.identification.algorithm"] == "none"
+    assert java["ssl.keystore.key"] == f"${{dir:{folder}:key.pem}}"
+    assert java["ssl.key.password"] == "${env:TABLEGATE_KAFKA_KEY_PASSWORD}"
+    assert java["ssl.endpoint.identification.algorithm"] == ""
+
+
+def test_oauthbearer(folder: Path) -> None:
+    text = """
+    protocol = "SASL_SSL"
+    mechanism = "OAUTHBEARER"
+    oauth_token_url = "https://login.example/token"
+    oauth_client_id = "tablegate"
+    oauth_client_secret_file = "password"
+    oauth_scope = "kafka"
+    """
+    settings = load_settings(written(folder, text), bootstrap="a:1", environ={})
+    librdkafka = settings.librdkafka()
+    assert librdkafka["sasl.oauthbearer.method"] == "oidc"
+    assert librdkafka["sasl.oauthbearer.client.secret"] == PASSWORD
+    java = settings.java()
+    assert java["sasl.oauthbearer.token.endpoint.url"] == "https://login.example/token"
+    assert f'clientSecret="${{dir:{folder}:password}}" scope="kafka";' in java["sasl.jaas.config"]
+
+
+def test_no_secret_is_shown(folder: Path) -> None:
+    settings = load_settings(written(folder, SCRAM), environ={})
+    assert PASSWORD not in repr(settings)
+    assert PASSWORD not in str(settings.java())
+
+
+def test_the_environment_goes_over_the_file_and_an_option_over_both(folder: Path) -> None:
+    environ = {
+        "TABLEGATE_KAFKA_USERNAME": "other",
+        "TABLEGATE_KAFKA_BOOTSTRAP": "c:1",
+        "TABLEGATE_KAFKA_PASSWORD": "x",
+    }
+    settings = load_settings(written(folder, SCRAM), bootstrap="d:1", environ=environ)
+    assert (settings.username, settings.bootstrap) == ("other", "d:1")
+    assert settings.librdkafka()["sasl.password"] == "x"
+    assert 'password="${env:TABLEGATE_KAFKA_PASSWORD}"' in settings.java()["sasl.jaas.config"]
+    assert load_settings(written(folder, SCRAM), environ=environ).bootstrap == "c:1"
+
+
+def test_without_a_file_it_is_plain_text() -> None:
+    settings = load_settings(bootstrap="a:1", environ={})
+    assert settings.librdkafka() == settings.java() == {"bootstrap.servers": "a:1"}
+
+
+def test_a_cluster_is_known_by_its_bootstrap_servers(folder: Path) -> None:
+    settings = load_settings(written(folder, SCRAM), environ={})
+    assert settings_of(use(settings)) == settings
+    assert settings_of("unknown:1") == KafkaSettings(bootstrap="unknown:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("bootstrap = 1", 'kafka.toml" bootstrap is no text'),
+        ('bootstrap = "a"', 'bootstrap "a" names no Kafka brokers'),
+        ("", "no Kafka brokers are named: give --bootstrap"),
+        ("bootstrap =", 'kafka.toml" is no TOML'),
+        ('bootstrap = "a:1"\nsasl = "x"', 'kafka.toml" sasl is unknown; known are bootstrap, ca_file'),
+        ('bootstrap = "a:1"\npassword = "x"', "name that by password_file"),
+        ('bootstrap = "a:1"\nprotocol = "TLS"', 'protocol "TLS" is none of PLAINTEXT, SSL'),
+        ('bootstrap = "a:1"\nprotocol = "SASL_SSL"', "protocol SASL_SSL needs a mechanism"),
+        ('bootstrap = "a:1"\nprotocol = "SASL_SSL"\nmechanism = "PLAIN"', "needs username and password_file"),
+        (
+            'bootstrap = "a:1"\nprotocol = "SASL_SSL"\nmechanism = "OAUTHBEARER"\noauth_client_id = "x"',
+            "needs oauth_token_url and oauth_client_secret_file",
+        ),
+        ('bootstrap = "a:1"\nusername = "x"', "names a user, which protocol PLAINTEXT does not send"),
+        ('bootstrap = "a:1"\nca_file = "ca.pem"', "names TLS files, which protocol PLAINTEXT does not use"),
+        ('bootstrap = "a:1"\nprotocol = "SSL"\ncertificate_file = "ca.pem"', "give both, or none"),
+        ('bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "missing"', 'missing" cannot be read: No such file'),
+        ('bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "key.pem"', 'key.pem" has no certificates'),
+        ('bootstrap = "a:1"\nprotocol = "SSL"\nkey_file = "ca.pem"', 'ca.pem" has no private key in PKCS #8'),
+        ('bootstrap = "a:1"\npassword_file = "ca.pem"', "ends with a line break"),
+        ('bootstrap = "a:1"\n[options]\n"group.id" = "x"', 'options "group.id" cannot be set; these can: client.rack'),
+        ('bootstrap = "a:1"\noptions = 1', "options is no table"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(folder: Path, text: str, sentence: str) -> None:
+    with pytest.raises(KafkaSettingsError) as caught:
+        load_settings(written(folder, text), environ={})
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["", 'a"b', "a\\b", "a\tb"])
+def test_secrets_that_a_client_would_misread_are_refused(secret: str) -> None:
+    with pytest.raises(KafkaSettingsError, match="TABLEGATE_KAFKA_PASSWORD is empty, or has"):
+        load_settings(bootstrap="a:1", environ={"TABLEGATE_KAFKA_PASSWORD": secret})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(KafkaSettingsError, match="cannot be read: No such file"):
+        load_settings(tmp_path / "none.toml", environ={})
