@@ -111,7 +111,7 @@ class _Job:
             output = Counted(_sequence)
         with self._backlog.broker(name) as broker, self._process(broker) as (process, log_path):
             started_s = _running_time(process, log_path)
-            topic = changelog_name(self._table.name, self._table.generation)
+            topic = changelog_name(broker.bootstrap, self._table.name, self._table.generation)
             return _work_off(broker, process.pid, started_s, topic, output, self._backlog.of(self._table), process.poll)
 
     @contextmanager

@@ -15,7 +15,6 @@ import pytest
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic, send
-from tablegate.jobs.kafka.topics import changelog_name, dead_letters_name
 from tablegate.jobs.planning.declarations import load_contract
 from tablegate.jobs.table import Mode
 from tests.kit.job import fold_outputs
@@ -79,8 +78,8 @@ class Run:
     def follow(self) -> None:
         """Begin to read what the jobs write."""
         outputs = {output.topic for example in self.examples.values() for output in example.table.outputs}
-        changelogs = {name: changelog_name(name, 1) for name in self.examples}
-        letters = [dead_letters_name(name) for name in self.examples]
+        changelogs = {name: f"{name}-g1-changelog" for name in self.examples}
+        letters = [f"{name}-dead-letters" for name in self.examples]
         self.followed.follow([*outputs, *changelogs.values(), *letters])
         self.changelogs = {
             name: TableChangelog(self._contracts[name], self.followed.records[topic], PARTITIONS)
@@ -202,7 +201,7 @@ def check_dead_letters(run: Run) -> None:
     places = {record.place: record for record in run.records}
     for name, fold in run.folds.items():
         found: dict[Place, RawRecord] = {}
-        for letter in run.written(dead_letters_name(name)):
+        for letter in run.written(f"{name}-dead-letters"):
             headers = {key: value.decode() for key, value in letter.headers}
             place = Place(headers["topic"], int(headers["partition"]), int(headers["offset"]))
             assert (letter.key, letter.value) == (places[place].key, places[place].value)

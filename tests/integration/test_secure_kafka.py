@@ -1,18 +1,19 @@
 """Kafka with TLS, passwords, certificates and rights: a job, a gateway and commands, each with the least rights."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType  # type: ignore[attr-defined]
 
 from tablegate.examples.demo.kafka import free_port
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.counting_job import orders, write_job
-from tests.kit.job.process import WAIT_S, JobProcess
+from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import create_topic, produce
 from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
 
@@ -52,9 +53,16 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
         yield running
 
 
-def command(*words: str) -> "subprocess.CompletedProcess[str]":
+def command(*words: str, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     run = [sys.executable, "-m", "tablegate.gateway.cli", *words]
-    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    variables = {**os.environ, **(environment or {})}
+    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=WAIT_S, env=variables)
+
+
+def counted(gateway: GatewayProcess, table: str) -> object:
+    """Return how many orders of ann the gateway answers, or why not."""
+    done = command("get", table, "customer=ann", "--address", str(gateway.address()), "--json")
+    return json.loads(done.stdout)["order_count"] if done.stdout else done.stderr
 
 
 def refusal(*words: str) -> str:
@@ -99,17 +107,48 @@ def test_rows_come_through_with_the_least_rights(kafka: SecureKafka, tmp_path: P
         options=options,
     )
     with gateway:
-        address = str(gateway.address())
-
-        def counted() -> object:
-            done = command("get", name, "customer=ann", "--address", address, "--json")
-            return json.loads(done.stdout)["order_count"] if done.stdout else done.stderr
-
-        soon(lambda: counted() == "3", "the row is served")
+        soon(lambda: counted(gateway, name) == "3", "the row is served")
     for file in [*tmp_path.rglob("*")]:
         if file.is_file() and kafka.password("job").encode() in file.read_bytes():
             pytest.fail(f"{file} has the password")
     assert kafka.password("job").encode() not in shown
+
+
+def test_two_installations_do_not_see_each_other(kafka: SecureKafka, tmp_path: Path) -> None:
+    bootstrap, name = kafka.broker.bootstrap, "shared_name"
+    environments = [{"TABLEGATE_KAFKA_TOPIC_PREFIX": "shop."}, {}]
+    for number in range(2):
+        create_topic(bootstrap, f"orders-{number}", 1, {})
+        produce(bootstrap, f"orders-{number}", orders("ann", 3 + number))
+        write_job(tmp_path / str(number), name, f"orders-{number}", more="mode=Mode.REALTIME")
+
+    def arguments(number: int) -> list[str]:
+        place = tmp_path / str(number)
+        return ["--table", str(place / "job.py"), "--bootstrap", bootstrap, "--checkpoints", str(place / "checkpoints")]
+
+    with JobProcess(tmp_path / "first", *arguments(0), environment=environments[0]) as first:
+        wait_until("the first one runs", lambda: bool(first.events("running")), first)
+        with JobProcess(tmp_path / "second", *arguments(1), "--once", environment=environments[1]) as second:
+            assert second.process.wait(WAIT_S) == 0, second.errors()
+        for number, environment in enumerate(environments):
+            listed = command("job", "list", "--json", "--bootstrap", bootstrap, environment=environment)
+            [state] = [one for line in listed.stdout.splitlines() if (one := json.loads(line))["table"] == name]
+            assert state["running"] is (number == 0)
+            gateway = GatewayProcess(
+                tmp_path / f"data-{number}",
+                bootstrap,
+                contract=tmp_path / str(number) / "orders.proto",
+                workers=1,
+                reflection=True,
+                tables_topic=None,
+            )
+            gateway.environment = environment
+            with gateway:
+                soon(lambda: counted(gateway, name) == str(3 + number), "the row of this one")  # noqa: B023
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
+    ours = {topic for topic in topics if topic.removeprefix("shop.").startswith(name)}
+    assert ours == {f"{prefix}{name}-{end}" for prefix in ("", "shop.") for end in ("g1-changelog", "dead-letters")}
+    assert "shop.tables" in topics
 
 
 def test_a_wrong_password_is_a_sentence(kafka: SecureKafka, tmp_path: Path) -> None:

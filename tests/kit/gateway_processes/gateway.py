@@ -57,7 +57,7 @@ class GatewayProcess:
         bootstrap: str,
         *,
         contract: Path = RATINGS,
-        tables_topic: str = "tables",
+        tables_topic: str | None = "tables",  # None: the default of the command
         workers: int = 2,
         reflection: bool = False,
         listen: str = "127.0.0.1:0",
@@ -79,7 +79,8 @@ class GatewayProcess:
             "--workers",
             str(workers),
         ]
-        self._command += ["--tables-topic", tables_topic, "--log-file", str(self.log_file)]
+        self._command += ["--log-file", str(self.log_file)]
+        self._command += ["--tables-topic", tables_topic] if tables_topic is not None else []
         self._command += ["--reflection"] if reflection else []
         self._command += options
         self.environment: Mapping[str, str] = {}  # beside what this process has

@@ -99,7 +99,7 @@ class OwnWrites:
 
     def marked_positions(self) -> int:
         """Return at how many positions of its source the job has written markers."""
-        records = consume(self.bootstrap, changelog_name(self._table.name, self._table.generation))
+        records = consume(self.bootstrap, changelog_name(self.bootstrap, self._table.name, self._table.generation))
         markers = [ProgressMarker.FromString(record.value or b"") for record in records if record.key == b""]
         return len({tuple(sorted(marker.sources[0].next_offsets.items())) for marker in markers if marker.sources})
 

@@ -66,14 +66,12 @@ def test_a_certificate_of_ones_own(folder: Path) -> None:
         'bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "ca.pem"\ncertificate_file = "ca.pem"\nkey_file = "key.pem"\n'
     )
     settings = load_settings(
-        written(folder, text + '[options]\n"ssl.endpoint.identification.algorithm" = "none"'),
-        environ={"TABLEGATE_KAFKA_KEY_PASSWORD": PASSWORD},
+        written(folder, text + '[options]\n"ssl.endpoint.identification.algorithm" = "none"'), environ={}
     )
     librdkafka, java = settings.librdkafka(), settings.java()
-    assert (librdkafka["ssl.key.location"], librdkafka["ssl.key.password"]) == (str(folder / "key.pem"), PASSWORD)
+    assert librdkafka["ssl.key.location"] == str(folder / "key.pem")
     assert librdkafka["ssl.endpoint.identification.algorithm"] == "none"
     assert java["ssl.keystore.key"] == f"${{dir:{folder}:key.pem}}"
-    assert java["ssl.key.password"] == "${env:TABLEGATE_KAFKA_KEY_PASSWORD}"
     assert java["ssl.endpoint.identification.algorithm"] == ""
 
 
@@ -125,6 +123,32 @@ def test_a_cluster_is_known_by_its_bootstrap_servers(folder: Path) -> None:
     assert settings_of("unknown:1") == KafkaSettings(bootstrap="unknown:1")
 
 
+def test_settings_that_are_in_use_stay(folder: Path) -> None:
+    text = SCRAM.replace("a:9093, b:9093", "stay:1")
+    settings = load_settings(written(folder, text), environ={})
+    use(settings)
+    use(load_settings(bootstrap="stay:1", environ={}))
+    use(load_settings(written(folder, text), environ={}))
+    assert settings_of("stay:1") == settings
+    with pytest.raises(KafkaSettingsError, match="reaches Kafka at stay:1 by other settings already"):
+        use(load_settings(written(folder, text.replace("tablegate", "other")), environ={}))
+
+
+def test_a_backslash_in_a_name_is_for_jaas(folder: Path) -> None:
+    text = SCRAM.replace('"tablegate"', r"'SHOP\tablegate'")
+    java = load_settings(written(folder, text.replace("\\\\", "\\")), environ={}).java()
+    assert r'username="SHOP\\tablegate"' in java["sasl.jaas.config"]
+
+
+@pytest.mark.parametrize("name", ["a:b", "a}b", "a\\b"])
+def test_paths_that_the_java_client_would_misread_are_refused(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "password").write_text(PASSWORD)
+    text = SCRAM.replace('"password"', f"'{name}/password'")
+    with pytest.raises(KafkaSettingsError, match="would misread: use another path"):
+        load_settings(written(folder, text), environ={})
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -146,7 +170,10 @@ def test_a_cluster_is_known_by_its_bootstrap_servers(folder: Path) -> None:
         ('bootstrap = "a:1"\nprotocol = "SSL"\ncertificate_file = "ca.pem"', "give both, or none"),
         ('bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "missing"', 'missing" cannot be read: No such file'),
         ('bootstrap = "a:1"\nprotocol = "SSL"\nca_file = "key.pem"', 'key.pem" has no certificates'),
-        ('bootstrap = "a:1"\nprotocol = "SSL"\nkey_file = "ca.pem"', 'ca.pem" has no private key in PKCS #8'),
+        (
+            'bootstrap = "a:1"\nprotocol = "SSL"\nkey_file = "ca.pem"',
+            'ca.pem" has no unencrypted private key in PKCS #8',
+        ),
         ('bootstrap = "a:1"\npassword_file = "ca.pem"', "ends with a line break"),
         ('bootstrap = "a:1"\n[options]\n"group.id" = "x"', 'options "group.id" cannot be set; these can: client.rack'),
         ('bootstrap = "a:1"\noptions = 1', "options is no table"),
@@ -156,6 +183,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(folder: Path, text: str, senten
     with pytest.raises(KafkaSettingsError) as caught:
         load_settings(written(folder, text), environ={})
     assert sentence in str(caught.value)
+
+
+def test_an_encrypted_key_is_refused(folder: Path) -> None:
+    """As openssl writes it: the Java client says "PBES2 SecretKeyFactory not available"."""
+    (folder / "key.pem").write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    text = 'bootstrap = "a:1"\nprotocol = "SSL"\ncertificate_file = "ca.pem"\nkey_file = "key.pem"'
+    with pytest.raises(KafkaSettingsError, match="openssl pkcs8 -topk8 -nocrypt"):
+        load_settings(written(folder, text), environ={})
 
 
 @pytest.mark.parametrize("secret", ["", 'a"b', "a\\b", "a\tb"])

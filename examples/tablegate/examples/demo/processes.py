@@ -13,6 +13,9 @@ STOP_S = 30.0  # a job ends its batch, a gateway its calls; then SIGKILL
 TABLEGATE = (sys.executable, "-P", "-m", "tablegate.gateway.cli")  # -P: the working directory shadows no module
 
 
+_KEPT = ("TABLEGATE_CACHE",)  # where jars are
+
+
 class ProcessEnded(Exception):
     """A process has ended that should run on; the message says which, with what code, and the last line of its log."""
 
@@ -20,7 +23,8 @@ class ProcessEnded(Exception):
 class ChildProcess:
     """A command of `program` in a session of its own (Ctrl-C does not reach it), its output in a log file.
 
-    `environment`: variables that it has over ours.
+    `environment`: variables that it has over ours. Those of options are not ours to pass on: who has TABLEGATE_KAFKA
+    set for a cluster of their own would have the demo's processes look for its Kafka there.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class ChildProcess:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 tethered(self._command),
-                env=os.environ | self._environment,
+                env=_without_options(os.environ) | self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -86,3 +90,7 @@ class ChildProcess:
             last = self.log_path.read_text(errors="replace").strip().splitlines()[-1:]
             line = f": {last[0]}" if last else ""
             raise ProcessEnded(f"the {self.name} ended with code {code}{line} (log: {self.log_path})")
+
+
+def _without_options(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith("TABLEGATE_") or name in _KEPT}

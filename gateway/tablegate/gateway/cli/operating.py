@@ -88,7 +88,10 @@ def serve(
             help="Allow web pages of this origin to call, for example https://shop.example; * for all. Repeatable."
         ),
     ] = None,
-    tables_topic: Annotated[str, typer.Option(help="Topic of the jobs' manifests.")] = "tables",
+    tables_topic: Annotated[
+        str | None,
+        typer.Option(help="Topic of the jobs' manifests. Default: tables, behind the topic_prefix of --kafka."),
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -115,11 +118,13 @@ def serve(
         ),
     ] = None,
     gateways_topic: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Topic in which gateways find each other. It is created if needed.", rich_help_panel="Cluster"
+            help="Topic in which gateways find each other. It is created if needed. Default: gateways, behind the "
+            "topic_prefix of --kafka.",
+            rich_help_panel="Cluster",
         ),
-    ] = "gateways",
+    ] = None,
     log_file: Annotated[Path | None, typer.Option(help="File for the log. Default: stderr.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
@@ -144,13 +149,13 @@ def serve(
         tls=_tls(tls_cert, tls_key, tls_client_ca),
         insecure=insecure,
         cors_origins=tuple(cors_origin or ()),
-        tables_topic=tables_topic,
+        tables_topic=settings.topic_prefix + "tables" if tables_topic is None else tables_topic,
         advertise=advertise,
         gateway_id=gateway_id,
         zone=zone,
         replicas=default_replicas,
         replicas_of=table_replicas,
-        gateways_topic=gateways_topic,
+        gateways_topic=settings.topic_prefix + "gateways" if gateways_topic is None else gateways_topic,
         token_key_file=token_key,
         log_file=log_file,
     )

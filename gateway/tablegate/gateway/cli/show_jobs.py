@@ -136,7 +136,7 @@ def artifact_lines(found: "StoredArtifacts") -> Iterator[str]:
     """Yield a line for each thing that would be deleted, and for what would stay."""
     yield f"of table {found.table}:"
     if found.has_manifest:
-        yield '  its manifest in topic "tables": gateways stop serving it'
+        yield "  its manifest: gateways stop serving it"
     for topic in found.changelogs:
         yield f"  topic {topic}, a changelog"
     for directory in found.directories:

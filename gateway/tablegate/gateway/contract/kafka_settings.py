@@ -46,7 +46,11 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _PORT_MAX = 65_535
-_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{0,100}")  # a topic's name has 249 characters at most
+_MISREAD = re.compile(
+    r'[:}"\\]'
+)  # in a path, where config providers look for the end of a reference, and JAAS of a text
+_PKCS8 = "-----BEGIN PRIVATE KEY-----"
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -81,11 +85,13 @@ class Secret:
 class KafkaSettings:
     """How a cluster is reached. Files are PEM; `None` is what is not needed.
 
-    `bootstrap`: HOST:PORT, several with commas. `mechanism` is of SASL. `oauth_…`: a client of an OpenID provider, for
-    OAUTHBEARER. `options`: further ones of `OPTIONS`.
+    `bootstrap`: HOST:PORT, several with commas. `topic_prefix`: how the names of this installation's topics begin, so
+    that it and others on the same cluster do not see each other. `mechanism` is of SASL. `oauth_…`: a client of an
+    OpenID provider, for OAUTHBEARER. `options`: further ones of `OPTIONS`.
     """
 
     bootstrap: str
+    topic_prefix: str = ""
     protocol: str = PLAINTEXT
     mechanism: str | None = None
     username: str | None = None
@@ -93,7 +99,6 @@ class KafkaSettings:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
-    key_password: Secret | None = None
     oauth_token_url: str | None = None
     oauth_client_id: str | None = None
     oauth_client_secret: Secret | None = None
@@ -111,7 +116,6 @@ class KafkaSettings:
             "ssl.ca.location": _text(self.ca_file),
             "ssl.certificate.location": _text(self.certificate_file),
             "ssl.key.location": _text(self.key_file),
-            "ssl.key.password": _secret(self.key_password),
         }
         if self.mechanism == OAUTHBEARER:
             wanted |= {
@@ -138,7 +142,6 @@ class KafkaSettings:
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": Secret("", self.certificate_file).reference(),
                 "ssl.keystore.key": Secret("", self.key_file).reference(),
-                "ssl.key.password": _reference(self.key_password),
             }
         if self.mechanism == OAUTHBEARER:
             wanted |= {
@@ -165,7 +168,7 @@ class KafkaSettings:
             }
         else:
             given = {"username": self.username, "password": _reference(self.password)}
-        texts = " ".join(f'{name}="{value}"' for name, value in given.items() if value is not None)
+        texts = " ".join(f'{name}="{_escaped(value)}"' for name, value in given.items() if value is not None)
         return f"{_MODULES[self.mechanism]} required {texts};"
 
 
@@ -173,14 +176,34 @@ _used: dict[str, KafkaSettings] = {}
 
 
 def use(settings: KafkaSettings) -> str:
-    """Have this process reach the cluster by these settings; return its bootstrap servers, by which it is known."""
-    _used[settings.bootstrap] = settings
+    """Have this process reach the cluster by these settings; return its bootstrap servers, by which it is known.
+
+    Settings that say no more than the servers change nothing. Raise `KafkaSettingsError` where others are in use:
+    clients that are there would go on by those.
+    """
+    used = _used.setdefault(settings.bootstrap, settings)
+    if used != settings and settings != KafkaSettings(bootstrap=settings.bootstrap):
+        raise KafkaSettingsError(
+            f"this process reaches Kafka at {settings.bootstrap} by other settings already: "
+            "start another one, or give both the same file"
+        )
     return settings.bootstrap
 
 
 def settings_of(bootstrap: str) -> KafkaSettings:
     """Return how this process reaches a cluster: in plain text, where it was told nothing."""
     return _used.get(bootstrap) or KafkaSettings(bootstrap=bootstrap)
+
+
+def own_topic(bootstrap: str, name: str) -> str:
+    """Return the name of a topic of this installation."""
+    return settings_of(bootstrap).topic_prefix + name
+
+
+def own_group(bootstrap: str, name: str) -> str:
+    """Return the name of a consumer group of this installation. It begins the same in all, for the rights of users."""
+    prefix = settings_of(bootstrap).topic_prefix
+    return f"{name}@{prefix}" if prefix else name
 
 
 def spark_options(bootstrap: str) -> dict[str, str]:
@@ -199,14 +222,14 @@ def load_settings(
     given = _Given(file, environ)
     settings = KafkaSettings(
         bootstrap=bootstrap or given.text("bootstrap") or "",
+        topic_prefix=given.text("topic_prefix") or "",
         protocol=given.one_of("protocol", PROTOCOLS) or PLAINTEXT,
         mechanism=given.one_of("mechanism", MECHANISMS),
         username=given.text("username"),
         password=given.secret("password"),
         ca_file=given.pem("ca_file", lambda text: _CERTIFICATE in text, "certificates"),
         certificate_file=given.pem("certificate_file", lambda text: _CERTIFICATE in text, "certificates"),
-        key_file=given.pem("key_file", lambda text: any(begin in text for begin in _PKCS8), _KEY_WANTED),
-        key_password=given.secret("key_password"),
+        key_file=given.pem("key_file", lambda text: _PKCS8 in text, _KEY_WANTED),
         oauth_token_url=given.text("oauth_token_url"),
         oauth_client_id=given.text("oauth_client_id"),
         oauth_client_secret=given.secret("oauth_client_secret"),
@@ -217,8 +240,9 @@ def load_settings(
     return _checked(settings, given)
 
 
-_KEY_WANTED = "private key in PKCS #8, which both of Kafka's clients read (openssl pkcs8 -topk8 makes one)"
-_SECRETS = ("password", "key_password", "oauth_client_secret")
+# Kafka's Java client does not read what openssl encrypts today (PBES2).
+_KEY_WANTED = "unencrypted private key in PKCS #8, as both of Kafka's clients need (openssl pkcs8 -topk8 -nocrypt)"
+_SECRETS = ("password", "oauth_client_secret")
 _NAMES = {one.name for one in fields(KafkaSettings)} - set(_SECRETS) | {f"{name}_file" for name in _SECRETS}
 
 
@@ -252,7 +276,12 @@ class _Given:
         if text is None:
             return None
         is_relative_to = self.file.parent if self.file and PREFIX + name.upper() not in self._environ else Path()
-        return (is_relative_to / text).absolute()
+        path = (is_relative_to / text).absolute()
+        if found := _MISREAD.search(str(path)):
+            raise KafkaSettingsError(
+                f'{self.where(name)} "{path}" has a {found[0]}, which the Java client would misread: use another path'
+            )
+        return path
 
     def pem(self, name: str, fits: Callable[[str], bool], wanted: str) -> Path | None:
         path = self.path(name)
@@ -323,6 +352,8 @@ def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
     if not settings.bootstrap:
         raise KafkaSettingsError("no Kafka brokers are named: give --bootstrap, or bootstrap in the file of --kafka")
     check_bootstrap(settings.bootstrap)
+    if _PREFIX.fullmatch(settings.topic_prefix) is None:
+        raise refuse(f'topic_prefix "{settings.topic_prefix}" is not of letters, digits, ".", "_" and "-", at most 100')
     has_sasl, has_tls = settings.protocol in (SASL, SASL_TLS), settings.protocol in (TLS, SASL_TLS)
     if has_sasl and settings.mechanism is None:
         raise refuse(f"protocol {settings.protocol} needs a mechanism: one of {', '.join(MECHANISMS)}")
@@ -362,6 +393,11 @@ def refused(bootstrap: str, reason: str, *, by_tls: bool) -> str:
     what = f"TLS with Kafka at {bootstrap} fails" if by_tls else f"Kafka at {bootstrap} lets this user not in"
     where = "ca_file, certificate_file or protocol" if by_tls else "the user and the secret"
     return f"{what} ({reason}): correct {where} in the file of --kafka"
+
+
+def _escaped(text: str) -> str:
+    """Return a text as it stands between quotes of JAAS. A reference has no backslash."""
+    return text.replace("\\", "\\\\")
 
 
 def _text(path: Path | None) -> str | None:

@@ -17,9 +17,9 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
 
-from tablegate.gateway.contract.kafka_settings import settings_of
+from tablegate.gateway.contract.kafka_settings import own_group, settings_of
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import MANIFESTS_TOPIC, QUIET_CLIENT, GroupMember, KafkaAdmin
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, GroupMember, KafkaAdmin, manifests_topic
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
@@ -92,7 +92,7 @@ class JobGroup:
         return Consumer(
             {
                 **settings_of(self._bootstrap).librdkafka(),
-                "group.id": self._group,
+                "group.id": own_group(self._bootstrap, self._group),
                 "client.id": self._client_id,
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 3,
@@ -124,7 +124,9 @@ class JobGroup:
         return membership
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe([MANIFESTS_TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        self._consumer.subscribe(
+            [manifests_topic(self._bootstrap)], on_assign=self._on_assign, on_revoke=self._on_revoke
+        )
 
     def _await_assignment(self) -> None:
         self._subscribe()

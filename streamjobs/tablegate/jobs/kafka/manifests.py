@@ -14,10 +14,10 @@ from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import (
     BROKER_TIMEOUT_S,
-    MANIFESTS_TOPIC,
     QUIET_CLIENT,
     KafkaAdmin,
     broker_away,
+    manifests_topic,
     read_to_end,
 )
 from tablegate.jobs.table import Mode
@@ -66,8 +66,9 @@ def _past_name(table: str) -> str:
 def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     errors: list[KafkaError] = []
     producer = Producer({**settings_of(bootstrap).librdkafka(), "acks": "all", **QUIET_CLIENT})
+    topic = manifests_topic(bootstrap)
     producer.produce(
-        MANIFESTS_TOPIC,
+        topic,
         key=table.encode(),
         value=value,
         on_delivery=lambda error, _: errors.append(error) if error is not None else None,
@@ -75,7 +76,7 @@ def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     if producer.flush(BROKER_TIMEOUT_S) > 0:
         raise broker_away(bootstrap)
     if errors:
-        raise JobError(f'the manifest cannot be written to topic "{MANIFESTS_TOPIC}" at {bootstrap}: {errors[0].str()}')
+        raise JobError(f'the manifest cannot be written to topic "{topic}" at {bootstrap}: {errors[0].str()}')
 
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
@@ -88,7 +89,7 @@ def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
         return changelog_pb2.Manifest.FromString(value)
     except DecodeError:
         raise JobError(
-            f'topic "{MANIFESTS_TOPIC}" offset {offset}: the manifest of table "{table}" is damaged; '
+            f'topic "{manifests_topic(bootstrap)}" offset {offset}: the manifest of table "{table}" is damaged; '
             "write a tombstone for its key, then start the job again"
         ) from None
 
@@ -110,10 +111,11 @@ def has_manifest(bootstrap: str, table: str) -> bool:
 
 def _newest_records(bootstrap: str) -> dict[str, tuple[int, bytes]]:
     """Return offset and value of each table's newest manifest that is no tombstone; nothing before the first job."""
-    if KafkaAdmin(bootstrap).find(MANIFESTS_TOPIC) is None:
+    topic = manifests_topic(bootstrap)
+    if KafkaAdmin(bootstrap).find(topic) is None:
         return {}
     newest: dict[str, tuple[int, bytes]] = {}
-    with closing(read_to_end(bootstrap, MANIFESTS_TOPIC, 0)) as records:
+    with closing(read_to_end(bootstrap, topic, 0)) as records:
         for record in records:
             table, value = (record.key() or b"").decode(errors="replace"), record.value()
             newest.pop(table, None)

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
     ResourceType,
 )
 
-from tablegate.gateway.contract.kafka_settings import refused, settings_of
+from tablegate.gateway.contract.kafka_settings import own_group, own_topic, refused, settings_of
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
@@ -99,9 +99,14 @@ class GroupMember:
     member_id: str
 
 
-def changelog_name(table: str, generation: int) -> str:
+def manifests_topic(bootstrap: str) -> str:
+    """Return the name of the topic that has the manifests of all tables of this installation."""
+    return own_topic(bootstrap, MANIFESTS_TOPIC)
+
+
+def changelog_name(bootstrap: str, table: str, generation: int) -> str:
     """Return the name of a table's changelog topic."""
-    return f"{table}-g{generation}-changelog"
+    return own_topic(bootstrap, f"{table}-g{generation}-changelog")
 
 
 def changelog_settings(lifetime_us: int | None) -> dict[str, str]:
@@ -116,9 +121,9 @@ def changelog_settings(lifetime_us: int | None) -> dict[str, str]:
     return {**retention, **_CHANGELOG_SETTINGS, "cleanup.policy": "compact,delete"}
 
 
-def dead_letters_name(table: str) -> str:
+def dead_letters_name(bootstrap: str, table: str) -> str:
     """Return the name of the topic that takes the malformed records of a table's sources."""
-    return f"{table}-dead-letters"
+    return own_topic(bootstrap, f"{table}-dead-letters")
 
 
 class _Connection(NamedTuple):
@@ -319,13 +324,14 @@ class KafkaAdmin:
                     raise self._failure(f'topic "{name}" cannot be deleted', error) from None
 
     def members(self, group: str) -> list[GroupMember]:
-        """Return the clients that are in a consumer group now."""
+        """Return the clients that are in a consumer group of this installation now."""
+        name = own_group(self._bootstrap, group)
 
         def ask() -> list[GroupMember]:
             admin = _group_client(self._bootstrap).current.admin
-            futures = admin.describe_consumer_groups([group], request_timeout=BROKER_TIMEOUT_S)
+            futures = admin.describe_consumer_groups([name], request_timeout=BROKER_TIMEOUT_S)
             try:
-                members = futures[group].result().members
+                members = futures[name].result().members
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
@@ -343,7 +349,7 @@ class KafkaAdmin:
             names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
         except KafkaException as error:
             raise self._failure("the topics cannot be listed", error) from None
-        pattern = re.compile(re.escape(table) + r"-g([1-9][0-9]*)-changelog")
+        pattern = re.compile(re.escape(own_topic(self._bootstrap, table)) + r"-g([1-9][0-9]*)-changelog")
         found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
         return dict(sorted(found))
 

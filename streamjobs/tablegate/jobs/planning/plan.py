@@ -27,12 +27,12 @@ from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_NEW_SETTINGS,
     DEAD_LETTERS_SETTINGS,
     MANIFESTS_SETTINGS,
-    MANIFESTS_TOPIC,
     KafkaAdmin,
     Topic,
     changelog_name,
     changelog_settings,
     dead_letters_name,
+    manifests_topic,
 )
 from tablegate.jobs.planning.declarations import job_argument, load_contract
 from tablegate.jobs.planning.logic import check_repeatable
@@ -113,7 +113,7 @@ def make_plan(
     registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
     sides = _side_plans(table, admin, registry, start, seen_schemas or {})
     first = next(iter(sides.values())).topic  # a new changelog has as many partitions, unless the user says otherwise
-    admin.ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
         check_declaration(table, old)
@@ -123,14 +123,14 @@ def make_plan(
     check_contract_unchanged(table, contract, old, generation)
     check_atomic_unchanged(table, old, generation)
     changelog = admin.ensure(
-        changelog_name(table.name, generation),
+        changelog_name(options.bootstrap, table.name, generation),
         changelog_settings(changelog_lifetime_us(contract)),
         partition_count=options.partition_count,
         new_partition_count=old.partition_count if old is not None else first.partition_count,
     )
     check_changelog(table, changelog, old, generation)
     dead_letters = admin.ensure(
-        dead_letters_name(table.name),
+        dead_letters_name(options.bootstrap, table.name),
         DEAD_LETTERS_SETTINGS,
         new_settings=DEAD_LETTERS_NEW_SETTINGS,
     )
@@ -365,8 +365,8 @@ def plan_without_cluster(table: Table, scratch: str) -> Plan:
         checkpoint=f"{scratch}/table",
         outputs_checkpoint=f"{scratch}/outputs",
         sides=sides,
-        changelog=_topic(changelog_name(table.name, table.generation)),
-        dead_letters=_topic(dead_letters_name(table.name)),
+        changelog=_topic(changelog_name(NO_BROKER, table.name, table.generation)),
+        dead_letters=_topic(dead_letters_name(NO_BROKER, table.name)),
         value_schema=value_schema,
         schema_id=1,
         manifest=changelog_pb2.Manifest(),

@@ -39,12 +39,12 @@ from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_NEW_SETTINGS,
     DEAD_LETTERS_SETTINGS,
     MANIFESTS_SETTINGS,
-    MANIFESTS_TOPIC,
     KafkaAdmin,
     Topic,
     changelog_name,
     changelog_settings,
     dead_letters_name,
+    manifests_topic,
 )
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import find_contract
@@ -328,7 +328,7 @@ def _target(
         _check_same(table, contract, old)
         generation = old.generation
     changelog = admin.ensure(
-        changelog_name(table.name, generation),
+        changelog_name(bootstrap, table.name, generation),
         changelog_settings(changelog_lifetime_us(contract)),
         partition_count=partitions,
         new_partition_count=old.partition_count if old is not None else PARTITIONS,
@@ -339,7 +339,7 @@ def _target(
             f"build the table anew: generation={generation + 1}"
         )
     dead_letters = admin.ensure(
-        dead_letters_name(table.name), DEAD_LETTERS_SETTINGS, new_settings=DEAD_LETTERS_NEW_SETTINGS
+        dead_letters_name(bootstrap, table.name), DEAD_LETTERS_SETTINGS, new_settings=DEAD_LETTERS_NEW_SETTINGS
     )
     registry = SchemaRegistry(schema_registry) if schema_registry else None
     schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
@@ -415,7 +415,7 @@ class _Membership:
 
 def _join(bootstrap: str, table: FrameTable) -> _Membership:
     # Its members follow this topic.
-    KafkaAdmin(bootstrap).ensure(MANIFESTS_TOPIC, MANIFESTS_SETTINGS, partition_count=1)
+    KafkaAdmin(bootstrap).ensure(manifests_topic(bootstrap), MANIFESTS_SETTINGS, partition_count=1)
     return _Membership(JobGroup.join(bootstrap, table.name, job_group(table.name), generation=table.generation))
 
 

@@ -217,7 +217,7 @@ def _old_changelog(plan: Plan, admin: KafkaAdmin) -> tuple[Topic | None, int]:
     if plan.older is not None:
         return admin.find(plan.older.changelog_topic), plan.older.generation
     older = [number for number in admin.changelogs(plan.table.name) if number < plan.generation]
-    return (admin.find(changelog_name(plan.table.name, older[-1])), older[-1]) if older else (None, 0)
+    return (admin.find(changelog_name(plan.bootstrap, plan.table.name, older[-1])), older[-1]) if older else (None, 0)
 
 
 def source_ends(plan: Plan, admin: KafkaAdmin) -> dict[str, dict[int, int]]:
