@@ -1,12 +1,13 @@
 """A broker as companies run it: TLS, mTLS, SASL and rights. Its plain listener is the administrator's."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -100,21 +101,17 @@ class SecureKafka:
 
     def allow(self, user: str, rights: Iterable[Right]) -> None:
         """Give a user rights, by whichever mechanism it comes."""
-        bindings = [
-            AclBinding(
-                kind,
-                name,
-                ResourcePatternType.PREFIXED,
-                principal,
-                "*",
-                operation,
-                AclPermissionType.ALLOW,
-            )
-            for principal in (f"User:{user}", f"User:CN={user}")
-            for kind, name, operation in rights
-        ]
-        for done in self._admin.create_acls(bindings).values():
+        for done in self._admin.create_acls([*_bindings(user, rights, AclBinding)]).values():
             done.result(20)
+
+    def forbid(self, user: str, rights: Iterable[Right]) -> None:
+        """Take rights from a user that were given in the same way."""
+        for done in self._admin.delete_acls([*_bindings(user, rights, AclBindingFilter)]).values():
+            assert done.result(20), "it had the right"
+
+    def topics(self) -> Iterable[str]:
+        """Return the names of the topics that are there."""
+        return self._admin.list_topics(timeout=20).topics
 
     def settings(self, mechanism: str, user: str, *, password: str | None = None, is_known_ca: bool = True) -> Path:
         """Write the file of `--kafka` for a user; return its path."""
@@ -136,3 +133,9 @@ class SecureKafka:
         file = folder / "kafka.toml"
         file.write_text("\n".join(lines))
         return file
+
+
+def _bindings(user: str, rights: Iterable[Right], make: Callable[..., Any]) -> Iterator[Any]:
+    for principal in (f"User:{user}", f"User:CN={user}"):
+        for kind, name, operation in rights:
+            yield make(kind, name, ResourcePatternType.PREFIXED, principal, "*", operation, AclPermissionType.ALLOW)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -28,6 +29,7 @@ from tablegate.jobs.planning.plan import (
 )
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
+from tablegate.jobs.running.queries import _Progress
 from tablegate.jobs.running.session import check_slots, local_slots
 from tablegate.jobs.table import Mode, Window
 from tablegate.v1 import changelog_pb2
@@ -163,6 +165,16 @@ def test_a_batch_that_tells_no_counts_may_have_malformed_records() -> None:
     assert had_malformed({"numInputRows": 1}, ["left"])
     assert not had_malformed({"numInputRows": 0}, ["left"])
     assert had_malformed({"numInputRows": 1, "observedMetrics": {"side left": {"decoded": 1}}}, ["left", "right"])
+
+
+def test_a_query_that_may_end_is_not_taken_for_stopped(tmp_path: Path) -> None:
+    """It may do so between two questions of one poll."""
+    ended = SimpleNamespace(isActive=lambda: False, exception=lambda: SimpleNamespace(isDefined=lambda: False))
+    query: Any = SimpleNamespace(_jsq=ended)
+    plan = plan_without_cluster(TABLE, str(tmp_path))
+    _Progress(query).check(plan, may_end=True)
+    with pytest.raises(JobError, match="stopped from outside"):
+        _Progress(query).check(plan, may_end=False)
 
 
 def test_unknown_schema_is_found_in_what_spark_says() -> None:

@@ -388,13 +388,6 @@ def check_bootstrap(bootstrap: str) -> None:
             )
 
 
-def refused(bootstrap: str, reason: str, *, by_tls: bool) -> str:
-    """Return the sentence for brokers that let nobody in who comes so; `reason` is librdkafka's."""
-    what = f"TLS with Kafka at {bootstrap} fails" if by_tls else f"Kafka at {bootstrap} lets this user not in"
-    where = "ca_file, certificate_file or protocol" if by_tls else "the user and the secret"
-    return f"{what} ({reason}): correct {where} in the file of --kafka"
-
-
 def _escaped(text: str) -> str:
     """Return a text as it stands between quotes of JAAS. A reference has no backslash."""
     return text.replace("\\", "\\\\")

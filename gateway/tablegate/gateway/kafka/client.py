@@ -48,10 +48,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from typing_extensions import override
 
-from tablegate.gateway.contract.kafka_settings import refused
+from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Offset, Partition
-from tablegate.gateway.kafka.log import Fetched, Log, LogUnavailable, Record, RecordId, TopicFacts, TopicPartition
+from tablegate.gateway.kafka.log import (
+    Fetched,
+    Log,
+    LogUnavailable,
+    NotAllowed,
+    Record,
+    RecordId,
+    TopicFacts,
+    TopicPartition,
+)
 from tablegate.gateway.kafka.repeater import repeat_records
 
 REQUEST_TIMEOUT_S = 5.0
@@ -108,6 +117,7 @@ class KafkaLog(Log):
         self._client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
         self._bootstrap = bootstrap
         self._trouble = ""
+        self._unreadable: set[str] = set()  # those of which they give it no records
         try:
             self._consumer = self._new_consumer()
             self._admin = self._new_admin()
@@ -147,6 +157,9 @@ class KafkaLog(Log):
         try:
             facts = self._describe(topic)
         except KafkaException as error:
+            refused = refused_right(self._client, error.args[0].name(), Right("Read", "topic", topic))
+            if refused is not None:
+                raise NotAllowed(refused) from None
             self._record_no_answer()
             raise LogUnavailable(f"Kafka at {self._bootstrap} does not answer: {error.args[0].str()}") from None
         except TimeoutError:
@@ -323,12 +336,22 @@ class KafkaLog(Log):
         ):
             place = self._followed.get(topic_partition)
             lost[topic_partition] = Offset(0) if place is None else place.next_offset
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            if topic_partition.topic not in self._unreadable:
+                self._unreadable.add(topic_partition.topic)
+                right = Right("Read", "topic", topic_partition.topic)
+                _logger.warning("%s", refused_right(self._client, error.name(), right))
         else:
             self._note(error)
 
     def _note(self, error: KafkaError) -> None:
-        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL):
-            self._trouble = f"Kafka at {self._bootstrap} cannot be reached: {error.str()}"
+        refused = refused_connection(self._client, error.name(), error.str())
+        if refused is not None:
+            self._trouble = refused
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:  # it follows why each of them is
+            self._trouble = self._trouble or f"Kafka at {self._bootstrap} cannot be reached: {error.str()}"
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            pass  # librdkafka asks who coordinates the group that it wants a name of; none is joined
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT):
             _logger.warning("kafka client: %s", error.str(), extra={"code": error.name()})
 
@@ -578,6 +601,6 @@ def refusal(options: Mapping[str, str]) -> str | None:
         return None
     admin.poll(0)  # the errors come only then
     for found in errors:
-        if found.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-            return refused(options["bootstrap.servers"], found.str(), by_tls=found.code() == KafkaError._SSL)
+        if (why := refused_connection(options, found.name(), found.str())) is not None:
+            return why
     return None

@@ -20,6 +20,10 @@ class LogUnavailable(Exception):
     """The brokers do not answer; the message says which, and why. It may pass by itself."""
 
 
+class NotAllowed(LogUnavailable):
+    """The brokers answer, and refuse; the message is a sentence that says which right is missing."""
+
+
 class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
@@ -86,7 +90,10 @@ class Log(Protocol):
     """A client of the brokers, for one thread. Nothing blocks but `fetch`, and that for `timeout_s` at most."""
 
     def describe_topic(self, topic: str) -> "Future[TopicFacts | None]":
-        """Ask the brokers to describe a topic: None if there is none; `LogUnavailable` if no broker answers."""
+        """Ask the brokers to describe a topic: None if there is none; `LogUnavailable` if no broker answers.
+
+        `NotAllowed`, which is one of these, where they do not let this gateway read it.
+        """
 
     def follow(self, topic_partition: TopicPartition, place: Place) -> None:
         """Fetch a topic partition from a place on, also where it is followed already.

@@ -87,7 +87,7 @@ def _read_to(
             return message
         if error is not None and error.code() == KafkaError._PARTITION_EOF:
             return None
-        if error is not None:
+        if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
             raise KafkaException(error)
     raise LogUnavailable("Kafka does not answer")
 

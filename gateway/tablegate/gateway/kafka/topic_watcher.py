@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from tablegate.gateway.contract.types import Offset
 from tablegate.gateway.kafka.border import Poison, checked_facts
-from tablegate.gateway.kafka.log import Clock, Log, LogUnavailable, TopicFacts
+from tablegate.gateway.kafka.log import Clock, Log, LogUnavailable, NotAllowed, TopicFacts
 
 DESCRIBE_EVERY_S = 5.0  # how soon a deleted or truncated topic is noticed
 RETRY_S = 1.0  # after an answer that failed, or that was of no use
@@ -89,7 +89,10 @@ class TopicWatcher:
         try:
             facts = answer.result()
             facts = None if facts is None else checked_facts(facts)
-        except LogUnavailable:
+        except LogUnavailable as error:
+            if isinstance(error, NotAllowed) and str(error) != self._fault:
+                self._fault = str(error)
+                _logger.warning("%s", error)
             self.answered = False
             return None
         # What is not understood is no answer. It would be met again after a restart, so it must not end the process.

@@ -124,7 +124,7 @@ def _specs(
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),
             pipe_fds=tuple(pipe_fds),
-            kafka_options=config.kafka_options,
+            kafka_options=config.kafka_options if name == REPLICATOR else {},  # no worker has a client of Kafka
             hang_limit_s=config.hang_limit_s,
         ).to_json()
 
@@ -137,7 +137,7 @@ def _specs(
     replicator = ChildSpec(
         name="replicator",
         command=child_command(REPLICATOR),
-        settings=settings("replicator", to_replicator),
+        settings=settings(REPLICATOR, to_replicator),
         stop_s=REPLICATOR_STOP_S,
         # It holds the lock too: no other gateway starts on the store before its writer is dead.
         pass_fds=(lock, *to_replicator),

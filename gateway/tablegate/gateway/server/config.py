@@ -45,7 +45,7 @@ class ServeConfig:
     tls: TlsFiles | None = None
     cors_origins: tuple[str, ...] = ()
     tables_topic: str = "tables"
-    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # librdkafka's; some are secret
     store_url: str | None = None
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none
     log_file: Path | None = None  # None: stderr

@@ -53,7 +53,7 @@ class ReplicatorConfig:
     store_url: str | None = None
     bootstrap: str
     tables_topic: str = "tables"
-    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     membership: Membership | None = None  # None: the gateway stands alone
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, MARKER_KEY, VERSION_HEADER
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, why_not
 from tablegate.v1 import changelog_pb2
 
 TRANSACTION_TIMEOUT_S = 60  # after which Kafka gives up the transaction of a job that was killed and is not started
@@ -51,6 +52,10 @@ class BatchWriter:
         self._producer: Producer | None = None
         self._is_open = False  # a transaction is
         self._is_closed = False
+
+    @property
+    def _transactional_id(self) -> str:
+        return f"tablegate-{self._changelog.name}"
 
     def write(self, batch_id: int, records: Iterable[BatchRecord]) -> None:
         """Write a batch, and return when it is committed; raise `JobError`, and then it is not known whether it is."""
@@ -88,7 +93,7 @@ class BatchWriter:
         producer = Producer(
             {
                 **settings_of(self._bootstrap).librdkafka(),
-                "transactional.id": f"tablegate-{self._changelog.name}",
+                "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1000,
                 # A batch, and a marker in each partition that has some of it, at once.
                 "queue.buffering.max.messages": 2 * BATCH_CHANGES_MAX,
@@ -114,7 +119,10 @@ class BatchWriter:
                 f"Kafka at {self._bootstrap} does not answer; start the job again when it does: it goes on from its "
                 "checkpoint"
             )
-        return self._failure(f"{error.str()} at {self._bootstrap}")
+        right = Right("Write", "topic", self._changelog.name)
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            right = Right("Write", "transactional-id", self._transactional_id)
+        return self._failure(why_not(self._bootstrap, error, right))
 
     def _failure(self, why: str) -> JobError:
         return JobError(f'the rows of a batch cannot be written to topic "{self._changelog.name}": {why}')

@@ -17,9 +17,10 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import own_group, settings_of
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, GroupMember, KafkaAdmin, manifests_topic
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, GroupMember, KafkaAdmin, manifests_topic, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
@@ -86,6 +87,7 @@ class JobGroup:
         self._forgotten_within_s = forgotten_within_s
         self._client_id = _client_id(generation)
         self._changing_s = time.monotonic()  # since when the group is changing
+        self._refused = ""  # why brokers do not let it join
         self._consumer = self._new_consumer()
 
     def _new_consumer(self) -> Consumer:
@@ -133,6 +135,8 @@ class JobGroup:
         end_s = time.monotonic() + JOINED_WITHIN_S
         while not self._has_assignment:
             self.poll()
+            if self._refused:
+                raise JobError(f'the job cannot join consumer group "{self._group}": {self._refused}')
             if time.monotonic() >= end_s:
                 raise JobError(
                     f'the job could not join consumer group "{self._group}" within {JOINED_WITHIN_S:g} s; read the log '
@@ -170,6 +174,10 @@ class JobGroup:
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 # Only at the end: earlier manifests may be older than a reset of the table.
                 self._newest_generation = self._read_generation
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                self._refused = why_not(
+                    self._bootstrap, error, Right("Read", "group", own_group(self._bootstrap, self._group))
+                )
             if error is None and record.key() == self._table.encode():
                 self._read(record.value())
         if self._has_assignment is None and time.monotonic() > self._changing_s + self._forgotten_within_s:

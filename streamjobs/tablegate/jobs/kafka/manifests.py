@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from confluent_kafka import KafkaError, Producer
 from google.protobuf.message import DecodeError
 
+from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import (
@@ -19,6 +20,7 @@ from tablegate.jobs.kafka.topics import (
     broker_away,
     manifests_topic,
     read_to_end,
+    why_not,
 )
 from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
@@ -76,7 +78,8 @@ def _write(bootstrap: str, table: str, value: bytes | None) -> None:
     if producer.flush(BROKER_TIMEOUT_S) > 0:
         raise broker_away(bootstrap)
     if errors:
-        raise JobError(f'the manifest cannot be written to topic "{topic}" at {bootstrap}: {errors[0].str()}')
+        why = why_not(bootstrap, errors[0], Right("Write", "topic", topic))
+        raise JobError(f'the manifest cannot be written to topic "{topic}" at {bootstrap}: {why}')
 
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:

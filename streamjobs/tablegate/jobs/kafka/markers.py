@@ -13,10 +13,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.gateway.contract.types import MARKER_KEY, run_key
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away
+from tablegate.jobs.kafka.topics import QUIET_CLIENT, Topic, broker_away, why_not
 from tablegate.jobs.log import log
 from tablegate.v1 import changelog_pb2
 
@@ -110,7 +111,7 @@ class Markers:
             if error is None:
                 on_written(message)
             else:
-                errors.append(error.str())
+                errors.append(why_not(self._bootstrap, error, Right("Write", "topic", self._changelog.name)))
 
         try:
             self._write(marker, note, partitions, key=key)

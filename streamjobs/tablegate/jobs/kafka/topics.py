@@ -27,7 +27,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs do
     ResourceType,
 )
 
-from tablegate.gateway.contract.kafka_settings import own_group, own_topic, refused, settings_of
+from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
+from tablegate.gateway.contract.kafka_settings import own_group, own_topic, settings_of
 from tablegate.gateway.contract.types import COMPACTION_LAG_MS
 from tablegate.jobs.errors import JobError
 
@@ -64,13 +65,6 @@ _GROUPS_COMING = (
     KafkaError.NOT_COORDINATOR,
 )
 """Errors about groups until Kafka has created the topic that it keeps them in, which it does at the first request."""
-_RIGHTS = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
-"""Errors of a user who lacks a right."""
 _LEADERS_COMING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -127,10 +121,11 @@ def dead_letters_name(bootstrap: str, table: str) -> str:
 
 
 class _Connection(NamedTuple):
-    """A client, and the topics of which it knows the leaders."""
+    """A client, the topics of which it knows the leaders, and why brokers do not let it in, if they do not."""
 
     admin: AdminClient
     described: set[str]
+    refused: list[str]
 
 
 class _Client:
@@ -151,28 +146,28 @@ class _Client:
         self._bootstrap = bootstrap
         self._kept_ms = kept_ms  # of leaders and of coordinators: librdkafka has one setting for both
         self._options = options
-        self.refusals: list[KafkaError] = []
         self._lock = threading.Lock()
         self._previous: AdminClient | None = None
         self._renew()
 
     def _renew(self) -> None:
         self._made_s = time.monotonic()
-        options: Any = {
-            **settings_of(self._bootstrap).librdkafka(),
+        client = settings_of(self._bootstrap).librdkafka()
+        refused: list[str] = []
+
+        def note(error: KafkaError) -> None:  # without the client, as above
+            if (why := refused_connection(client, error.name(), error.str())) is not None:
+                refused[:] = [why]
+
+        options: dict[str, Any] = {
+            **client,
+            "error_cb": note,
             "metadata.max.age.ms": self._kept_ms,
             "reconnect.backoff.max.ms": 1_000,  # less than a question waits
-            "error_cb": self.refusals.append,  # not of `self`, which would be a cycle
             **self._options,
         }
-        self.current = _Connection(AdminClient(options), set())
-
-    def pop_refusal(self) -> str | None:
-        """Return why brokers have refused the client since the last question, as a sentence."""
-        self.current.admin.poll(0)  # the errors come only then
-        found = [error for error in self.refusals if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)]
-        self.refusals.clear()
-        return refused(self._bootstrap, found[-1].str(), by_tls=found[-1].code() == KafkaError._SSL) if found else None
+        admin = AdminClient(options)
+        self.current = _Connection(admin, set(), refused)
 
     def replace(self) -> None:
         """Replace a client that nobody answers: it may be deaf for good (decision 47)."""
@@ -185,14 +180,19 @@ class _Client:
 
 
 def _client(bootstrap: str) -> _Client:
-    # Of two threads that ask first at once, each would make a client, and one client would end with its question.
-    with _making_client:
-        return _client_of(bootstrap, kept_ms=LEADERS_KEPT_MS)
+    return _made(bootstrap, LEADERS_KEPT_MS)
 
 
 def _group_client(bootstrap: str) -> _Client:
+    return _made(bootstrap, COORDINATORS_KEPT_MS)
+
+
+def _made(bootstrap: str, kept_ms: int) -> _Client:
+    # Of two threads that ask first at once, each would make a client, and one client would end with its question.
     with _making_client:
-        return _client_of(bootstrap, kept_ms=COORDINATORS_KEPT_MS)
+        found = _client_of(bootstrap, kept_ms=kept_ms)
+    found.current.admin.poll(0)  # it says what became of its connections
+    return found
 
 
 _making_client = threading.Lock()
@@ -200,11 +200,13 @@ _client_of = lru_cache(maxsize=2 * CLUSTERS_MAX)(_Client)
 
 
 def _describe(connection: _Connection, names: Sequence[str]) -> "dict[str, Future[Any]]":
-    described = connection.described  # without the client, which must not be freed where the answer comes
+    # Without the client, which must not be freed where the answer comes.
+    described, refused = connection.described, connection.refused
 
     def note(name: str, answer: "Future[Any]") -> None:
         if answer.exception() is None:
             described.add(name)
+            refused.clear()
 
     found = connection.admin.describe_topics(TopicCollection(list(names)), request_timeout=BROKER_TIMEOUT_S)
     for name, answer in found.items():
@@ -234,7 +236,9 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            raise self._failure(f'topic "{name}" cannot be described', error) from None
+            raise self._failure(
+                f'topic "{name}" cannot be described', error, Right("Describe", "topic", name)
+            ) from None
         return Topic(name, str(found.topic_id), len(found.partitions))
 
     def require(self, name: str, what: str = "source topic", hint: str = "create it, or correct its name") -> Topic:
@@ -321,7 +325,9 @@ class KafkaAdmin:
                 future.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._failure(f'topic "{name}" cannot be deleted', error) from None
+                    raise self._failure(
+                        f'topic "{name}" cannot be deleted', error, Right("Delete", "topic", name)
+                    ) from None
 
     def members(self, group: str) -> list[GroupMember]:
         """Return the clients that are in a consumer group of this installation now."""
@@ -341,14 +347,18 @@ class KafkaAdmin:
                 for member in members
             ]
 
-        return self._answer(ask, f'consumer group "{group}" cannot be described', coming=_GROUPS_COMING)
+        failure = f'consumer group "{group}" cannot be described'
+        return self._answer(
+            ask, failure, Right("Describe", "group", own_group(self._bootstrap, group)), coming=_GROUPS_COMING
+        )
 
     def changelogs(self, table: str) -> dict[int, str]:
         """Return the names of a table's changelog topics, by generation, the oldest first."""
         try:
             names = self._admin.list_topics(timeout=BROKER_TIMEOUT_S).topics
         except KafkaException as error:
-            raise self._failure("the topics cannot be listed", error) from None
+            right = Right("Describe", "topic", changelog_name(self._bootstrap, table, 1))
+            raise self._failure("the topics cannot be listed", error, right) from None
         pattern = re.compile(re.escape(own_topic(self._bootstrap, table)) + r"-g([1-9][0-9]*)-changelog")
         found = [(int(matched.group(1)), name) for name in names if (matched := pattern.fullmatch(name))]
         return dict(sorted(found))
@@ -362,9 +372,10 @@ class KafkaAdmin:
             futures = self._ask_offsets([topic], spec, isolation)
             return {partition.partition: future.result().offset for partition, future in futures.items()}
 
-        return self._answer(ask, f'the offsets of topic "{topic.name}" cannot be read', coming=_LEADERS_COMING)
+        failure = f'the offsets of topic "{topic.name}" cannot be read'
+        return self._answer(ask, failure, Right("Describe", "topic", topic.name), coming=_LEADERS_COMING)
 
-    def _answer(self, ask: Callable[[], Answer], failure: str, *, coming: Sequence[int]) -> Answer:
+    def _answer(self, ask: Callable[[], Answer], failure: str, right: Right, *, coming: Sequence[int]) -> Answer:
         """Ask again while brokers answer with an error that passes, one of `coming`; raise `JobError`."""
         end_s = time.monotonic() + BROKER_TIMEOUT_S
         while True:
@@ -372,7 +383,7 @@ class KafkaAdmin:
                 return ask()
             except KafkaException as error:
                 if error.args[0].code() not in coming or time.monotonic() >= end_s:
-                    raise self._failure(failure, error) from None
+                    raise self._failure(failure, error, right) from None
             time.sleep(RETRY_S)
 
     def _ask_offsets(
@@ -408,14 +419,17 @@ class KafkaAdmin:
             self._admin.create_topics([topic], request_timeout=BROKER_TIMEOUT_S)[name].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another job has created it
-                raise self._failure(f'topic "{name}" cannot be created', error) from None
+                raise self._failure(
+                    f'topic "{name}" cannot be created', error, Right("Create", "topic", name)
+                ) from None
 
     def _check_settings(self, name: str, settings: Mapping[str, str]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             described = self._admin.describe_configs([resource], request_timeout=BROKER_TIMEOUT_S)[resource].result()
         except KafkaException as error:
-            raise self._failure(f'the settings of topic "{name}" cannot be read', error) from None
+            right = Right("DescribeConfigs", "topic", name)
+            raise self._failure(f'the settings of topic "{name}" cannot be read', error, right) from None
         for setting, wanted in settings.items():
             actual = described[setting].value if setting in described else None
             if not _agrees(setting, actual, wanted):
@@ -425,20 +439,15 @@ class KafkaAdmin:
                     f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {setting}={value}"
                 )
 
-    def _failure(self, what: str, error: KafkaException) -> JobError:
+    def _failure(self, what: str, error: KafkaException, right: Right) -> JobError:
+        """Return why a question has failed; `right`: what it needs."""
         kafka_error = error.args[0]
         if kafka_error.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
-            for client in (_client(self._bootstrap), _group_client(self._bootstrap)):
-                if (why := client.pop_refusal()) is not None:
-                    return JobError(why)
-                client.replace()
-            return broker_away(self._bootstrap)
-        if kafka_error.code() in _RIGHTS:
-            return JobError(
-                f"{what} at {self._bootstrap}: {kafka_error.str()}; give the user of --kafka the rights that "
-                "docs/how-to/connect-to-kafka.md lists"
-            )
-        return JobError(f"{what} at {self._bootstrap}: {kafka_error.str()}")
+            away = broker_away(self._bootstrap)
+            _client(self._bootstrap).replace()
+            _group_client(self._bootstrap).replace()
+            return away
+        return JobError(f"{what} at {self._bootstrap}: {why_not(self._bootstrap, kafka_error, right)}")
 
 
 def _agrees(setting: str, actual: str | None, wanted: str) -> bool:
@@ -481,9 +490,11 @@ def read_to_end(bootstrap: str, topic: str, start: int) -> Generator[Message, No
             error = record.error()
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 return
-            if error is not None:
-                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {error.str()}')
-            yield record
+            if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
+                why = why_not(bootstrap, error, Right("Read", "topic", topic))
+                raise JobError(f'topic "{topic}" at {bootstrap} cannot be read: {why}')
+            if error is None:
+                yield record
     finally:
         consumer.close()
 
@@ -505,6 +516,8 @@ def highest_epochs(bootstrap: str, ends: Mapping[tuple[str, int], int], records_
             if record is None:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             error, at = record.error(), (record.topic() or "", record.partition() or 0)
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
+                continue
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
             offset, epoch = record.offset() or 0, record.leader_epoch()
@@ -517,8 +530,16 @@ def highest_epochs(bootstrap: str, ends: Mapping[tuple[str, int], int], records_
     return found
 
 
+def why_not(bootstrap: str, error: KafkaError, right: Right) -> str:
+    """Return what an error means: which right is missing, where it is one, or what Kafka says of it."""
+    return refused_right(settings_of(bootstrap).librdkafka(), error.name(), right) or error.str()
+
+
 def broker_away(bootstrap: str) -> JobError:
-    """Return the error of a cluster that does not answer."""
+    """Return the error of a cluster that does not answer, or does not let this client in."""
+    for client in (_client(bootstrap), _group_client(bootstrap)):
+        for why in [*client.current.refused]:
+            return JobError(why)
     return JobError(
         f"no Kafka broker answers at {bootstrap} within {BROKER_TIMEOUT_S:g} s; "
         "start it, or correct --bootstrap or --kafka"

@@ -167,11 +167,16 @@ class _Progress:
         """Whether the query has done all that it had to."""
         return not self._query.isActive() and not self._query.exception().isDefined()
 
-    def check(self, plan: Plan) -> None:
-        """Raise where the query has failed or was stopped: `JobError`, or why the job is to start it again."""
+    def check(self, plan: Plan, *, may_end: bool) -> None:
+        """Raise where the query has failed or was stopped: `JobError`, or why the job is to start it again.
+
+        `may_end`: it ends by itself, maybe since it was asked last.
+        """
         if self._query.isActive():
             return
         failure = self._query.exception()
+        if may_end and not failure.isDefined():
+            return
         reason = thrown_reason(failure.get()) if failure.isDefined() else "it was stopped from outside"
         raise query_error(reason, plan)
 
@@ -214,9 +219,8 @@ class QueryMonitor:
         # Asked before the reports are read: those of a query that has ended are all there.
         self.has_caught_up = self._is_catching_up and self._table.has_ended
         has_ended = self._once and all(query.has_ended for query in self._all)
-        for query in self._all[1:] if self.has_caught_up else self._all:
-            if not (self._once and query.has_ended):
-                query.check(self._plan)
+        for number, query in enumerate(self._all):
+            query.check(self._plan, may_end=self._once or (self._is_catching_up and number == 0))
         reports = self._table.unseen()
         if reports:
             # Only the newest: a marker says what all batches up to its own have done.
