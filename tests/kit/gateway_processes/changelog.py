@@ -1,12 +1,13 @@
 """A ratings changelog in a real Kafka, written by hand: what the job would write, and the fold of it."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from operator import itemgetter
 from typing import Any
 
-from confluent_kafka import Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from fastavro import parse_schema, schemaless_writer
 
@@ -24,12 +25,24 @@ SCHEMA_ID = 1
 FLUSH_TIMEOUT_S = 60.0
 
 
+def _described(admin: AdminClient, topic: str) -> Any:
+    """Return the description of a topic, of which not all brokers know at once where it is new."""
+    end_s = time.monotonic() + 20
+    while True:
+        try:
+            return admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() >= end_s:
+                raise
+        time.sleep(0.05)
+
+
 def manifest_of(
     bootstrap: str, table: Table, *, topic: str, partition_count: int, source: str, generation: int = 1
 ) -> Manifest:
     """Return the manifest of a table whose changelog is a topic, and whose job reads a source of one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    described = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+    described = _described(admin, topic)
     manifest = Manifest(
         table=table.name,
         generation=generation,
