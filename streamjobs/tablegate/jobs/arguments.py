@@ -11,24 +11,6 @@ from tablegate.jobs.table import Mode
 
 CHECKPOINTS = ".tablegate/checkpoints"
 
-Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        help="Kafka brokers; also bootstrap in the file of --kafka.",
-        metavar="HOST:PORT,...",
-        envvar="TABLEGATE_BOOTSTRAP",
-        show_default=False,
-    ),
-]
-KafkaFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--kafka",
-        help="How Kafka is reached: a TOML file with TLS and SASL settings.",
-        metavar="FILE",
-        envvar="TABLEGATE_KAFKA",
-    ),
-]
 Checkpoints = Annotated[
     str,
     typer.Option(

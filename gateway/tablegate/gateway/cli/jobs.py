@@ -17,12 +17,11 @@ from rich.console import Console
 from tablegate.gateway.cli import show_jobs
 from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 from tablegate.jobs import Table
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
-    Bootstrap,
     Checkpoints,
-    KafkaFile,
     Master,
     Once,
     OtherMode,
@@ -171,8 +170,9 @@ def list_(
     from tablegate.jobs.planning.declarations import example_names, load_all
     from tablegate.jobs.running.operations import list_tables
 
+    bootstrap = _reached(bootstrap, kafka)
     with _job_errors():
-        states = list_tables(reach_kafka(bootstrap, kafka), load_all(example_names()))
+        states = list_tables(bootstrap, load_all(example_names()))
     if as_json:
         for state in states:
             print(json.dumps(show_jobs.state_to_dict(state)))
@@ -205,8 +205,8 @@ def audit(
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.audit import audit_job
 
+    bootstrap = _reached(bootstrap, kafka)
     with _job_errors():
-        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name)
         with Console(stderr=True).status(f"comparing the rows of {table.name}"):
             found = audit_job(
@@ -392,8 +392,8 @@ def drop_old(
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.operations import delete_old, find_old
 
+    bootstrap = _reached(bootstrap, kafka)
     with _job_errors():
-        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name).name if ".py" in name else name
         artifacts = find_old(table, bootstrap, checkpoints)
         if artifacts.is_empty:
@@ -421,8 +421,8 @@ def reset(
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.operations import delete_artifacts, find_stored_artifacts
 
+    bootstrap = _reached(bootstrap, kafka)
     with _job_errors():
-        bootstrap = reach_kafka(bootstrap, kafka)
         table = load_table(name).name if ".py" in name else name  # it need not be declared any more
         artifacts = find_stored_artifacts(table, bootstrap, checkpoints)
         if artifacts.is_empty:

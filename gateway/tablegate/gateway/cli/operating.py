@@ -20,6 +20,7 @@ from tablegate.gateway.cli.errors import fail
 from tablegate.gateway.cli.served import directory_of, served_tables, whole_tables
 from tablegate.gateway.cli.show import explanation
 from tablegate.gateway.cli.show import status as show_status
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.status_pb2 import GetStatusResponse
 
@@ -34,23 +35,8 @@ LISTED_MAX = 5  # partitions that a message names one by one
 
 def serve(
     contract: Annotated[list[Path], typer.Option(help="Contract: a .proto or a descriptor set. Repeatable.")],
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            help="Kafka brokers; also bootstrap in the file of --kafka.",
-            metavar="HOST:PORT,...",
-            envvar="TABLEGATE_BOOTSTRAP",
-            show_default=False,
-        ),
-    ] = None,
-    kafka: Annotated[
-        Path | None,
-        typer.Option(
-            help="How Kafka is reached: a TOML file with TLS and SASL settings.",
-            metavar="FILE",
-            envvar="TABLEGATE_KAFKA",
-        ),
-    ] = None,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     data: Annotated[
         Path, typer.Option(help="Directory of the store, which is rebuilt if it is lost, and of token.key.")
     ] = DATA,
@@ -128,6 +114,7 @@ def serve(
     log_file: Annotated[Path | None, typer.Option(help="File for the log. Default: stderr.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
+    from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
     from tablegate.gateway.contract.kafka_settings import KafkaSettingsError, load_settings
     from tablegate.gateway.server.app import serve as run_gateway
     from tablegate.gateway.server.config import ServeConfig, ServeError, cores
@@ -149,13 +136,13 @@ def serve(
         tls=_tls(tls_cert, tls_key, tls_client_ca),
         insecure=insecure,
         cors_origins=tuple(cors_origin or ()),
-        tables_topic=settings.topic_prefix + "tables" if tables_topic is None else tables_topic,
+        tables_topic=settings.own_topic("tables") if tables_topic is None else tables_topic,
         advertise=advertise,
         gateway_id=gateway_id,
         zone=zone,
         replicas=default_replicas,
         replicas_of=table_replicas,
-        gateways_topic=settings.topic_prefix + "gateways" if gateways_topic is None else gateways_topic,
+        gateways_topic=settings.own_topic(GATEWAYS_TOPIC) if gateways_topic is None else gateways_topic,
         token_key_file=token_key,
         log_file=log_file,
     )

@@ -21,7 +21,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 PREFIX = "TABLEGATE_KAFKA_"
@@ -35,21 +34,18 @@ SECURITY_PROTOCOL = "security.protocol"
 
 # Names that librdkafka and the Java client have in common. What else they can be told would change how records are read
 # or written, which the product decides.
-OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "client.rack": "replicas of the same zone are read",
-        "connections.max.idle.ms": "shorter than what a load balancer allows",
-        "socket.connection.setup.timeout.ms": "for brokers that are far away",
-        "ssl.endpoint.identification.algorithm": f'"{NO_NAME_CHECK}" where certificates do not name their hosts',
-    }
+OPTIONS = (
+    "client.rack",
+    "connections.max.idle.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.endpoint.identification.algorithm",
 )
 
-_SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _PORT_MAX = 65_535
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,100}")  # a topic's name has 249 characters at most
-_MISREAD = re.compile(
-    r'[:}"\\]'
-)  # in a path, where config providers look for the end of a reference, and JAAS of a text
+# In a path: config providers look there for the end of a reference, and JAAS for the end of a text.
+_MISREAD = re.compile(r'[:}"\\]')
 _PKCS8 = "-----BEGIN PRIVATE KEY-----"
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _MODULES = {
@@ -104,6 +100,10 @@ class KafkaSettings:
     oauth_client_secret: Secret | None = None
     oauth_scope: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def own_topic(self, name: str) -> str:
+        """Return the name of a topic of this installation."""
+        return self.topic_prefix + name
 
     def librdkafka(self) -> dict[str, str]:
         """Return the settings as librdkafka has them, the servers among them. Secrets are in them as they are."""
@@ -197,7 +197,7 @@ def settings_of(bootstrap: str) -> KafkaSettings:
 
 def own_topic(bootstrap: str, name: str) -> str:
     """Return the name of a topic of this installation."""
-    return settings_of(bootstrap).topic_prefix + name
+    return settings_of(bootstrap).own_topic(name)
 
 
 def own_group(bootstrap: str, name: str) -> str:
@@ -247,7 +247,7 @@ _NAMES = {one.name for one in fields(KafkaSettings)} - set(_SECRETS) | {f"{name}
 
 
 class _Given:
-    """What is said in a file and in the environment."""
+    """What a file and the environment have."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
         self.file = file
@@ -255,7 +255,7 @@ class _Given:
         self._keys = _parsed(file) if file is not None else {}
 
     def where(self, name: str) -> str:
-        """Return where something is said, for a sentence."""
+        """Return where a key has its value from, for a sentence."""
         variable = PREFIX + name.upper()
         return variable if variable in self._environ else f'"{self.file}" {name}' if self.file else variable
 
@@ -331,7 +331,7 @@ class _Given:
         except OSError as error:
             raise KafkaSettingsError(f'{self.where(name)} "{path}" cannot be read: {error.strerror}') from None
         except UnicodeDecodeError:
-            raise KafkaSettingsError(f'{self.where(name)} "{path}" is no text; give a PEM file') from None
+            raise KafkaSettingsError(f'{self.where(name)} "{path}" is no text; name another file') from None
 
 
 def _parsed(file: Path) -> Mapping[str, Any]:
@@ -344,7 +344,7 @@ def _parsed(file: Path) -> Mapping[str, Any]:
 
 
 def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
-    """Return settings that a client can be made of, and that say nothing in vain; raise `KafkaSettingsError`."""
+    """Return settings that a client can be made of, and all of which it uses; raise `KafkaSettingsError`."""
 
     def refuse(why: str) -> KafkaSettingsError:
         return KafkaSettingsError(f'"{given.file}" {why}' if given.file else f"{PREFIX}… {why}")
@@ -378,11 +378,16 @@ def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
     return replace(settings, bootstrap=",".join(one.strip() for one in settings.bootstrap.split(",")))
 
 
+def host_of(endpoint: str) -> str | None:
+    """Return the host of HOST:PORT; None where the text is something else."""
+    found = _ENDPOINT.fullmatch(endpoint)
+    return found[1] if found is not None and 0 < int(found[2]) <= _PORT_MAX else None
+
+
 def check_bootstrap(bootstrap: str) -> None:
     """Raise `KafkaSettingsError` where it names no broker, or one as no client understands it."""
     for broker in bootstrap.split(","):
-        server = _SERVER.fullmatch(broker.strip().rpartition("://")[2])
-        if server is None or not 0 < int(server[2]) <= _PORT_MAX:
+        if host_of(broker.strip().rpartition("://")[2]) is None:
             raise KafkaSettingsError(
                 f'bootstrap "{bootstrap}" names no Kafka brokers; give HOST:PORT, several with commas'
             )

@@ -21,7 +21,12 @@ from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
-from tablegate.gateway.contract.kafka_settings import SECURITY_PROTOCOL, KafkaSettingsError, check_bootstrap
+from tablegate.gateway.contract.kafka_settings import (
+    SECURITY_PROTOCOL,
+    KafkaSettingsError,
+    check_bootstrap,
+    host_of,
+)
 from tablegate.gateway.contract.tokens import KEY_BYTES_MIN
 from tablegate.gateway.http.cors import ANY
 from tablegate.gateway.http.tls import TlsError
@@ -31,8 +36,6 @@ from tablegate.gateway.server.config import GATEWAY_ID_FILE, LOCK_FILE, TOKEN_KE
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
-_PORT_MAX = 65_535
 _ZONE_MAX = 253  # characters, the most that the name of a host has
 _REPLICAS_MAX = 1_000  # more gateways than can hear each other's beats
 
@@ -116,10 +119,10 @@ def check_cluster(config: ServeConfig, catalogue: Catalogue) -> None:
                 "where the other gateways reach this one, or leave them out"
             )
         return
-    endpoint = _ENDPOINT.fullmatch(config.advertise)
-    if endpoint is None or not 0 < int(endpoint[2]) <= _PORT_MAX:
+    host = host_of(config.advertise)
+    if host is None:
         raise ServeError(f'--advertise "{config.advertise}" is no address; give host:port, such as gateway-1:50051')
-    if _is_everywhere(endpoint[1]):
+    if _is_everywhere(host):
         raise ServeError(
             f'--advertise "{config.advertise}" leads every gateway to itself; give the name or the address by which '
             "the others reach this one"

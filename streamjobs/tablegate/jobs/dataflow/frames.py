@@ -309,7 +309,7 @@ class _Builder:
         inputs = self._inputs(batched=True)
         ignored = ignored_kinds(side.schemas for side in plan.sides.values())
         for name, side in plan.sides.items():
-            if name not in inputs:  # a global side, which is read once more for that
+            if name not in inputs:  # a global side: read once more for that, and counted for the kit
                 records = self._keyed(name, side, batched=True)
                 inputs[name] = replace(records, frame=counting_side(records, name, ignored=ignored))
         return dead_letters([*inputs.values()], plan.dead_letters.name)

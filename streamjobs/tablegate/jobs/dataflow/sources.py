@@ -93,12 +93,11 @@ class KafkaReader:
         )
 
 
-class RangeReader:
-    """Reads topics of a cluster from some offsets up to others; both by topic and partition."""
+class RangeReader(KafkaReader):
+    """Reads streamed topics from some offsets up to others; both by topic and partition."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, starts: Offsets, ends: Offsets) -> None:
-        self._spark = spark
-        self._bootstrap = bootstrap
+        super().__init__(spark, bootstrap)
         self._starts = starts
         self._ends = ends
 
@@ -116,10 +115,6 @@ class RangeReader:
             .option("failOnDataLoss", "false")
             .load()
         )
-
-    def read_all(self, topic: str) -> DataFrame:
-        """Return all records of a topic."""
-        return KafkaReader(self._spark, self._bootstrap).read_all(topic)
 
 
 @dataclass(frozen=True, slots=True)

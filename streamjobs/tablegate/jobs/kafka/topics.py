@@ -199,7 +199,7 @@ _making_client = threading.Lock()
 _client_of = lru_cache(maxsize=2 * CLUSTERS_MAX)(_Client)
 
 
-def _describe(connection: _Connection, names: Sequence[str]) -> "dict[str, Future[Any]]":
+def _describe(connection: _Connection, names: Iterable[str]) -> "dict[str, Future[Any]]":
     # Without the client, which must not be freed where the answer comes.
     described, refused = connection.described, connection.refused
 
@@ -348,9 +348,7 @@ class KafkaAdmin:
             ]
 
         failure = f'consumer group "{group}" cannot be described'
-        return self._answer(
-            ask, failure, Right("Describe", "group", own_group(self._bootstrap, group)), coming=_GROUPS_COMING
-        )
+        return self._answer(ask, failure, Right("Describe", "group", name), coming=_GROUPS_COMING)
 
     def changelogs(self, table: str) -> dict[int, str]:
         """Return the names of a table's changelog topics, by generation, the oldest first."""
@@ -411,7 +409,7 @@ class KafkaAdmin:
         """Ask for the descriptions of those topics whose leaders the client does not know (`_Client`)."""
         connection = _client(self._bootstrap).current
         names = {topic.name for topic in topics} - connection.described
-        return _describe(connection, list(names)).values() if names else ()
+        return _describe(connection, names).values() if names else ()
 
     def _create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
         topic = NewTopic(name, partition_count, config=dict(settings))

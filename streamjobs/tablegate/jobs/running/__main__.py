@@ -14,10 +14,9 @@ from typing import Annotated
 
 import typer
 
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 from tablegate.jobs.arguments import (
-    Bootstrap,
     Checkpoints,
-    KafkaFile,
     Master,
     Once,
     OtherMode,
