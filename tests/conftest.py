@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write into the files of tests/unit/scenarios what they print now: look at the diff",
     )
+    parser.addoption(
+        "--rewrite-contracts",
+        action="store_true",
+        help="write into the files of tests/unit/cli/contracts what is generated now: look at the diff",
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

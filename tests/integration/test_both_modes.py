@@ -16,7 +16,6 @@ import pytest
 
 from tablegate.client import LiveTable
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.cli.generate import generate
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.v1.query_pb2 import ORDER_ASCENDING, ORDER_DESCENDING
@@ -61,7 +60,7 @@ KEY = Json("region STRING, customer BIGINT")
 TABLES = tuple(
     Table(
         name="accounts_" + mode.value,
-        contract="accounts_" + mode.value + "_queries.proto",
+        contract="accounts_" + mode.value + ".proto",
         sides={{
             "orders": Source("{orders}", Json("amount BIGINT"), key=KEY),
             "names": Latest(Source("{names}", Json("name STRING"), key=KEY)),
@@ -264,9 +263,8 @@ def test_both_modes_answer_the_same(broker: Broker, tmp_path: Path) -> None:
     for mode in MODES:
         name = f"accounts_{mode}"
         arguments += ["--table", f"{job}:{name}"]
-        (tmp_path / f"{name}.proto").write_text(ROW.format(name=name))
-        contracts.append(tmp_path / f"{name}_queries.proto")
-        generate(tmp_path / f"{name}.proto", contracts[-1])
+        contracts.append(tmp_path / f"{name}.proto")
+        contracts[-1].write_text(ROW.format(name=name))
 
     with ExitStack() as stack:
         write(history.part())

@@ -107,11 +107,11 @@ def bind_sources(directory: Path, **sources: str) -> Catalogue:
         path = directory / (name.replace("__", "/") + ".proto")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-        sets.append(_compile(path, directory))
+        sets.append(compile_contract(path, directory))
     return bind(merge(sets))
 
 
-def _compile(path: Path, root: Path) -> FileDescriptorSet:
+def compile_contract(path: Path, root: Path) -> FileDescriptorSet:
     """Return what `load_descriptors` does, without a process for each of hundreds; it compiles what this cannot."""
     out = path.with_suffix(".binpb")
     includes = [root, proto_directory(), *INSTALLED]

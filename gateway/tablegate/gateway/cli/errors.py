@@ -3,6 +3,8 @@
 Decision: docs/decisions/0049-commands-import-when-asked.md
 """
 
+import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
@@ -20,6 +22,13 @@ def fail(sentence: object) -> NoReturn:
     """End with exit code 1 and one sentence for the user."""
     complain(sentence)
     raise typer.Exit(1)
+
+
+def fail_with_problems(problems: Sequence[object]) -> NoReturn:
+    """End with exit code 1 and all that is wrong with a contract, a line each."""
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    fail(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the contract")
 
 
 def complain(sentence: object) -> None:

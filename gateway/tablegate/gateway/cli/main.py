@@ -27,7 +27,8 @@ from typer.core import TyperGroup
 
 from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.connecting import Trust, use_trust
-from tablegate.gateway.cli.errors import complain, fail, missing_distribution
+from tablegate.gateway.cli.contracts import contracts
+from tablegate.gateway.cli.errors import complain, fail, fail_with_problems, missing_distribution
 
 STARTER = Path(__file__).parent / "starter-project"
 DISTRIBUTIONS = ("tablegate", "tablegate-gateway", "tablegate-jobs", "tablegate-client", "tablegate-proto")
@@ -78,6 +79,7 @@ app.add_typer(
     ),
     name="job",
 )
+app.add_typer(contracts, name="contract")
 
 
 def _print_versions(wanted: bool) -> None:
@@ -135,36 +137,8 @@ def check(
     except DescriptorError as error:
         fail(error)
     except ContractError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        fail(f"{len(error.problems)} problem{'s' if len(error.problems) > 1 else ''} in the contract")
+        fail_with_problems(error.problems)
     show.tables(show.describe_tables(catalogue, None))
-
-
-@app.command()
-def generate(
-    rows: Annotated[Path, typer.Argument(help="A .proto with row messages, and no service.", metavar="ROWS.proto")],
-) -> None:
-    """Write the queries of row messages: [bold]tablegate generate orders.proto[/bold] makes orders_queries.proto.
-
-    Get, BatchGet, List, Scan and Subscribe of each table, with REST routes: a contract to serve as it is.
-    """
-    from tablegate.gateway.cli import generate as queries
-    from tablegate.gateway.contract.binder.binder import ContractError
-    from tablegate.gateway.contract.descriptors import DescriptorError
-
-    out = rows.parent / (rows.stem + queries.SUFFIX)
-    try:
-        count = queries.generate(rows, out)
-    except DescriptorError as error:
-        fail(error)
-    except ContractError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        fail(f"{rows} has rows that cannot be tables: {len(error.problems)} problem(s)")
-    except OSError as error:
-        fail(f'"{out}" cannot be written: {error.strerror}')
-    print(f"wrote {out}: the queries of {count} table{'s' if count > 1 else ''}; next: tablegate check {out}")
 
 
 @app.command()

@@ -72,7 +72,10 @@ def same_type(one: FieldDescriptor, other: FieldDescriptor) -> bool:
 def in_oneof(field: FieldDescriptor) -> bool:
     """Return whether `field` is in a oneof; the one that `optional` makes behind the scenes is none."""
     oneof = field.containing_oneof
-    return oneof is not None and not (len(oneof.fields) == 1 and oneof.name == f"_{field.name}")
+    if oneof is None:
+        return False
+    # protoc calls that one "_" and the field's name, with as many "X" before it as make it free.
+    return len(oneof.fields) > 1 or oneof.name.lstrip("X") not in (f"_{field.name}", field.name)
 
 
 def operator_fits(op: Op, column: FieldDescriptor) -> bool:

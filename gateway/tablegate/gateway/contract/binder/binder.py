@@ -5,9 +5,10 @@ by problem:
 
 1. `files`: build a descriptor pool; refuse options and well-known messages that are not what this version knows.
 2. `tables`: bind each message with a `table` option: name, columns, key, partitioning, window, retention.
-3. `results`: find the table that a method reads, by the row in its response.
-4. `queries`, `fields`: bind the request and the response of each method by the kind of its query.
-5. Make routes of the `google.api.http` options (below; the grammar is that of google/api/http.proto).
+3. `alone`: add generated queries to files that have rows and no service, and begin again with those.
+4. `results`: find the table that a method reads, by the row in its response.
+5. `queries`, `fields`: bind the request and the response of each method by the kind of its query.
+6. Make routes of the `google.api.http` options (below; the grammar is that of google/api/http.proto).
 
 It touches no files and no network: descriptors in, catalogue out.
 
@@ -23,6 +24,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.duration_pb2 import Duration
 
+from tablegate.gateway.contract.binder.alone import add_queries, rows_alone
 from tablegate.gateway.contract.binder.fields import Method
 from tablegate.gateway.contract.binder.files import (
     build_pool,
@@ -53,13 +55,17 @@ def bind(files: FileDescriptorSet) -> Catalogue:
     pool, own = build_pool(files)
     check_options(own, problems)
     check_bound_messages(pool, problems)
-    rows = find_rows(message for file in own for message in messages_of(file))
-    tables = bind_tables(rows, problems)
+    alone = rows_alone(own)
+    rows, tables = _bind_rows(own, problems)
+    if alone and not problems.found:
+        files = add_queries(files, pool, own, tables, problems)
+        pool, own = build_pool(files)
+        rows, tables = _bind_rows(own, problems)
     services = _Services(tables, {row.full_name for row in rows}, problems)
     for file in own:
         for service in file.services_by_name.values():
             services.bind(service)
-    _check_not_empty(own, found_table=bool(rows), found_query=services.found_query, problems=problems)
+    _check_not_empty(own, found_table=bool(rows), found_query=services.found_query or bool(alone), problems=problems)
     _check_params_used(own, services.request_names, problems)
     routes = http_routes(services.bound, problems)
     if problems.found:
@@ -73,6 +79,11 @@ def bind(files: FileDescriptorSet) -> Catalogue:
         pool=pool,
         files=files,
     )
+
+
+def _bind_rows(own: list[FileDescriptor], problems: Problems) -> tuple[list[Descriptor], dict[str, Table]]:
+    rows = find_rows(message for file in own for message in messages_of(file))
+    return rows, bind_tables(rows, problems)
 
 
 class _Services:
