@@ -48,6 +48,14 @@ OPTION = 'option (tablegate.v1.table) = {name: "orders", key: "order_id"};'
 SERVED = ORDER.replace("// Who", f"{OPTION}\n  // Who").replace(
     "shop.v1;\n", 'shop.v1;\n\nimport "tablegate/v1/options.proto";\n', 1
 )
+AVRO = """{"type": "record", "name": "order", "namespace": "shop", "doc": "An order", "fields": [
+  {"name": "id", "type": "long", "doc": "Number of the order"},
+  {"name": "placedAt", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+  {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+  {"name": "state", "type": ["null", {"type": "enum", "name": "State", "symbols": ["OPEN", "PAID"]}], "default": null},
+  {"name": "lines", "type": {"type": "array", "items": "string"}}
+]}
+"""
 METHODS = ["GetOrder", "BatchGetOrders", "ListOrders", "ScanOrders", "SubscribeOrders"]
 
 
@@ -86,6 +94,16 @@ def test_what_is_written(name: str, words: list[str], tmp_path: Path, pytestconf
     if pytestconfig.getoption("--rewrite-contracts"):
         golden.write_text(text)
     assert text == golden.read_text(), "pytest tests/unit/cli/test_contracts.py --rewrite-contracts, and read the diff"
+
+
+def test_what_is_written_from_a_schema(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    schema, path = write(tmp_path / "orders.avsc", AVRO), tmp_path / "orders.proto"
+    done = run("new", path, "--from", schema, "--key", "id", "--skip", "lines", "--package", "shop.v1")
+    assert done.exit_code == 0, done.stderr
+    golden = GOLDEN / "from_avro.proto"
+    if pytestconfig.getoption("--rewrite-contracts"):
+        golden.write_text(path.read_text())
+    assert path.read_text() == golden.read_text()
 
 
 @pytest.mark.tools

@@ -1,13 +1,19 @@
 """`tablegate contract …`: contracts that write themselves, from a row message or from what has its fields."""
 
 import sys
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tablegate.gateway.cli.errors import fail, fail_with_problems
+
+if TYPE_CHECKING:
+    from tablegate.gateway.cli.row_messages import Row
+
+_SUBJECT = "registry:"
 
 contracts = typer.Typer(no_args_is_help=True, help="Write contracts, and show what gateways make of them.")
 
@@ -24,7 +30,7 @@ class Kind(Enum):
 
 @contracts.command()
 def new(
-    path: Annotated[Path, typer.Argument(help="A .proto that has the row message.", metavar="ROW.proto")],
+    path: Annotated[Path, typer.Argument(help="A .proto that has the row message.", metavar="CONTRACT.proto")],
     row: Annotated[
         str | None, typer.Option(help="Row message. Not needed where there is one message.", metavar="MESSAGE")
     ] = None,
@@ -48,33 +54,100 @@ def new(
             metavar="KIND",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Make the row of this: an Avro schema (.avsc), a sample (.json), another .proto, or registry:SUBJECT.",
+            metavar="FILE",
+            envvar="TABLEGATE_CONTRACT_NEW_FROM",
+        ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Field of --from to leave out; again for more.", metavar="FIELD")
+    ] = None,
+    package: Annotated[
+        str | None, typer.Option(help="Package, with --from. Default: the table's name and .v1.", metavar="NAME")
+    ] = None,
+    schema_registry: Annotated[
+        str | None,
+        typer.Option(help="Schema registry with the Confluent API, for --from registry:SUBJECT.", metavar="URL"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there, with --from.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the contract, and write no file.")] = False,
 ) -> None:
     """Write the queries of a row into its .proto: [bold]tablegate contract new orders.proto --key order_id[/bold].
 
     The message gets the table option where it has none. Then come a service with Get, BatchGet, List, Scan and
     Subscribe, their messages and REST routes: a contract to serve as it is, and yours to change.
+
+    With --from the whole file is written, the row message too.
     """
-    from tablegate.gateway.cli.contract_files import AskedTable, complete, write
+    from tablegate.gateway.cli.contract_files import AskedTable, complete, table_name, write
+    from tablegate.gateway.cli.row_messages import RowError
     from tablegate.gateway.contract.binder.problems import ContractError
     from tablegate.gateway.contract.descriptors import DescriptorError
 
-    asked = AskedTable(row or "", table or "", tuple(key or ()), tuple(partition_by or ()))
-    kinds = [kind.value.replace("-", "_") for kind in method or Kind]
+    columns, leading, text = tuple(key or ()), tuple(partition_by or ()), None
+    if source is None and (skip or package or schema_registry or force):
+        fail("--skip, --package, --schema-registry and --force need --from; say what the row is made of")
     try:
-        contract = complete(path, asked, kinds)
+        if source is not None:
+            if path.suffix != ".proto" or path.is_dir():
+                fail(f'contract "{path}" is not a .proto; give a file that ends so')
+            if path.exists() and not (force or stdout):
+                fail(f'contract "{path}" is there already; give another file, or --force to replace it')
+            made = _row_of(source, row or "", skip or (), schema_registry)
+            row, columns, leading = made.name, tuple(map(made.column, columns)), tuple(map(made.column, leading))
+            text = made.text(package or f"{table or table_name(row)}.v1", columns)
+        kinds = [kind.value.replace("-", "_") for kind in method or Kind]
+        contract = complete(path, AskedTable(row or "", table or "", columns, leading), kinds, text=text)
         if stdout:
             sys.stdout.write(contract.text)
             return
         write(path, contract.text)
-    except DescriptorError as error:
+    except (DescriptorError, RowError) as error:
         fail(error)
     except ContractError as error:
         fail_with_problems(error.problems)
     except OSError as error:
+        if source is not None and text is None:
+            fail(f'"{source}" cannot be read: {error.strerror}')
         fail(f'"{path}" cannot be written: {error.strerror}')
     tables = ", ".join(contract.tables)
     print(f"wrote {path}: the queries of table {tables}; next: tablegate check {path}")
+
+
+def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None) -> "Row":
+    """Return the row that is made of a file or of a subject; raise `RowError` and what reading it raises."""
+    from tablegate.gateway.cli.row_messages import RowError, avro_row, row_of
+
+    if not source.startswith(_SUBJECT):
+        if registry is not None:
+            raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
+        row = row_of(Path(source), name, skipped)
+    else:
+        row = avro_row(_newest(source.removeprefix(_SUBJECT), registry), name, skipped, what=f'"{source}"')
+    if not row.name:
+        raise RowError("a sample does not say what a row is called; say it: --row Order")
+    return row
+
+
+def _newest(subject: str, registry: str | None) -> str:
+    """Return the newest Avro schema of a subject."""
+    from tablegate.gateway.cli.row_messages import RowError
+    from tablegate.jobs.errors import JobError
+    from tablegate.jobs.planning.registry import SchemaRegistry
+
+    if registry is None:
+        raise RowError(f"--from {_SUBJECT}{subject} needs the registry; give --schema-registry http://host:port")
+    try:
+        schema = SchemaRegistry(registry).newest(subject)
+    except JobError as error:
+        raise RowError(str(error)) from None
+    if schema is None:
+        raise RowError(f'the schema registry has no Avro schema of subject "{subject}"; name another subject')
+    return schema
 
 
 @contracts.command()

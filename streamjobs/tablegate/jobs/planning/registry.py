@@ -57,6 +57,12 @@ class SchemaRegistry:
             schema = connection.by_id(schema_id)
         return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
 
+    def newest(self, subject: str) -> str | None:
+        """Return the JSON text of a subject's newest Avro schema; None where the registry has none."""
+        with _Connection(self._url, self._user) as connection:
+            schema = connection.newest(subject)
+        return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
+
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
         with _Connection(self._url, self._user) as connection:
@@ -98,6 +104,11 @@ class _Connection:
     def by_id(self, schema_id: int) -> Schema | None:
         """Return a schema, None where there is none of that id."""
         return self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
+
+    def newest(self, subject: str) -> Schema | None:
+        """Return the newest schema of a subject, None where there is none."""
+        found = self._ask(f'subject "{subject}" cannot be read', partial(self._client.get_latest_version, subject))
+        return found.schema if found is not None else None
 
     def register(self, subject: str, schema: str) -> int:
         """Register an Avro schema and return its id."""

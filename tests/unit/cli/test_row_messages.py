@@ -1,0 +1,265 @@
+"""`tablegate contract new --from`: row messages of Avro schemas, samples of JSON, and other messages."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.cli.row_messages import RowError, avro_row, json_row
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.descriptors import load_descriptors
+
+OTHER = """syntax = "proto3";
+package other.v1;
+import "google/protobuf/timestamp.proto";
+enum State { STATE_UNSPECIFIED = 0; STATE_OPEN = 1; }
+message Order {
+  int64 id = 7;
+  optional string note = 9;
+  State state = 3;
+  google.protobuf.Timestamp placed_at = 4;
+  %s
+}
+message Line { string id = 1; }
+"""
+TIME = "2026-11-23T10:00:00"
+
+
+def new(path: Path, *words: object) -> Result:
+    return CliRunner().invoke(app, ["contract", "new", str(path), *map(str, words)], env={"COLUMNS": "200"})
+
+
+def columns_of(path: Path) -> dict[str, str]:
+    """Return the types of the one table's columns, as the text has them."""
+    bind(load_descriptors(path))
+    message = path.read_text().split("\nmessage ")[1].partition("\n}")[0]
+    lines = [line.strip().partition(" = ")[0] for line in message.splitlines() if line.endswith(";") and " = " in line]
+    return {line.rpartition(" ")[2]: line.rpartition(" ")[0] for line in lines}
+
+
+def json_columns(*objects: object) -> dict[str, tuple[str, bool]]:
+    row = json_row("\n".join(map(json.dumps, objects)), "Order", (), what="the sample")
+    return {one.name: (one.type, one.optional) for one in row.columns}
+
+
+def avro_columns(*types: object) -> list[tuple[str, bool]]:
+    fields = [{"name": f"f{number}", "type": one} for number, one in enumerate(types)]
+    row = avro_row(json.dumps({"type": "record", "name": "Order", "fields": fields}), "", (), what="the schema")
+    return [(one.type, one.optional) for one in row.columns]
+
+
+def test_types_of_a_sample() -> None:
+    first = {"orderId": 1, "amount": 1, "paid": True, "note": None, "at": TIME + "Z", "day": "2026-11-23"}
+    second = {"orderId": 2, "amount": 2.5, "paid": False, "note": "x", "at": TIME + ".5+01:00", "day": "2026-11-24"}
+    assert json_columns(first, second, {"orderId": 3, "amount": 0, "paid": True, "at": TIME + "z", "day": ""}) == {
+        "order_id": ("int64", False),
+        "amount": ("double", False),
+        "paid": ("bool", False),
+        "note": ("string", True),
+        "at": ("google.protobuf.Timestamp", False),
+        "day": ("string", False),
+    }
+    assert json_columns({"at": TIME + "Z"}, {"at": "soon"}) == {"at": ("string", False)}
+    assert json_columns({"at": "2026-13-23T10:00:00Z"}) == {"at": ("string", False)}
+
+
+def test_types_of_a_schema() -> None:
+    times = [{"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros")]
+    amount = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    kind = {"type": "enum", "name": "Kind", "symbols": ["A"]}
+    uuid = {"type": "string", "logicalType": "uuid"}
+    assert avro_columns("int", "long", "float", "double", "boolean", "string", "bytes") == [
+        (type_, False) for type_ in ("int32", "int64", "float", "double", "bool", "string", "bytes")
+    ]
+    assert avro_columns(*times, amount) == [("google.protobuf.Timestamp", False)] * 2 + [("google.type.Money", False)]
+    assert avro_columns(["null", kind], "Kind", uuid) == [("string", True), ("string", False), ("string", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ({"a": None}, 'field "a" is null in the whole sample, which says no type; add an object where it is not, or'),
+        ({"a": {"b": 1}}, 'field "a" is an object, and a row has one value in each column; put its parts into columns'),
+        ({"a": []}, 'field "a" is an array'),
+        ({"a": 2**63}, 'field "a" has a number that is no int64; write it as text, or leave it out: --skip "a"'),
+        ([{"a": 1}, {"a": "x"}], 'field "a" has values of several types (number, text); leave it out: --skip "a"'),
+        ([{"a": 1}, {"a": True}], "several types (bool, number)"),
+        ({"2fa": 1}, 'field "2fa" has a name that no field of a message can have; rename it, or leave it out'),
+        ({"": 1}, "has a name that no field"),
+        ({"orderId": 1, "order_id": 2}, 'field "order_id" would have the name of field "orderId"'),
+        ({}, "the sample has no field for a row"),
+        ([], "the sample has something else than objects"),
+        ([1], "the sample has something else than objects"),
+        ("x", "the sample has something else than objects"),
+    ],
+)
+def test_what_a_sample_cannot_say(text: object, sentence: str) -> None:
+    with pytest.raises(RowError) as raised:
+        json_row(json.dumps(text), "Order", (), what="the sample")
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}{}", "{]\n{}", "[" * 100_000])
+def test_what_is_no_json(text: str) -> None:
+    with pytest.raises(RowError, match="the sample is not JSON; give an object, or one in each line"):
+        json_row(text, "Order", (), what="the sample")
+
+
+@pytest.mark.parametrize(
+    ("type_", "sentence"),
+    [
+        ({"type": "array", "items": "int"}, 'field "f0" is of type array, which no column has; leave it out: --skip'),
+        ({"type": "map", "values": "int"}, "is of type map"),
+        ({"type": "record", "name": "R", "fields": []}, "is of type record"),
+        ({"type": "int", "logicalType": "date"}, "is of type date"),
+        (["int", "string"], "is a union of 2 types"),
+        (["null"], "is always null"),
+        ("null", "is of type null"),
+        ("Unknown", "is of type Unknown"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 12}, "30 digits, 12 behind the point"),
+        (7, "is of type None"),
+    ],
+)
+def test_what_a_schema_has_and_a_row_cannot(type_: object, sentence: str) -> None:
+    with pytest.raises(RowError) as raised:
+        avro_columns(type_)
+    assert sentence in str(raised.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner) | st.dictionaries(st.sampled_from(("type", "name", "fields", "items", "x")), inner)
+        ),
+    )
+)
+def test_anything_is_a_row_or_refused(value: Any) -> None:
+    for make in (avro_row, json_row):
+        with suppress(RowError):  # and nothing else
+            assert make(json.dumps(value), "Order", (), what="it").columns
+
+
+def test_a_message_of_another_file(tmp_path: Path) -> None:
+    other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
+    other.write_text(OTHER % "")
+    done = new(path, "--from", other, "--row", "Order", "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {
+        "id": "int64",
+        "note": "optional string",
+        "state": "State",
+        "placed_at": "google.protobuf.Timestamp",
+    }
+    binary = tmp_path / "other.binpb"
+    binary.write_bytes(load_descriptors(other).SerializeToString())
+    assert new(path, "--from", binary, "--row", "other.v1.Order", "--key", "id", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "words", "sentence"),
+    [
+        ("repeated int64 ids = 5;", ["--row", "Order"], 'field "ids" is repeated or a map'),
+        ("oneof pay { int64 cash = 5; int64 card = 6; }", ["--row", "Order"], 'field "cash" is in a oneof'),
+        ("Line line = 5;", ["--row", "Order"], 'field "line" is of type other.v1.Line, which no column has'),
+        ("", ["--row", "Shop"], "has no message Shop; say which with --row, other.v1.Order, other.v1.Line"),
+        ("", [], "has 2 messages; say which with --row, one of these: other.v1.Order, other.v1.Line"),
+    ],
+)
+def test_what_another_message_cannot_give(field: str, words: list[str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "other.proto").write_text(OTHER % field)
+    done = new(tmp_path / "orders.proto", "--from", tmp_path / "other.proto", "--key", "id", *words)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert sentence in done.stderr
+    assert not (tmp_path / "orders.proto").exists()
+
+
+def test_key_and_skip_take_names_of_the_source(tmp_path: Path) -> None:
+    sample, path = tmp_path / "sample.json", tmp_path / "orders.proto"
+    sample.write_text('[{"orderId": 1, "customer": null, "theLines": []}, {"orderId": 2, "customer": "ann"}]')
+    words = ["--from", sample, "--row", "Order", "--key", "customer", "--key", "orderId", "--partition-by", "customer"]
+    done = new(path, *words, "--skip", "theLines")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {"order_id": "int64", "customer": "string"}
+
+
+def test_what_is_there_stays_without_force(tmp_path: Path) -> None:
+    sample, path = tmp_path / "sample.json", tmp_path / "orders.proto"
+    sample.write_text('\ufeff{"id": 1}')
+    path.write_text("mine")
+    words = ["--from", sample, "--row", "Order", "--key", "id"]
+    done = new(path, *words)
+    assert (done.exit_code, path.read_text()) == (1, "mine")
+    assert "is there already; give another file, or --force to replace it" in done.stderr
+    assert new(path, *words, "--stdout").exit_code == 0
+    assert path.read_text() == "mine"
+    assert new(path, *words[:-1], "number", "--force").exit_code == 1
+    assert path.read_text() == "mine"
+    assert new(path, *words, "--force").exit_code == 0
+    assert columns_of(path) == {"id": "int64"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--from", "none.json", "--row", "Order", "--key", "id"], '"none.json" cannot be read: No such file'),
+        (["--from", "none.proto", "--key", "id"], '"none.proto" is not a file'),
+        (["--from", "registry:orders-value", "--key", "id"], "needs the registry; give --schema-registry"),
+        (["--from", "x.json", "--schema-registry", "http://h"], "needs a subject; give --from registry:orders-value"),
+        (["--skip", "a"], "need --from; say what the row is made of"),
+    ],
+)
+def test_what_is_missing(words: list[str], sentence: str, tmp_path: Path) -> None:
+    done = new(tmp_path / "orders.proto", *words)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert sentence in done.stderr
+    sample = tmp_path / "sample.json"
+    sample.write_text('{"id": 1}')
+    assert "say it: --row Order" in new(tmp_path / "orders.proto", "--from", sample, "--key", "id").stderr
+    away = new(tmp_path / "none" / "orders.proto", "--from", sample, "--row", "Order", "--key", "id")
+    assert "cannot be written: No such file" in away.stderr
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """A schema registry that has one subject."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.startswith("/subjects/orders-value/versions/latest")
+            schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+            found = {"subject": "orders-value", "version": 1, "id": 1, "schema": json.dumps(schema)}
+            body = json.dumps(found if known else {"error_code": 40401, "message": "none"}).encode()
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_subject_of_a_registry(registry: str, tmp_path: Path) -> None:
+    path, words = tmp_path / "orders.proto", ["--key", "id", "--schema-registry", registry]
+    done = new(path, "--from", "registry:orders-value", *words)
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {"id": "int64"}
+    unknown = new(tmp_path / "other.proto", "--from", "registry:other-value", *words)
+    assert 'has no Avro schema of subject "other-value"; name another subject' in unknown.stderr
