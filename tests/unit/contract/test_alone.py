@@ -235,3 +235,8 @@ def test_numbers_stay_while_columns_come_and_go(tmp_path: Path) -> None:
     after = numbers(RATING.replace("int64 movie_id", "string country = 3;\nint64 movie_id"))
     assert before.items() < after.items()
     assert numbers(RATING.replace("double average_rating = 2;", "")).items() < before.items()
+
+
+def test_an_optional_column_whose_name_begins_with_an_underscore(tmp_path: Path) -> None:
+    catalogue = bind_sources(tmp_path, rows=HEAD + RATING.replace("double", "optional double _a = 3;\n  double"))
+    assert len(catalogue.queries) == len(KINDS)

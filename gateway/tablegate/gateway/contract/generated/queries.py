@@ -175,8 +175,8 @@ class _Writer:
         )
         page = [
             Field("Direction.", "tablegate.v1.Order", "order"),
-            Field("Most rows of a page: 0 means 50, and 1000 is the limit.", "int32", "page_size"),
-            Field("next_page_token of the page before; all else must be the same.", "string", "page_token"),
+            Field("Rows on a page, at most 1000; 0 means 50.", "int32", "page_size"),
+            Field("next_page_token of the previous page; all else must be the same.", "string", "page_token"),
             _READ_OPTIONS,
         ]
         request = _request(self._run(prefix), page, by_name=_BOUND_BY_NAME)
@@ -188,9 +188,9 @@ class _Writer:
         """Return the Scan."""
         route = ("get", f"{self._collection}:scan")
         method = Method("All rows that pass the filters.", f"Scan{self.rows}", "scan", route, streams=True)
-        options = Field("Where to go on after a broken stream.", "tablegate.v1.ScanOptions", "scan_options")
+        options = Field("Where to resume after a broken stream.", "tablegate.v1.ScanOptions", "scan_options")
         rows = Field("Rows, several to a message.", self._row_type, "rows", Label.REPEATED)
-        progress = Field("How far the scan is.", "tablegate.v1.ScanProgress", "progress")
+        progress = Field("How far the scan has come.", "tablegate.v1.ScanProgress", "progress")
         return _part(method, self._filtered([options, _READ_OPTIONS]), [rows, progress])
 
     def subscribe(self) -> _Part:
@@ -198,7 +198,7 @@ class _Writer:
         route = ("get", f"{self._collection}:subscribe")
         comment = "The rows as they are now, then every change."
         method = Method(comment, f"Subscribe{self.rows}", "subscribe", route, streams=True, scatter=True)
-        options = Field("Where to begin or to go on.", "tablegate.v1.SubscribeOptions", "subscribe_options")
+        options = Field("Where to start or resume.", "tablegate.v1.SubscribeOptions", "subscribe_options")
         only = Field("Only these keys, at most 1000; none means all.", self._key_type, "keys", Label.REPEATED)
         change_type = self._key_type.removesuffix("Key") + "Change"
         changes = Field("Changes, oldest first for each key. May be empty.", change_type, "changes", Label.REPEATED)
@@ -246,15 +246,16 @@ class _Writer:
             if is_money(field) or number in _RESERVED or number > _NUMBER_MAX:
                 continue
             if field.message_type is not None or field.type in _FLOATS:
-                least = "this or later" if field.message_type is not None else "at least this"
-                comment = f"Only rows whose {field.name} is {least}."
+                comment = f"Only rows with at least this {_words(field)}."
+                if field.message_type is not None:
+                    comment = f"Only rows whose {field.name} is this or later."
                 filter_ = _optional(field, f"min_{field.name}", Op.GTE, comment)
             else:
                 filter_ = _same(field)
             yield replace(filter_, number=number)
 
 
-_READ_OPTIONS = Field("Freshness.", "tablegate.v1.ReadOptions", "read_options")
+_READ_OPTIONS = Field("How fresh the answer must be.", "tablegate.v1.ReadOptions", "read_options")
 _READ_INFO = Field("What was read.", "tablegate.v1.ReadInfo", "read_info")
 
 
@@ -300,7 +301,7 @@ def _given(field: FieldDescriptor) -> Field:
 
 
 def _same(field: FieldDescriptor) -> Field:
-    return replace(_optional(field, field.name, Op.EQ, f"Only rows whose {field.name} is this."), column="")
+    return replace(_optional(field, field.name, Op.EQ, f"Only rows with this {_words(field)}."), column="")
 
 
 def _optional(field: FieldDescriptor, name: str, op: Op, comment: str) -> Field:
