@@ -141,9 +141,14 @@ class _Reader:
 
 
 def _in_order(wanted: str, printed: str) -> bool:
-    """Say whether each wanted line is part of a printed one, in their order; how wide columns are does not matter."""
+    """Say whether each wanted line is part of a printed one, in their order.
+
+    How wide columns are does not matter. A line that ends in … may go on as it likes.
+    """
     lines: Iterator[str] = iter([" ".join(line.split()) for line in printed.splitlines()])
-    return all(any(" ".join(line.split()) in found for found in lines) for line in wanted.splitlines())
+    return all(
+        any(" ".join(line.removesuffix("…").split()) in found for found in lines) for line in wanted.splitlines()
+    )
 
 
 def _commands(directory: Path) -> Path:
