@@ -212,7 +212,7 @@ def _second(**changes: object) -> Change:
         (_second(value_schemas={-1: "{}"}), "manifest has a value schema with an id below 0"),
         (_second(value_schemas={2: DEEP}), "manifest has a value schema that is not JSON, or nested too deep"),
         (_second(value_schemas={2: '{"type":' * 900 + "1" + "}" * 900}), None),
-        (_second(value_schemas={2: "[" * 65 + "]" * 65}), "manifest has a value schema of more than 64 levels"),
+        (_second(value_schemas={2: "[" * 129 + "]" * 129}), "manifest has a value schema of more than 128 levels"),
         (_second(value_schemas={2: ""}), "manifest has a value schema that is not JSON, or nested too deep"),
         (_second(changelog_topic="a" * 65_536), "manifest names a changelog that can be no topic"),
         (_second(changelog_topic="a\0"), "manifest names a changelog that can be no topic"),

@@ -38,6 +38,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_LT: _ClassVar[Op]
     OP_LTE: _ClassVar[Op]
     OP_PREFIX: _ClassVar[Op]
+    OP_CONTAINS: _ClassVar[Op]
 PARTITIONER_UNSPECIFIED: Partitioner
 PARTITIONER_MURMUR2: Partitioner
 PARTITIONER_CRC32: Partitioner
@@ -54,6 +55,7 @@ OP_GTE: Op
 OP_LT: Op
 OP_LTE: Op
 OP_PREFIX: Op
+OP_CONTAINS: Op
 TABLE_FIELD_NUMBER: _ClassVar[int]
 table: _descriptor.FieldDescriptor
 SERVING_FIELD_NUMBER: _ClassVar[int]

@@ -62,7 +62,7 @@ NEWER_OPTIONS = (
         "  Partitioner partitioner = 4;\n",
         "  Partitioner partitioner = 4;\n  google.protobuf.Duration shelf_life = 9;\n",
     )
-    .replace("  OP_PREFIX = 6;\n", "  OP_PREFIX = 6;\n  OP_IN = 7;\n")
+    .replace("  OP_CONTAINS = 7;\n", "  OP_CONTAINS = 7;\n  OP_IN = 8;\n")
     .replace("    SubscribeQuery subscribe = 5;\n", "    SubscribeQuery subscribe = 5;\n    CountQuery count = 6;\n")
     .replace("message GetQuery {\n", "message CountQuery {}\n\nmessage GetQuery {\n  bool sloppy = 15;\n")
     + "extend google.protobuf.FileOptions { string owner = 50731; }\n"
@@ -86,7 +86,7 @@ WRONG_OPTIONS = [
         "(tablegate.v1.table)",
         "number 9",
     ),
-    edit("newer operator", "op: OP_LT\n", "op: OP_IN\n", 'field "movie_id_before"', '"op"', "7"),
+    edit("newer operator", "op: OP_LT\n", "op: OP_IN\n", 'field "movie_id_before"', '"op"', "8"),
     edit("newer kind of query", "get: {}", "count: {}", "method RatingsService.GetRating", "number 6"),
     edit("newer field inside of a kind", "get: {}", "get: {sloppy: true}", "RatingsService.GetRating", "number 15"),
     edit("option on a file", "// Average rating per movie.", 'option (tablegate.v1.owner) = "us";', "50731"),
@@ -147,22 +147,14 @@ WRONG_RATINGS = [
         'field "partitioner"',
         "MURMUR2",
     ),
-    edit("repeated column", "int64 rating_count", "repeated int64 rating_count", 'field "rating_count"', "repeated"),
-    edit("map column", "int64 rating_count", "map<string, int64> rating_count", 'field "rating_count"', "map"),
-    edit("repeated key", "message Rating {\n", "message Rating {\n  repeated int64 movie_ids = 9;\n", '"movie_ids"'),
-    edit(
-        "column in a oneof",
-        "  int64 rating_count = 3;",
-        "  oneof one {\n    int64 rating_count = 3;\n  }",
-        'field "rating_count"',
-        "oneof",
-    ),
+    edit("repeated column", "int64 rating_count", "repeated int64 rating_count", "repeated int64", "OP_CONTAINS"),
+    edit("map column", "int64 rating_count", "map<string, int64> rating_count", "no operator compares a map"),
     edit(
         "message column",
         "  google.protobuf.Timestamp update_time = 4;",
-        "  tablegate.v1.ReadInfo update_time = 4;",
+        "  Rating update_time = 4;",
         'field "update_time"',
-        "tablegate.v1.ReadInfo",
+        "contains itself",
     ),
     edit(
         "table twice",

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
 from tablegate.gateway.contract.binder.files import build_pool, messages_of
-from tablegate.gateway.contract.columns import MONEY, TIMESTAMP, in_oneof, is_column_type, type_name
+from tablegate.gateway.contract.columns import MONEY, TIMESTAMP, in_oneof, is_one_value, type_name
 from tablegate.gateway.contract.descriptors import load_descriptors
 
 SAMPLE_BYTES_MAX = 16 * 2**20  # thousands of objects say no more than hundreds
@@ -270,7 +270,7 @@ def _proto_type(field: FieldDescriptor) -> str:
         raise _refusal(field.name, "is repeated or a map, and a row has one value in each column")
     if in_oneof(field):
         raise _refusal(field.name, "is in a oneof, and a row has none")
-    if not is_column_type(field):
+    if not is_one_value(field):
         raise _refusal(field.name, f"is of type {type_name(field)}, which no column has")
     return field.enum_type.name if field.enum_type is not None else type_name(field)
 

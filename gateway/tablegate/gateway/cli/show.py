@@ -3,6 +3,7 @@
 The status is that of its cluster, its tables, and the progress of each partition.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -56,17 +57,25 @@ def empty_table(row: Any) -> Table:
     """Return a table with the columns of a row, whose descriptor is given."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field in row.fields:
-        is_number = field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field)
+        is_number = not field.is_repeated and (field.cpp_type <= field.CPPTYPE_FLOAT or is_money(field))
         table.add_column(field.name, justify="right" if is_number else "left")
     return table
 
 
 def cells(message: Message) -> list[str]:
-    """Return the columns of a row as texts."""
+    """Return the columns of a row as texts; messages, lists and maps as JSON."""
     values = to_dict(message)
-    values |= {field.name: _decimal(value) for field, value in message.ListFields() if is_money(field)}
     fields: Sequence[Any] = message.DESCRIPTOR.fields
-    return [str(values.get(field.name, "")) for field in fields]
+    for field, value in message.ListFields():
+        if is_money(field) and not field.is_repeated:
+            values[field.name] = _decimal(value)
+    return [_cell(values.get(field.name, "")) for field in fields]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False) if value else ""
+    return str(value)
 
 
 def _decimal(money: Any) -> str:

@@ -1,7 +1,7 @@
 """The catalogue: every table and query of the contracts, checked. Made by `binder.bind`, then only read."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,6 +28,17 @@ class Partitioner(Enum):
 
     MURMUR2 = options_pb2.PARTITIONER_MURMUR2
     CRC32 = options_pb2.PARTITIONER_CRC32
+
+
+def _field_texts(message: Descriptor, path: str, above: tuple[str, ...]) -> Iterator[str]:
+    for column in message.fields:
+        text = f"{path}{column.number}:{column.name}:{column.type}:{column.has_presence}"
+        if column.is_repeated:
+            text += ":repeated"
+        inner = column.message_type
+        yield text + (f":{inner.full_name}" if inner else "")
+        if inner is not None and inner.full_name not in above:
+            yield from _field_texts(inner, f"{path}{column.number}.", (*above, inner.full_name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +70,11 @@ class Table:
 
     @property
     def row_digest(self) -> bytes:
-        """SHA-256 of what the bytes of stored rows depend on: the fields of the row message, and their numbers."""
-        fields = [
-            f"{field.number}:{field.name}:{field.type}:{field.has_presence}"
-            + (f":{field.message_type.full_name}" if field.message_type else "")
-            for field in self.row.fields
-        ]
-        return hashlib.sha256(",".join(sorted(fields)).encode()).digest()
+        """SHA-256 of what the bytes of stored rows depend on: the fields of the row message, and their numbers.
+
+        Those of messages in it, too, by where they are.
+        """
+        return hashlib.sha256(",".join(sorted(_field_texts(self.row, "", ()))).encode()).digest()
 
     @property
     def retention_us(self) -> int | None:
@@ -101,6 +110,7 @@ class Op(Enum):
     LT = options_pb2.OP_LT
     LTE = options_pb2.OP_LTE
     PREFIX = options_pb2.OP_PREFIX
+    CONTAINS = options_pb2.OP_CONTAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ class Param:
     """A request field that constrains a column.
 
     `key_index` is the column's place in the key, None for another column. `required` params are always applied; the
-    others only where the field is set.
+    others only where the field is set. `within`: the messages of the row that the column is in, the outermost first.
     """
 
     field: FieldDescriptor
@@ -116,6 +126,12 @@ class Param:
     op: Op
     key_index: int | None
     required: bool
+    within: tuple[FieldDescriptor, ...] = ()
+
+    @property
+    def column_name(self) -> str:
+        """The name of the column, as a contract writes it: `address.city`."""
+        return ".".join(field.name for field in (*self.within, self.column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

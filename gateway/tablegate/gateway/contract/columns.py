@@ -1,4 +1,7 @@
-"""Types of columns: which fields a row may have, which of them a key, which operators fit."""
+"""Types of columns: which fields a row may have, which of them a key, which operators fit.
+
+A column may be whatever a field of a message may be. A key column is a scalar, an enum or a time, once.
+"""
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -7,6 +10,15 @@ from tablegate.gateway.contract.keys import KeyType
 
 TIMESTAMP = "google.protobuf.Timestamp"
 MONEY = "google.type.Money"
+DURATION = "google.protobuf.Duration"
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
+"""Messages that hold one scalar, so that it can be unset."""
+JSON_MESSAGES = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+"""Messages that hold any JSON, or an object, or a list."""
+NESTING_MAX = 16  # messages in one another
 
 _INTEGERS = frozenset(
     {
@@ -48,9 +60,43 @@ def is_money(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.full_name == MONEY
 
 
-def is_column_type(field: FieldDescriptor) -> bool:
-    """Return whether a value of `field` is a scalar, an enum, a timestamp or an amount: what a column holds."""
-    return is_timestamp(field) or is_money(field) or field.type in _KEY_TYPES or field.type in _FLOATS
+def is_map(field: FieldDescriptor) -> bool:
+    """Return whether a field is a map."""
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def is_message(field: FieldDescriptor) -> bool:
+    """Return whether a value of `field` is a message of which the fields count: none that stands for one value."""
+    message = field.message_type
+    if message is None or is_timestamp(field) or is_money(field):
+        return False
+    return message.full_name not in JSON_MESSAGES | WRAPPERS | {DURATION}
+
+
+def is_one_value(field: FieldDescriptor) -> bool:
+    """Return whether values of `field` can be compared: a scalar, an enum or a time, and not repeated."""
+    return not field.is_repeated and (field.message_type is None or is_timestamp(field))
+
+
+def column_problem(field: FieldDescriptor, above: tuple[str, ...] = ()) -> tuple[str, str] | None:
+    """Return what is wrong with the type of a column, and what to do; None where it can be kept.
+
+    `above`: full names of the messages that it is in, from the row on.
+    """
+    if field.type == field.TYPE_GROUP:
+        return "a group cannot be kept", "make it a message of its own, with length-prefixed encoding"
+    if not is_message(field):
+        return None
+    message = field.message_type
+    assert message is not None
+    if message.full_name in above:
+        return f"message {message.full_name} contains itself, and a row has an end", "keep it as bytes, or as text"
+    if len(above) == NESTING_MAX:
+        return f"there are more than {NESTING_MAX} messages in one another", "keep the innermost as bytes"
+    if not message.fields:
+        return f"message {message.full_name} has no fields, so there is nothing to keep", "make it a bool"
+    inside = (column_problem(inner, (*above, message.full_name)) for inner in message.fields)
+    return next((problem for problem in inside if problem is not None), None)
 
 
 def key_type(field: FieldDescriptor) -> KeyType | None:
@@ -80,6 +126,10 @@ def in_oneof(field: FieldDescriptor) -> bool:
 
 def operator_fits(op: Op, column: FieldDescriptor) -> bool:
     """Return whether `op` means something for the values of `column`."""
+    if op is Op.CONTAINS:
+        return column.is_repeated and (column.message_type is None or is_timestamp(column))
+    if not is_one_value(column):
+        return False
     if op is Op.EQ:
         return True
     if op is Op.PREFIX:

@@ -79,11 +79,6 @@ def is_message(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.full_name not in TEXT_MESSAGES
 
 
-def is_map(field: FieldDescriptor) -> bool:
-    """Return whether a field is a map."""
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
 def _leaves(message: Descriptor, above: FieldPath) -> Iterator[FieldPath]:
     for field in message.fields:
         if not is_message(field):

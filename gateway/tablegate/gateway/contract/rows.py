@@ -1,4 +1,4 @@
-"""Rows: the Avro schema of a table's values, and the way from a changelog value to the row message's bytes.
+"""Rows: the way from a changelog value to the row message's bytes.
 
 A value is Avro in the Confluent wire format: 00, schema id (4 bytes, big endian), body. It becomes the bytes of the
 contract's row message once, when it is applied; reads splice these bytes into answers.
@@ -7,31 +7,53 @@ There is nothing between Avro and Protobuf: the columns of a value become wire b
 write varints and little-endian floats, so most of a row is copied. That is twice as fast as reading Avro into a
 dictionary and writing a message from it (measured: a restore is mostly this), and refuses what does not fit.
 
+A message in a row is read by the same loop, with steps of its own. What a list has is read by its one step, repeated.
+
 Decision: docs/decisions/0006-avro-to-protobuf-bytes.md
+Decision: docs/decisions/0095-rows-as-they-are.md
 """
 
 import json
+import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, Never
 
+from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.columns import is_money, is_timestamp
+from tablegate.gateway.contract.columns import WRAPPERS, in_oneof
 from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
-
-LONG, TIMESTAMP, DECIMAL = "long", "timestamp-micros", "decimal"
-MONEY_SCALE = 9  # digits after the point: units and nanos
+from tablegate.gateway.contract.value_schemas import (
+    ARRAY,
+    DECIMAL,
+    DURATION_MICROS,
+    JSON,
+    MONEY_SCALE,
+    RECORD,
+    TIMESTAMP_MICROS,
+    AvroField,
+    UnfitSchema,
+    columns_of,
+    fit_fields,
+    fitted_columns,
+    row_schema,
+)
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_RAW, _CHECKED_RAW, _INTEGER, _NUMBER, _TEXT = range(5)  # how a value is read: see `_read`
+_PART, _RAW, _CHECKED_RAW, _INTEGER, _NUMBER, _TEXT = range(-1, 5)  # how a value is read: see `_read`
 _FAST_INTEGER_MAX = 2**31 - 1  # fits each integer type
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHIFTS = tuple(range(7, 64, 7))  # of the bytes of a varint after the first
 _RAW_BYTES = {"float": 4, "double": 8, "boolean": 1}
-_TEXT_TYPES = ("string", "bytes", DECIMAL)  # a length, then so many bytes
+_TEXT_TYPES = ("string", "bytes", DECIMAL, JSON)  # a length, then so many bytes
+_ITEMS_AT_ONCE = 64  # of a list: what is read is joined, and to join it is to copy it
+_JSON_DEPTH_MAX = 75  # messages in one another that JSON becomes: protobuf's parsers end at 100, with row and answer
+_DURATION_S_MAX = 315_576_000_000  # 10,000 years: what google.protobuf.Duration allows
 
 _KEY_NUMBER = struct.Struct(">Q").pack  # of a number + 2**63, as `keys.ENCODERS` has it
 _KEY_TEXT: Callable[[bytes], bytes] = ENCODERS[KeyType.BYTES]  # type: ignore[assignment]  # of UTF-8 as well
@@ -68,20 +90,6 @@ class UndecodableRecord(ValueError):
     """A changelog value that is no row of the table; the message is the reason, without data."""
 
 
-@dataclass(frozen=True, slots=True)
-class AvroField:
-    """A field of a value schema: its plain type (or the logical type of a timestamp or decimal), and its union.
-
-    `branches`: of a union, the index of null (None: it has none) and of the type; None: no union. `column`: the row's
-    field that takes it, None where there is none. `scale`: of a decimal, how many digits are after the point.
-    """
-
-    type: str
-    branches: tuple[int | None, int] | None
-    column: FieldDescriptor | None
-    scale: int = 0
-
-
 class _Step(NamedTuple):
     """How to read one field."""
 
@@ -91,7 +99,7 @@ class _Step(NamedTuple):
     tag: bytes
     raw_bytes: int
     zero: bytes | None  # the raw value that is not written; None: each is
-    encode: Callable[[Any], bytes]
+    encode: Callable[..., Any]  # from what was read to wire bytes; of a `_PART` from value and place to bytes and place
 
 
 def _small_varint(number: int) -> bytes:
@@ -158,99 +166,276 @@ def row_reader(fields: Sequence[AvroField], *, start: int, key: KeyParts | None 
 
     It leaves the columns of the key in `key`.
     """
-    steps = [_step(field) if key is None else key.step(field, _step(field)) for field in fields]
+    steps = _steps(fields, key)
 
     def read_row(value: bytes) -> bytes:
-        """Runs for each record of a restore: no call that can be spared."""
-        at = start
         try:
-            row = b""
-            for null_byte, value_byte, kind, tag, raw_bytes, zero, encode in steps:
-                if value_byte is not None:
-                    branch = value[at]
-                    at += 1
-                    if branch == null_byte:
-                        continue
-                    if branch != value_byte:
-                        raise UndecodableRecord("value has a union branch that its schema lacks")
-                if kind <= _CHECKED_RAW:
-                    raw = value[at : at + raw_bytes]
-                    at += raw_bytes
-                    if raw != zero:
-                        row += tag + raw if kind == _RAW else encode(raw)
-                    continue
-                number = value[at]
-                at += 1
-                if number > 127:
-                    for shift in _SHIFTS:
-                        byte = value[at]
-                        at += 1
-                        number += (byte - 1) << shift  # less the bit that said: it goes on
-                        if byte < 128:
-                            break
-                    else:
-                        raise UndecodableRecord("value has an integer of more than 64 bits")
-                number = (number >> 1) ^ -(number & 1)
-                if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
-                    row += tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
-                elif kind <= _NUMBER:
-                    row += encode(number)
-                else:
-                    if number < 0:
-                        raise UndecodableRecord("value has a negative length")
-                    row += encode(value[at : at + number])
-                    at += number
+            row, at = _read(value, start, steps)
         except IndexError:
-            raise UndecodableRecord("value ends early") from None
+            raise _ends_early() from None
         if at != len(value):
-            raise UndecodableRecord("value ends early" if at > len(value) else "value has bytes after the row")
+            raise _ends_early() if at > len(value) else UndecodableRecord("value has bytes after the row")
         return row
 
     return read_row
 
 
-def _step(field: AvroField) -> _Step:
+def _read(value: bytes, at: int, steps: Iterable[_Step]) -> tuple[bytes, int]:
+    """Return what is read from a place on as wire bytes, and the place behind it.
+
+    Runs for each record of a restore: no call that can be spared.
+    """
+    row = b""
+    for null_byte, value_byte, kind, tag, raw_bytes, zero, encode in steps:
+        if value_byte is not None:
+            branch = value[at]
+            at += 1
+            if branch == null_byte:
+                continue
+            if branch != value_byte:
+                raise UndecodableRecord("value has a null or a union branch that its column cannot have")
+        if kind <= _CHECKED_RAW:
+            raw = value[at : at + raw_bytes]
+            at += raw_bytes
+            if raw != zero:
+                if kind == _RAW:
+                    row += tag + raw
+                elif kind == _CHECKED_RAW:
+                    row += encode(raw)
+                else:
+                    part, at = encode(value, at)
+                    row += part
+            continue
+        number = value[at]
+        at += 1
+        if number > 127:
+            for shift in _SHIFTS:
+                byte = value[at]
+                at += 1
+                number += (byte - 1) << shift  # less the bit that said: it goes on
+                if byte < 128:
+                    break
+            else:
+                raise _too_long()
+        number = (number >> 1) ^ -(number & 1)
+        if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
+            row += tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
+        elif kind <= _NUMBER:
+            row += encode(number)
+        else:
+            if number < 0:
+                raise UndecodableRecord("value has a negative length")
+            row += encode(value[at : at + number])
+            at += number
+    return row, at
+
+
+def _read_long(value: bytes, at: int) -> tuple[int, int]:
+    """Return the integer at a place, and the place behind it."""
+    number = shift = 0
+    while True:
+        byte = value[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+        if shift > _SHIFTS[-1]:
+            raise _too_long()
+
+
+def _too_long() -> UndecodableRecord:
+    return UndecodableRecord("value has an integer of more than 64 bits")
+
+
+def _ends_early() -> UndecodableRecord:
+    return UndecodableRecord("value ends early")
+
+
+def _steps(fields: Sequence[AvroField], key: KeyParts | None = None) -> Sequence[_Step]:
+    """Return the steps of a record's fields."""
+    steps = [_step(field) if key is None else key.step(field, _step(field)) for field in fields]
+    chosen: set[str] = set()  # the oneofs of which a field was set, of the record that is being read
+    for place, field in enumerate(fields):
+        if field.column is not None and in_oneof(field.column):
+            assert field.column.containing_oneof is not None
+            steps[place] = _choosing(steps[place], field.column.containing_oneof.name, chosen)
+    if not any(field.column is not None and in_oneof(field.column) for field in fields):
+        return steps
+
+    def begin(_: bytes, at: int) -> tuple[bytes, int]:
+        chosen.clear()
+        return b"", at
+
+    return [_Step(None, None, _PART, b"", 0, None, begin), *steps]
+
+
+def _choosing(step: _Step, oneof: str, chosen: set[str]) -> _Step:
+    """Return the step of a field in a oneof, of which one field is set at most: protobuf would keep the last."""
+    called = _calling(step)
+
+    def encode(*read: Any) -> Any:
+        if oneof in chosen:
+            raise UndecodableRecord("value has two fields of one oneof")
+        chosen.add(oneof)
+        return called.encode(*read)
+
+    return called._replace(encode=encode)
+
+
+def _calling(step: _Step) -> _Step:
+    """Return a step that always calls `encode`, which returns all bytes of the field."""
+    kind, tag, zero, encode = step.kind, step.tag, step.zero, step.encode
+    if kind == _INTEGER:
+        return step._replace(kind=_NUMBER)
+    if kind in (_RAW, _CHECKED_RAW):
+
+        def encode_raw(raw: bytes) -> bytes:
+            if raw == zero:
+                return b""
+            return tag + raw if kind == _RAW else encode(raw)
+
+        return step._replace(kind=_CHECKED_RAW, zero=None, encode=encode_raw)
+    return step
+
+
+def _step(field: AvroField, *, is_item: bool = False, is_packed: bool = False) -> _Step:
+    """Return how to read a field. `is_item`: it is one of several, and has a tag of its own where it is not packed."""
     null_byte, value_byte = None, None
     if field.branches is not None:
         null, branch = field.branches
         null_byte, value_byte = None if null is None else 2 * null, 2 * branch
-    kind, tag, zero, encode = _skipping(field.type) if field.column is None else _writing(field, field.column)
-    return _Step(null_byte, value_byte, kind, tag, _RAW_BYTES.get(field.type, 0), zero, encode)
+    if field.type == RECORD:
+        step = _Step(None, None, _PART, b"", 0, None, _message_encoder(field))
+    elif field.type == ARRAY:
+        step = _Step(None, None, _PART, b"", 0, None, _list_encoder(field))
+    elif field.column is None:
+        step = _skipping(field.type)
+    else:
+        target = _Target(field.column, keeps_zero=is_item or field.column.has_presence, is_packed=is_packed)
+        step = _writing(field, target)
+    return step._replace(null_byte=null_byte, value_byte=value_byte)
+
+
+class _Target(NamedTuple):
+    """The field that a value is written to. `keeps_zero`: a zero is written, too. `is_packed`: without a tag."""
+
+    column: FieldDescriptor
+    keeps_zero: bool
+    is_packed: bool = False
+
+    def tag(self, wire_type: int) -> bytes:
+        """Return what stands before each value."""
+        return b"" if self.is_packed else _tag(self.column, wire_type)
+
+
+_EncodePart = Callable[[bytes, int], tuple[bytes, int]]
+
+
+def _message_encoder(field: AvroField) -> _EncodePart:
+    """Return the function that reads a record, as a message or to pass it over."""
+    steps = _steps(field.parts)
+    tag = b"" if field.column is None else _tag(field.column, _LENGTH)
+
+    def encode(value: bytes, at: int) -> tuple[bytes, int]:
+        body, at = _read(value, at, steps)
+        return tag + varint(len(body)) + body, at
+
+    return encode if field.column is not None else lambda value, at: (b"", _read(value, at, steps)[1])
+
+
+def _list_encoder(field: AvroField) -> _EncodePart:
+    """Return the function that reads a list: blocks of items, each after its length, the last one of none."""
+    column = field.column
+    is_packed = column is not None and column.message_type is None and column.type not in _UNPACKED
+    step = _step(field.parts[0], is_item=True, is_packed=is_packed)
+    tag = _tag(column, _LENGTH) if column is not None and is_packed else b""
+
+    def encode(value: bytes, at: int) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        while True:
+            count, at = _read_long(value, at)
+            if count < 0:  # then the block's bytes follow, for those who skip it
+                count = -count
+                _, at = _read_long(value, at)
+            if count == 0:
+                break
+            if count > len(value) - at:  # each has one byte at least
+                raise _ends_early()
+            for begun in range(0, count, _ITEMS_AT_ONCE):
+                part, at = _read(value, at, repeat(step, min(_ITEMS_AT_ONCE, count - begun)))
+                parts.append(part)
+        items = b"".join(parts)
+        return tag + varint(len(items)) + items if tag and items else items, at
+
+    return encode
+
+
+_UNPACKED = (_Field.TYPE_STRING, _Field.TYPE_BYTES)
+
+
+def _skipping(avro_type: str) -> _Step:
+    kind = _CHECKED_RAW if avro_type in _RAW_BYTES else _TEXT if avro_type in _TEXT_TYPES else _NUMBER
+    return _Step(None, None, kind, b"", _RAW_BYTES.get(avro_type, 0), None, lambda _: b"")
+
+
+def _writing(field: AvroField, target: _Target) -> _Step:
+    avro_type, column = field.type, target.column
+    if column.message_type is not None and column.message_type.full_name in WRAPPERS:
+        return _wrapped(field, target)
+    raw_bytes = _RAW_BYTES.get(avro_type, 0)
+    kind, tag, zero, encode = _way(field, target)
+    return _Step(None, None, kind, tag, raw_bytes, zero, encode)
+
+
+def _wrapped(field: AvroField, target: _Target) -> _Step:
+    """Return the step of a message that holds one scalar: google.protobuf.Int64Value and so on."""
+    assert target.column.message_type is not None
+    value = target.column.message_type.fields_by_name["value"]
+    inner = _calling(_writing(field, _Target(value, keeps_zero=False)))
+    tag = target.tag(_LENGTH)
+
+    def encode(read: Any) -> bytes:
+        body: bytes = inner.encode(read)
+        return tag + varint(len(body)) + body
+
+    return inner._replace(encode=encode)
 
 
 _Way = tuple[int, bytes, bytes | None, Callable[[Any], bytes]]
 
 
-def _skipping(avro_type: str) -> _Way:
-    kind = _CHECKED_RAW if avro_type in _RAW_BYTES else _TEXT if avro_type in _TEXT_TYPES else _NUMBER
-    return kind, b"", None, lambda _: b""
-
-
-def _writing(field: AvroField, column: FieldDescriptor) -> _Way:
-    avro_type, keeps_zero = field.type, column.has_presence
+def _way(field: AvroField, target: _Target) -> _Way:
+    avro_type, column, keeps_zero = field.type, target.column, target.keeps_zero
     if avro_type == DECIMAL:
-        tag = _tag(column, _LENGTH)
+        tag = target.tag(_LENGTH)
         return _TEXT, tag, None, _money_encoder(tag, field.scale)
+    if avro_type == JSON:
+        assert column.message_type is not None
+        return _TEXT, b"", None, _json_encoder(target.tag(_LENGTH), GetMessageClass(column.message_type))
     if avro_type in ("string", "bytes"):
-        tag = _tag(column, _LENGTH)
+        tag = target.tag(_LENGTH)
         return _TEXT, tag, None, _text_encoder(tag, keeps_zero, is_string=column.type == column.TYPE_STRING)
-    if avro_type == TIMESTAMP:
-        tag = _tag(column, _LENGTH)
+    if avro_type == TIMESTAMP_MICROS:
+        tag = target.tag(_LENGTH)
         return _NUMBER, tag, None, lambda micros: tag + _timestamp(micros)
+    if avro_type == DURATION_MICROS:
+        tag = target.tag(_LENGTH)
+        return _NUMBER, tag, None, lambda micros: tag + _duration(micros)
     if avro_type == "boolean":
-        return _CHECKED_RAW, b"", None if keeps_zero else b"\x00", _bool_encoder(_tag(column, _VARINT))
+        return _CHECKED_RAW, b"", None if keeps_zero else b"\x00", _bool_encoder(target.tag(_VARINT))
     if avro_type in _RAW_BYTES:
-        return _writing_float(avro_type, column, keeps_zero)
+        return _way_of_float(avro_type, target)
     kind = _INTEGER if column.type in _PLAIN_INTEGERS else _NUMBER
-    tag, encode = _integer_encoder(column, keeps_zero)
+    tag, encode = _integer_encoder(target)
     return kind, tag, None, encode
 
 
-def _writing_float(avro_type: str, column: FieldDescriptor, keeps_zero: bool) -> _Way:
-    zero = None if keeps_zero else bytes(_RAW_BYTES[avro_type])
-    if column.type == column.TYPE_FLOAT:
-        return _RAW, _tag(column, _FIXED32), zero, bytes
-    tag = _tag(column, _FIXED64)
+def _way_of_float(avro_type: str, target: _Target) -> _Way:
+    zero = None if target.keeps_zero else bytes(_RAW_BYTES[avro_type])
+    if target.column.type == _Field.TYPE_FLOAT:
+        return _RAW, target.tag(_FIXED32), zero, bytes
+    tag = target.tag(_FIXED64)
     if avro_type == "double":
         return _RAW, tag, zero, bytes
     return _CHECKED_RAW, tag, zero, lambda raw: tag + struct.pack("<d", *struct.unpack("<f", raw.ljust(4, b"\x00")))
@@ -281,12 +466,13 @@ def _bool_encoder(tag: bytes) -> Callable[[bytes], bytes]:
     return encode
 
 
-def _integer_encoder(column: FieldDescriptor, keeps_zero: bool) -> tuple[bytes, Callable[[int], bytes]]:
+def _integer_encoder(target: _Target) -> tuple[bytes, Callable[[int], bytes]]:
     """Return the tag of an integer or enum, and the function that checks and writes its values."""
+    column, keeps_zero = target.column, target.keeps_zero
     low, high = _RANGES.get(column.type, (_INT64_MIN, _INT64_MAX))
     fixed = _FIXED.get(column.type)
     wire_type = _VARINT if fixed is None else _FIXED32 if fixed.size == 4 else _FIXED64
-    tag = _tag(column, wire_type)
+    tag = target.tag(wire_type)
     is_zigzag = column.type in (column.TYPE_SINT32, column.TYPE_SINT64)
 
     def encode(number: int) -> bytes:
@@ -312,6 +498,53 @@ def _timestamp(micros: int) -> bytes:
     return _VARINTS[len(body)] + body
 
 
+def _duration(micros: int) -> bytes:
+    """Return a google.protobuf.Duration, its length first; both of its parts have one sign."""
+    seconds, rest_micros = divmod(abs(micros), 1_000_000)
+    if seconds > _DURATION_S_MAX:
+        raise UndecodableRecord("value has a duration of more than 10,000 years")
+    sign = -1 if micros < 0 else 1
+    body = b"\x08" + varint(sign * seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
+    if rest_micros:
+        body += b"\x10" + varint(sign * rest_micros * 1_000 & 0xFFFF_FFFF_FFFF_FFFF)
+    return _VARINTS[len(body)] + body
+
+
+def _json_encoder(tag: bytes, message_class: type[Message]) -> Callable[[bytes], bytes]:
+    """Return the function from JSON text to a google.protobuf.Struct, Value or ListValue: tag, length, body.
+
+    What no message can give back as JSON is refused: then no answer with the row could be made.
+    """
+
+    def encode(text: bytes) -> bytes:
+        try:
+            value = json.loads(text.decode(), parse_constant=_no_constant)
+            if _json_depth(value) > _JSON_DEPTH_MAX:
+                raise ValueError("too deep")
+            message: Any = json_format.ParseDict(value, message_class())
+            body: bytes = message.SerializeToString(deterministic=True)
+        except (ValueError, RecursionError, ArithmeticError, TypeError, AttributeError, json_format.Error):
+            raise UndecodableRecord("value has text that is not the JSON of its column") from None
+        return tag + varint(len(body)) + body
+
+    return encode
+
+
+def _no_constant(_: str) -> Never:
+    raise ValueError("no number")
+
+
+def _json_depth(value: Any) -> int:
+    """Return how many messages are in one another; raise `ValueError` at a number that is too large."""
+    if isinstance(value, dict):  # Struct, an entry of its map, Value
+        return 3 + max(map(_json_depth, value.values()), default=0)
+    if isinstance(value, list):  # ListValue, Value
+        return 2 + max(map(_json_depth, value), default=0)
+    if isinstance(value, int | float) and not math.isfinite(value):
+        raise ValueError("no number")
+    return 0
+
+
 def _money_encoder(tag: bytes, scale: int) -> Callable[[bytes], bytes]:
     """Return the function from the bytes of a decimal to a google.type.Money: tag, length, units, nanos."""
     one, nanos_each = 10**scale, 10 ** (MONEY_SCALE - scale)
@@ -334,79 +567,12 @@ def _money_encoder(tag: bytes, scale: int) -> Callable[[bytes], bytes]:
     return encode
 
 
-__all__ = ["RowDecoder", "UndecodableRecord", "UnfitSchema", "UnsupportedColumn", "row_schema"]
+__all__ = ["RowDecoder", "UndecodableRecord", "UnfitSchema", "row_reader", "row_schema"]
 
 NO_KEY = "key is none of the table"
 ANOTHER_KEY = "row has other key columns than its key"
 
 VALUE_PREFIX_BYTES = 5  # 00 and the schema id
-MONEY_PRECISION = 28  # digits of a google.type.Money: int64 units (19, not all of them) and nanos
-
-_AVRO_TYPES = {
-    FieldDescriptor.CPPTYPE_INT32: LONG,
-    FieldDescriptor.CPPTYPE_INT64: LONG,
-    FieldDescriptor.CPPTYPE_UINT32: LONG,
-    FieldDescriptor.CPPTYPE_UINT64: LONG,
-    FieldDescriptor.CPPTYPE_ENUM: LONG,
-    FieldDescriptor.CPPTYPE_FLOAT: "float",
-    FieldDescriptor.CPPTYPE_DOUBLE: "double",
-    FieldDescriptor.CPPTYPE_BOOL: "boolean",
-}
-_READABLE_AS = {LONG: {LONG, "int"}, "double": {"double", "float"}}
-"""Avro types that a column takes beside its own, because no value is lost."""
-
-_LOGICAL_TYPES = {TIMESTAMP: LONG, DECIMAL: "bytes"}
-_PLAIN_TYPES = ("int", LONG, "float", "double", "boolean", "string", "bytes")
-
-
-class UnsupportedColumn(ValueError):
-    """A column of the row message that no changelog value can hold; the message names it."""
-
-
-class UnfitSchema(ValueError):
-    """A value schema from which the row message cannot be made; the message names schema and field."""
-
-
-def row_schema(table: Table) -> dict[str, Any]:
-    """Return the Avro schema of the table's values; raise `UnsupportedColumn`."""
-    key = {column.name for column in table.key}
-    return {
-        "type": "record",
-        "name": table.row.name,
-        "namespace": table.row.file.package,
-        "fields": [_avro_field(column, is_key=column.name in key) for column in table.row.fields],
-    }
-
-
-def _avro_field(column: FieldDescriptor, *, is_key: bool) -> dict[str, Any]:
-    name = _avro_type(column)
-    avro: Any = {"type": _LOGICAL_TYPES[name], "logicalType": name} if name in _LOGICAL_TYPES else name
-    if name == DECIMAL:
-        avro |= {"precision": MONEY_PRECISION, "scale": MONEY_SCALE}
-    if is_key:
-        return {"name": column.name, "type": avro}
-    return {"name": column.name, "type": ["null", avro], "default": None}
-
-
-def _avro_type(column: FieldDescriptor) -> str:
-    """Return the Avro type of a column, or the logical type of a timestamp or an amount."""
-    if not column.is_repeated:
-        if column.type == FieldDescriptor.TYPE_STRING:
-            return "string"
-        if column.type == FieldDescriptor.TYPE_BYTES:
-            return "bytes"
-        if is_timestamp(column):
-            return TIMESTAMP
-        if is_money(column):
-            return DECIMAL
-        if column.cpp_type in _AVRO_TYPES:
-            return _AVRO_TYPES[column.cpp_type]
-    row = column.containing_type
-    assert row is not None
-    raise UnsupportedColumn(
-        f'{row.file.name}: message {row.name}, field "{column.name}": a column is a number, bool, string, bytes, '
-        "enum, google.protobuf.Timestamp or google.type.Money, and not repeated; change its type or remove it"
-    )
 
 
 class RowDecoder:
@@ -426,14 +592,16 @@ class RowDecoder:
         self._key_bytes = 8 * len(table.key) if is_only_numbers(table.key) else 0  # 0: of no fixed length
         found: set[str] = set()
         for schema_id, text in sorted(value_schemas.items()):
-            fields = _fit_fields(f'table "{table.name}", value schema {schema_id}', table, text)
-            found |= {field.column.name for field in fields if field.column is not None}
+            fields = fit_fields(f'table "{table.name}", value schema {schema_id}', table, text)
+            found |= {column.full_name for column in fitted_columns(fields)}
             self._row_readers[struct.pack(">bI", 0, schema_id)] = row_reader(
                 fields, start=VALUE_PREFIX_BYTES, key=key_parts
             )
-        missing = [column.name for column in table.row.fields if column.name not in found]
+        prefix = f"{table.row.full_name}."
+        missing = [column.full_name for column in columns_of(table.row) if column.full_name not in found]
         if missing:
-            raise UnfitSchema(f'table "{table.name}": no value schema has field "{missing[0]}" of the contract')
+            name = missing[0].removeprefix(prefix)
+            raise UnfitSchema(f'table "{table.name}": no value schema has field "{name}" of the contract')
 
     def decode(self, value: bytes) -> bytes:
         """Return the bytes of the row message; raise `UndecodableRecord`."""
@@ -472,53 +640,3 @@ def _unknown_prefix(value: bytes) -> str:
     if len(value) < VALUE_PREFIX_BYTES or value[0] != 0:
         return "value is not in the Confluent wire format"
     return "value has a schema id that is not in the manifest"
-
-
-def _fit_fields(where: str, table: Table, text: str) -> list[AvroField]:
-    """Return the fields of a schema, in its order, each with the column that takes it; raise `UnfitSchema`."""
-    try:
-        schema = json.loads(text)
-        types = {str(field["name"]): field["type"] for field in schema["fields"]}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UnfitSchema(f"{where}: not an Avro record schema") from None
-    columns = table.row.fields_by_name
-    for key_column in table.key:
-        if key_column.name not in types:
-            raise UnfitSchema(f'{where}: field "{key_column.name}" is missing, which the contract has in the key')
-    return [_fit_field(where, name, avro, columns.get(name)) for name, avro in types.items()]
-
-
-def _fit_field(where: str, name: str, avro: Any, column: FieldDescriptor | None) -> AvroField:
-    branches = None
-    plain = avro
-    if isinstance(avro, list):
-        others = [index for index, branch in enumerate(avro) if branch != "null"]
-        if len(others) == 1 and len(avro) <= 2:
-            plain = avro[others[0]]
-            branches = (1 - others[0] if len(avro) == 2 else None, others[0])
-    while isinstance(plain, dict) and plain.get("logicalType") is None:
-        plain = plain.get("type")
-    found = _plain_type(plain)
-    if column is None:
-        if found is None:
-            raise UnfitSchema(f'{where}: field "{name}" is {json.dumps(avro)}, and no column of the contract')
-        return AvroField(found, branches, None)
-    wanted = _avro_type(column)
-    if found not in _READABLE_AS.get(wanted, {wanted}):
-        raise UnfitSchema(f'{where}: field "{name}" is {json.dumps(avro)}, the contract wants {wanted}')
-    assert found is not None
-    if found != DECIMAL:
-        return AvroField(found, branches, column)
-    scale = plain.get("scale", 0)
-    if type(scale) is not int or not 0 <= scale <= MONEY_SCALE:
-        text = f"a decimal with a scale of 0 to {MONEY_SCALE}, as a google.type.Money has nanos"
-        raise UnfitSchema(f'{where}: field "{name}" is {json.dumps(avro)}, the contract wants {text}')
-    return AvroField(found, branches, column, scale)
-
-
-def _plain_type(avro: Any) -> str | None:
-    """Return the name of an Avro type that a column may have, or its logical type; None for others."""
-    if isinstance(avro, dict):
-        found = (avro.get("logicalType"), avro.get("type"))
-        return next((logical for logical, plain in _LOGICAL_TYPES.items() if found == (logical, plain)), None)
-    return avro if avro in _PLAIN_TYPES else None

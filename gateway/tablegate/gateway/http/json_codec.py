@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from typing_extensions import override
 
-from tablegate.gateway.contract.http_rules import is_map
+from tablegate.gateway.contract.columns import is_map
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 

@@ -31,7 +31,7 @@ from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tablegate.v1.cluster_pb2 import GatewayRecord, GenerationAnnouncement, TableAnnouncement
 
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, beyond which no protobuf has a time
-SCHEMA_DEPTH_MAX = 64  # a row is flat: its schema has five levels
+SCHEMA_DEPTH_MAX = 128  # six for each message in a row: see `columns.NESTING_MAX`
 SCHEMAS_MAX = 1_000  # of one generation, each with its decoder
 RUN_MAX = 2**63 - 1  # an offset of Kafka's is no larger
 TEXT_BYTES_MAX = 255  # of names, ids and addresses that others choose

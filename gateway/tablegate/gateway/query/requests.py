@@ -38,6 +38,7 @@ _COMPARE: dict[Op, Callable[[Any, Any], bool]] = {
     Op.LT: operator.lt,
     Op.LTE: operator.le,
     Op.PREFIX: lambda value, prefix: value.startswith(prefix),
+    Op.CONTAINS: lambda values, wanted: wanted in values,
 }
 
 
@@ -224,6 +225,8 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
             return b"", value
         case Op.LTE:
             return b"", after_prefix(value)
+        case Op.CONTAINS:
+            raise AssertionError("no key column is repeated")
 
 
 def filters_reader(params: Sequence[Param]) -> Callable[[Message], list[Test]]:
@@ -252,13 +255,31 @@ def _test_maker(param: Param) -> Callable[[Message], Test | None]:
 
 def _test(param: Param, wanted: Any) -> Test:
     column, compare = param.column.name, _COMPARE[param.op]
-    if is_timestamp(param.column):
+    if param.within:
+        inner = _test_of(param.column, column, compare, wanted)
+        within = [field.name for field in param.within]
+
+        def test_within(row: Any) -> bool:
+            for name in within:
+                if not row.HasField(name):
+                    return False
+                row = getattr(row, name)
+            return inner(row)
+
+        return test_within
+    return _test_of(param.column, column, compare, wanted)
+
+
+def _test_of(field: FieldDescriptor, column: str, compare: Callable[[Any, Any], bool], wanted: Any) -> Test:
+    if is_timestamp(field):
+        if field.is_repeated:
+            return lambda row: wanted in [(moment.seconds, moment.nanos) for moment in getattr(row, column)]
 
         def test_timestamp(row: Any) -> bool:
             moment = getattr(row, column)
             return row.HasField(column) and compare((moment.seconds, moment.nanos), wanted)
 
         return test_timestamp
-    if param.column.has_presence:
+    if field.has_presence:
         return lambda row: row.HasField(column) and compare(getattr(row, column), wanted)
     return lambda row: compare(getattr(row, column), wanted)

@@ -1,10 +1,19 @@
-"""Columns of a table's rows in Spark: their types, and the columns that the job adds."""
+"""Columns of a table's rows in Spark: their types, and the columns that the job adds.
 
-from collections.abc import Mapping
+What a column must be follows from the Avro schema of the table's values (`contract/value_schemas.py`), field by field
+and into records, arrays and maps. An expression may have another type where no value is lost, and the fields of a
+struct may be in any order.
+
+Decision: docs/decisions/0095-rows-as-they-are.md
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, StringType, StructType
 
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import Table
@@ -18,13 +27,16 @@ COMPUTED_COLUMN = "__computed"
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = "decimal"
+_DURATION = "duration-micros"
 _SPARK_TYPES = {
     "long": ("bigint", _INTEGERS),
     "timestamp-micros": ("timestamp", ("timestamp",)),
+    _DURATION: ("interval day to second", ()),
     "float": ("float", ("float",)),
     "double": ("double", ("double", "float")),
     "boolean": ("boolean", ("boolean",)),
     "string": ("string", ("string",)),
+    "json": ("string", ("string",)),
     "bytes": ("binary", ("binary",)),
     _DECIMAL: ("decimal(28,9)", (*_INTEGERS, _DECIMAL)),
 }
@@ -34,35 +46,215 @@ A decimal is money: what is finer than its nine digits is cut off towards zero.
 """
 
 
-def check_type(name: str, actual: str, table: Table, value_schema: Mapping[str, Any]) -> None:
+def check_type(name: str, actual: DataType, table: Table, value_schema: Mapping[str, Any]) -> None:
     """Raise `JobError` where a column has not the type that the contract wants."""
     wanted = wanted_type(name, actual, value_schema)
     if wanted is not None:
         raise JobError(
-            f'{table.declared_at}: table "{table.name}" column "{name}" is {actual}, the contract wants {wanted}; '
-            f"write CAST(… AS {wanted.upper()})"
+            f'{table.declared_at}: table "{table.name}" column "{name}" is {actual.simpleString()}, the contract wants '
+            f"{wanted}; write CAST(… AS {wanted.upper()})"
         )
 
 
-def wanted_type(name: str, actual: str, value_schema: Mapping[str, Any]) -> str | None:
+def wanted_type(name: str, actual: DataType, value_schema: Mapping[str, Any]) -> str | None:
     """Return Spark's type that the contract wants of a column; None where `actual` will do."""
-    avro_field = next(avro_field for avro_field in value_schema["fields"] if avro_field["name"] == name)
-    wanted, accepted = _SPARK_TYPES[_avro_type(avro_field)]
-    return None if actual in accepted or actual.partition("(")[0] in accepted else wanted
+    types = _Types(value_schema)
+    avro = types.of(name)
+    return None if types.fits(actual, avro) else types.spark(avro)
 
 
-def _avro_type(avro_field: Mapping[str, Any]) -> str:
-    """Return the Avro type of a value's field, or its logical type; a union is null and one other."""
-    avro = avro_field["type"]
-    if isinstance(avro, list):
-        avro = next(branch for branch in avro if branch != "null")
-    return str(avro["logicalType"] if isinstance(avro, dict) else avro)
+def stored_columns(rows: DataFrame, value_schema: Mapping[str, Any]) -> list[Column]:
+    """Return the columns of `rows` as the changelog has them.
+
+    They raise where a value is none of the contract's: a null in a list or a map, two fields of one oneof.
+    """
+    types = _Types(value_schema)
+    columns = {
+        field["name"]: types.stored(sql.col(f"`{field['name']}`"), rows.schema[field["name"]].dataType, field["type"])
+        for field in value_schema["fields"]
+    }
+    checked = types.one_of_each(columns, value_schema["fields"])
+    return [column.alias(name) for name, column in checked.items()]
 
 
-def stored_column(rows: DataFrame, avro_field: Mapping[str, Any]) -> Column:
-    """Return a column of `rows` as the changelog has it."""
-    name, avro = avro_field["name"], _avro_type(avro_field)
-    if avro == _DECIMAL and rows.schema[name].dataType.simpleString().startswith(_DECIMAL):
-        # A cast would round.
-        return sql.expr(f"CAST(IF(`{name}` < 0, ceil(`{name}`, 9), floor(`{name}`, 9)) AS DECIMAL(28, 9))")
-    return sql.col(f"`{name}`").cast(_SPARK_TYPES[avro][0])
+class _Types:
+    """The types of one schema. `avro` is a type of it: a name, a union of null and another, or an object."""
+
+    def __init__(self, value_schema: Mapping[str, Any]) -> None:
+        self._schema = value_schema
+        self._records: dict[str, Mapping[str, Any]] = {}
+        for field in value_schema["fields"]:
+            self._note(field["type"])
+        self._count = itertools.count()
+
+    def _note(self, avro: Any) -> None:
+        """Note the records that are named later on by their names alone."""
+        for part in avro if isinstance(avro, list) else [avro]:
+            if not isinstance(part, dict):
+                continue
+            if part["type"] == "record":
+                self._records[f"{part['namespace']}.{part['name']}"] = part
+            for inner in (part.get("items"), part.get("values"), *(one["type"] for one in part.get("fields", ()))):
+                self._note(inner)
+
+    def of(self, name: str) -> Any:
+        """Return the type of a column."""
+        return next(field["type"] for field in self._schema["fields"] if field["name"] == name)
+
+    def _plain(self, avro: Any) -> tuple[str, Mapping[str, Any]]:
+        """Return the name of a type, or its logical type, and the type itself where that is an object."""
+        if isinstance(avro, list):
+            avro = next(branch for branch in avro if branch != "null")
+        if isinstance(avro, str):
+            avro = self._records.get(avro, avro)
+        if isinstance(avro, str):
+            return avro, {}
+        return str(avro.get("logicalType", avro["type"])), avro
+
+    def spark(self, avro: Any) -> str:
+        """Return Spark's name of a type."""
+        kind, schema = self._plain(avro)
+        match kind:
+            case "record":
+                fields = ",".join(f"{field['name']}:{self.spark(field['type'])}" for field in schema["fields"])
+                return f"struct<{fields}>"
+            case "array":
+                return f"array<{self.spark(schema['items'])}>"
+            case "map":
+                return f"map<string,{self.spark(schema['values'])}>"
+        return _SPARK_TYPES[kind][0]
+
+    def fits(self, actual: DataType, avro: Any) -> bool:
+        """Return whether an expression of a type gives what the contract wants."""
+        kind, schema = self._plain(avro)
+        match kind, actual:
+            case "record", StructType():
+                found = _by_name(actual)
+                return all(
+                    field["name"].lower() in found and self.fits(found[field["name"].lower()][1], field["type"])
+                    for field in schema["fields"]
+                )
+            case "array", MapType():
+                return self._is_of_entries(schema) and self.fits(_entries(actual), schema["items"])
+            case "array", ArrayType():
+                return self.fits(actual.elementType, schema["items"])
+            case "map", MapType():
+                return isinstance(actual.keyType, StringType) and self.fits(actual.valueType, schema["values"])
+            case (("record" | "array" | "map"), _):
+                return False
+            case _, DayTimeIntervalType():
+                return kind == _DURATION
+        name = actual.simpleString()
+        accepted = _SPARK_TYPES[kind][1]
+        return name in accepted or name.partition("(")[0] in accepted
+
+    def _is_of_entries(self, schema: Mapping[str, Any]) -> bool:
+        """Return whether an array is a map, whose keys are no strings."""
+        kind, item = self._plain(schema["items"])
+        return kind == "record" and [field["name"] for field in item["fields"]] == ["key", "value"]
+
+    def stored(self, column: Column, actual: DataType, avro: Any) -> Column:
+        """Return a value as the changelog has it."""
+        kind, schema = self._plain(avro)
+        match kind, actual:
+            case "record", StructType():
+                return self._stored_record(column, actual, schema)
+            case "array", MapType():
+                return self.stored(sql.map_entries(column), ArrayType(_entries(actual), False), avro)
+            case "array", ArrayType():
+                items = self._each(column, actual.elementType, schema["items"], sql.transform)
+                return _without_null(items, sql.exists) if actual.containsNull else items
+            case "map", MapType():
+                values = self._each(
+                    column, actual.valueType, schema["values"], lambda map_, of: sql.transform_values(map_, _second(of))
+                )
+                if not actual.valueContainsNull:
+                    return values
+                return _without_null(values, lambda map_, is_null: sql.exists(sql.map_values(map_), is_null))
+        if kind == _DECIMAL and actual.simpleString().startswith(_DECIMAL):
+            # A cast would round.
+            cut = sql.when(column < 0, sql.ceil(column, sql.lit(9))).otherwise(sql.floor(column, sql.lit(9)))
+            return cut.cast("decimal(28,9)")
+        return column.cast(_SPARK_TYPES[kind][0])
+
+    def _each(
+        self,
+        column: Column,
+        actual: DataType,
+        avro: Any,
+        transform: Callable[[Column, Callable[[Column], Column]], Column],
+    ) -> Column:
+        """Return a list or map with each of its values as the changelog has it; as it is where they are that."""
+        if actual.simpleString() == self.spark(avro) and not self._is_checked(actual, avro):
+            return column
+        return transform(column, lambda one: self.stored(one, actual, avro))
+
+    def _is_checked(self, actual: DataType, avro: Any) -> bool:
+        """Return whether a value may be none of the contract's, though its type is."""
+        kind, schema = self._plain(avro)
+        match kind, actual:
+            case "record", StructType():
+                found = _by_name(actual)
+                return any(
+                    "oneof" in field
+                    or not isinstance(field["type"], list)
+                    or self._is_checked(found[field["name"].lower()][1], field["type"])
+                    for field in schema["fields"]
+                )
+            case "array", ArrayType():
+                return actual.containsNull or self._is_checked(actual.elementType, schema["items"])
+            case "map", MapType():
+                return actual.valueContainsNull or self._is_checked(actual.valueType, schema["values"])
+        return False
+
+    def _stored_record(self, column: Column, actual: StructType, schema: Mapping[str, Any]) -> Column:
+        found = _by_name(actual)
+        parts: dict[str, Column] = {}
+        for field in schema["fields"]:
+            name, kind = found[field["name"].lower()]
+            part = self.stored(column.getField(name), kind, field["type"])
+            # Key and value of a map's entry; the entry itself is never null.
+            is_required = not isinstance(field["type"], list)
+            parts[field["name"]] = sql.when(part.isNull(), _null()).otherwise(part) if is_required else part
+        checked = self.one_of_each(parts, schema["fields"])
+        made = sql.struct(*(part.alias(name) for name, part in checked.items()))
+        return sql.when(column.isNotNull(), made)
+
+    def one_of_each(self, parts: Mapping[str, Column], fields: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+        """Return the fields of a record, which raise where two of one oneof are set."""
+        checked = dict(parts)
+        for oneof, names in _oneofs(fields):
+            count = sum(
+                (parts[name].isNotNull().cast("int") for name in names[1:]), parts[names[0]].isNotNull().cast("int")
+            )
+            wrong = sql.raise_error(sql.lit(f"two fields of oneof {oneof} are set"))
+            checked[names[0]] = sql.when(count > 1, wrong).otherwise(parts[names[0]])
+        return checked
+
+
+def _by_name(struct: StructType) -> dict[str, tuple[str, DataType]]:
+    return {field.name.lower(): (field.name, field.dataType) for field in struct.fields}
+
+
+def _entries(kind: MapType) -> StructType:
+    return StructType().add("key", kind.keyType, False).add("value", kind.valueType, kind.valueContainsNull)
+
+
+def _second(of: Callable[[Column], Column]) -> Callable[[Column, Column], Column]:
+    return lambda _, value: of(value)
+
+
+def _without_null(several: Column, exists: Callable[[Column, Callable[[Column], Column]], Column]) -> Column:
+    return sql.when(exists(several, lambda one: one.isNull()), _null()).otherwise(several)
+
+
+def _null() -> Column:
+    return sql.raise_error(sql.lit("a list or map has a null"))
+
+
+def _oneofs(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    names: dict[str, list[str]] = {}
+    for field in fields:
+        if "oneof" in field:
+            names.setdefault(field["oneof"], []).append(field["name"])
+    yield from names.items()

@@ -90,7 +90,7 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
     """
     rows = _processed(grouped.records, table) if table.processor is not None else _aggregated(grouped, table)
     for name in (*table.key, *table.columns):
-        check_type(name, rows.schema[name].dataType.simpleString(), table, value_schema)
+        check_type(name, rows.schema[name].dataType, table, value_schema)
     try:
         rows = rows.withColumn(_TRIED, attempt(sql.expr(_exists(table))))
     except PySparkException as error:

@@ -16,7 +16,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.types import VERSION_HEADER
-from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, stored_column
+from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, stored_columns
 from tablegate.jobs.dataflow.decoding import encoded_sql
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
@@ -51,8 +51,12 @@ def changelog_records(
     rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema)))
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_STORED} IS NOT NULL"))
     rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{EXISTS_COLUMN} AND {COMPUTED_COLUMN}"))
-    # A field without presence has no null: clients read zero, or an empty text.
-    zeros = [field.name for field in contract.row.fields if field.name in table.columns and not field.has_presence]
+    # A field without presence has no null: clients read zero, or an empty text. A list that is null is empty.
+    zeros = [
+        field.name
+        for field in contract.row.fields
+        if field.name in table.columns and not field.has_presence and not field.is_repeated
+    ]
     rows = _counting(
         rows, _UNCOMPUTABLE, COMPUTED_COLUMN, {name: f"{EXISTS_COLUMN} AND `{name}` IS NULL" for name in zeros}
     )
@@ -76,10 +80,8 @@ def changelog_records(
 
 
 def stored_row(rows: DataFrame, value_schema: Mapping[str, Any]) -> Column:
-    """Return the row as the changelog has it, before Avro: a struct."""
-    return sql.struct(
-        *(stored_column(rows, avro_field).alias(avro_field["name"]) for avro_field in value_schema["fields"])
-    )
+    """Return the row as the changelog has it, before Avro: a struct. It raises where it is no row of the contract."""
+    return sql.struct(*stored_columns(rows, value_schema))
 
 
 def with_record(

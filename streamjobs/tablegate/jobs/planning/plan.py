@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.rows import UnsupportedColumn, row_schema
+from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro
 from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
@@ -106,7 +106,7 @@ def make_plan(
     `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
     """
     contract = load_contract(table)
-    value_schema = schema_of(contract)
+    value_schema = row_schema(contract)
     check_repeatable(table)
     mode = _mode(table, options)
     admin = KafkaAdmin(options.bootstrap)
@@ -165,14 +165,6 @@ def make_plan(
         manifest=manifest,
         older=old if old is not None and old.generation < generation else None,
     )
-
-
-def schema_of(contract: catalogue.Table) -> Mapping[str, Any]:
-    """Return the Avro schema of a table's rows; raise `JobError`."""
-    try:
-        return row_schema(contract)
-    except UnsupportedColumn as error:
-        raise JobError(str(error)) from None
 
 
 def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
@@ -344,7 +336,7 @@ def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest 
 def plan_without_cluster(table: Table, scratch: str) -> Plan:
     """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
     contract = load_contract(table)
-    value_schema = schema_of(contract)
+    value_schema = row_schema(contract)
     check_repeatable(table)
     sides = {
         name: SidePlan(

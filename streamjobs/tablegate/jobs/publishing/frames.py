@@ -26,8 +26,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.arguments import reach_kafka
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
+from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import error_reason, first_line
 from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record
 from tablegate.jobs.errors import JobError
@@ -48,7 +50,7 @@ from tablegate.jobs.kafka.topics import (
 )
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import find_contract
-from tablegate.jobs.planning.plan import changelog_lifetime_us, make_manifest, schema_of
+from tablegate.jobs.planning.plan import changelog_lifetime_us, make_manifest
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.operations import newest_marker
@@ -61,7 +63,8 @@ MICROBATCH_S = 0.1  # an idle stream looks for new data ten times a second
 WATCH_S = 0.2  # how late a stream that nobody may publish any more is stopped
 QUERY = "table"
 
-_REASON, _ORDER, _PLACE = "__reason", "__order", "__place"
+_REASON, _ORDER, _PLACE, _STORED = "__reason", "__order", "__place", "__stored"
+_MISFIT = "row is none of the contract: a number too large, a null in a list or map, or two fields of one oneof"
 _ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
 
 
@@ -127,7 +130,7 @@ def publish(
     spark = frame.sparkSession
     _check_session(spark)
     contract = find_contract(table)
-    value_schema = schema_of(contract)
+    value_schema = row_schema(contract)
     _check_columns(frame, table, value_schema)
     if history is not None:
         _check_columns(history, table, value_schema)
@@ -194,7 +197,7 @@ def publish_batch(
         raise JobError(f"{_of(table)}: the DataFrame is a stream; publish it with publish")
     _check_session(frame.sparkSession)
     contract = find_contract(table)
-    value_schema = schema_of(contract)
+    value_schema = row_schema(contract)
     _check_columns(frame, table, value_schema)
     with _joined(bootstrap, table) as group:
         old = read_manifest(bootstrap, table.name)
@@ -253,7 +256,7 @@ def _check_session(spark: SparkSession) -> None:
 
 def _check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
     """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
-    found = {name.lower(): (name, kind) for name, kind in frame.dtypes}
+    found = {field.name.lower(): (field.name, field.dataType) for field in frame.schema.fields}
     problems = []
     for field in value_schema["fields"]:
         name = field["name"]
@@ -264,7 +267,8 @@ def _check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[st
         wanted = wanted_type(name, actual, value_schema)
         if wanted is not None:
             cast = f"CAST({actual_name} AS {wanted.upper()})"
-            problems.append(f'column "{name}" is {actual}, the contract wants {wanted}: write {cast}')
+            kind = actual.simpleString()
+            problems.append(f'column "{name}" is {kind}, the contract wants {wanted}: write {cast}')
     if problems:
         raise JobError(f"{_of(table)}: the DataFrame has not the columns of the row: {'; '.join(problems)}")
     for what, expression in (("deletes", table.deletes), ("order", table.order)):
@@ -560,7 +564,9 @@ def _chosen(rows: DataFrame, target: _Target) -> DataFrame:
         sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)").alias(EXISTS_COLUMN),
         sql.expr(table.order or "NULL").alias(_ORDER),
     )
-    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} END")).withColumn(_PLACE, place).drop(_ORDER)
+    misfit = f"WHEN {EXISTS_COLUMN} AND {_STORED} IS NULL THEN '{_MISFIT}'"
+    found = found.withColumn(_STORED, attempt(stored_row(found, target.value_schema)))
+    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} {misfit} END")).withColumn(_PLACE, place).drop(_ORDER)
     # Of rows without a key there is nothing to choose from: each of them is set aside.
     return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1") if table.order is not None else found
 
@@ -581,7 +587,7 @@ def _records(chosen: DataFrame, target: _Target, sequence: int) -> DataFrame:
     rows = chosen.withColumn(SEQUENCE_COLUMN, sql.lit(sequence).cast("bigint"))
     rows, record = with_record(
         rows,
-        stored_row(rows, target.value_schema),
+        sql.col(f"{_STORED}.value"),
         target.contract,
         topic=target.changelog.name,
         generation=target.generation,

@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.columns import is_money, is_timestamp
+from tablegate.gateway.contract.columns import DURATION, WRAPPERS, is_map, is_message, is_money, is_timestamp
 from tablegate.gateway.contract.keys import KeyType, decode_key
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import VERSION_HEADER, Version
@@ -170,19 +172,34 @@ def _key(contract: catalogue.Table, key: bytes) -> Key:
 
 def _columns(row: Message, contract: catalogue.Table) -> Row:
     key = {column.name for column in contract.key}
-    columns: Row = {}
-    for column in row.DESCRIPTOR.fields:
-        if column.name in key:
-            continue
-        value: Any = getattr(row, column.name)
-        if column.has_presence and not row.HasField(column.name):
-            value = None
-        elif is_timestamp(column):  # type: ignore[arg-type] # the stubs name one class twice
-            value = value.ToDatetime(tzinfo=UTC)
-        elif is_money(column):  # type: ignore[arg-type] # as above
-            value = value.units + value.nanos * _NANO
-        columns[column.name] = value
-    return columns
+    fields: Sequence[Any] = row.DESCRIPTOR.fields  # the stubs name one class twice
+    return {field.name: _content(row, field) for field in fields if field.name not in key}
+
+
+def _content(message: Any, field: FieldDescriptor) -> Any:
+    """Return what a message holds in a field: messages as dicts, without a value None."""
+    value = getattr(message, field.name)
+    if is_map(field):
+        assert field.message_type is not None
+        of = field.message_type.fields_by_name["value"]
+        return {key: _one(value[key], of) for key in value}
+    if field.is_repeated:
+        return [_one(item, field) for item in value]
+    return None if field.has_presence and not message.HasField(field.name) else _one(value, field)
+
+
+def _one(value: Any, field: FieldDescriptor) -> Any:
+    if field.message_type is None:
+        return value
+    if is_timestamp(field):
+        return value.ToDatetime(tzinfo=UTC)
+    if is_money(field):
+        return value.units + value.nanos * _NANO
+    if is_message(field):
+        return {inner.name: _content(value, inner) for inner in field.message_type.fields}
+    if field.message_type.full_name == DURATION:
+        return value.ToTimedelta()
+    return value.value if field.message_type.full_name in WRAPPERS else json_format.MessageToDict(value)
 
 
 def _formats(outputs: Iterable[Output]) -> dict[str, tuple[Format, Format]]:

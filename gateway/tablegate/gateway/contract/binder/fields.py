@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Op, Param, Table
-from tablegate.gateway.contract.columns import in_oneof, is_money, operator_fits, same_type, type_name
+from tablegate.gateway.contract.columns import in_oneof, is_map, operator_fits, same_type, type_name
 from tablegate.v1 import options_pb2
 
 
@@ -76,8 +76,8 @@ def bind_request(method: Method, allowed: AbstractSet[Part], *, keys: FieldDescr
         param = _bind_param(method, bound)
         if param is None:
             continue
-        if any(other.column is param.column and other.op is param.op for other in fields.params):
-            text = f'column "{param.column.name}" has this constraint from another field already'
+        if any(other.column_name == param.column_name and other.op is param.op for other in fields.params):
+            text = f'column "{param.column_name}" has this constraint from another field already'
             method.wrong_field(bound, text, "remove one of them")
         fields.params.append(param)
     return fields
@@ -115,37 +115,61 @@ def _bind_part(method: Method, bound: FieldDescriptor, allowed: AbstractSet[Part
 
 def _bind_param(method: Method, bound: FieldDescriptor) -> Param | None:
     options = option(bound, options_pb2.param) or options_pb2.ParamOptions()
-    row = method.table.row
-    column = row.fields_by_name.get(options.column or bound.name)
-    if column is None:
-        text = (
-            f'constrains column "{options.column}", which message {row.name} does not have'
-            if options.column
-            else f"binds to nothing: it is nothing that {method.kind} takes, and message {row.name} has no such column"
-        )
-        method.wrong_field(bound, text, "name its column with (tablegate.v1.param).column, or remove the field")
+    path = _find_column(method, bound, options.column)
+    if path is None or options.op not in options_pb2.Op.values():  # the second is said where options are checked
         return None
-    if options.op not in options_pb2.Op.values():
-        return None  # said where options are checked
+    *within, column = path
+    name = ".".join(field.name for field in path)
     op = Op(options.op or options_pb2.OP_EQ)
-    if is_money(column):
-        text = f'constrains column "{column.name}", and no operator compares a google.type.Money'
+    fitting = ", ".join(f"OP_{other.name}" for other in Op if operator_fits(other, column))
+    if not fitting:
+        text = f'constrains column "{name}", and no operator compares a {_kind(column)}'
         method.wrong_field(bound, text, "constrain another column, or remove the field")
         return None
     if not same_type(bound, column):
-        text = f'its type is {type_name(bound)}, and that of column "{column.name}" is {type_name(column)}'
+        text = f'its type is {type_name(bound)}, and that of column "{name}" is {type_name(column)}'
         method.wrong_field(bound, text, "give both the same type")
         return None
     if not operator_fits(op, column):
-        text = f'OP_{op.name} has no meaning for column "{column.name}" of type {type_name(column)}'
-        fitting = ", ".join(f"OP_{other.name}" for other in Op if operator_fits(other, column))
+        text = f'OP_{op.name} has no meaning for column "{name}" of type {_kind(column)}'
         method.wrong_field(bound, text, f"take another column, or one of {fitting}")
         return None
-    return _checked_param(method, bound, column, op)
+    return _checked_param(method, bound, column, op, tuple(within))
 
 
-def _checked_param(method: Method, bound: FieldDescriptor, column: FieldDescriptor, op: Op) -> Param | None:
-    key_index = next((at for at, part in enumerate(method.table.key) if part.name == column.name), None)
+def _kind(column: FieldDescriptor) -> str:
+    if is_map(column):
+        return "map"
+    return f"{'repeated ' if column.is_repeated else ''}{type_name(column)}"
+
+
+def _find_column(method: Method, bound: FieldDescriptor, named: str) -> list[FieldDescriptor] | None:
+    """Return the column that a field constrains, behind the messages that it is in."""
+    row: Descriptor | None = method.table.row
+    path: list[FieldDescriptor] = []
+    for name in (named or bound.name).split("."):
+        column = row.fields_by_name.get(name) if row is not None else None
+        if column is None or (path and path[-1].is_repeated):
+            text = (
+                f'constrains column "{named}", which message {method.table.row.name} does not have'
+                if named
+                else f"binds to nothing: it is nothing that {method.kind} takes, and message {method.table.row.name} "
+                "has no such column"
+            )
+            if path and path[-1].is_repeated:
+                text = f'constrains column "{named}", and "{path[-1].name}" is repeated: it has no one value of it'
+            method.wrong_field(bound, text, "name its column with (tablegate.v1.param).column, or remove the field")
+            return None
+        path.append(column)
+        row = column.message_type
+    return path
+
+
+def _checked_param(
+    method: Method, bound: FieldDescriptor, column: FieldDescriptor, op: Op, within: tuple[FieldDescriptor, ...]
+) -> Param | None:
+    names = [part.name for part in method.table.key]
+    key_index = names.index(column.name) if not within and column.name in names else None
     may_be_required = op is Op.EQ and key_index is not None
     required = may_be_required and (method.whole_key or not bound.has_presence or _is_marked_required(bound))
     if not bound.has_presence and not may_be_required and not method.whole_key:
@@ -155,7 +179,7 @@ def _checked_param(method: Method, bound: FieldDescriptor, column: FieldDescript
     if required and in_oneof(bound):
         method.wrong_field(bound, "a field that must be given is in a oneof", "take it out of the oneof")
         return None
-    return Param(field=bound, column=column, op=op, key_index=key_index, required=required)
+    return Param(field=bound, column=column, op=op, key_index=key_index, required=required, within=within)
 
 
 def _is_marked_required(bound: FieldDescriptor) -> bool:

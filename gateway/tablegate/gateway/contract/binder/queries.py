@@ -220,14 +220,14 @@ def _check_run_of_keys(method: Method, params: Sequence[Param]) -> None:
         return
     for param in params:
         if param.key_index is None:
-            text = f'column "{param.column.name}" is not in the key: a Range reads a run of keys'
+            text = f'column "{param.column_name}" is not in the key: a Range reads a run of keys'
             method.wrong_field(param.field, text, "remove it, or make the method a Scan")
         elif param.required and param.key_index >= prefix_count:
             before = ", ".join(column.name for column in columns[: param.key_index])
-            text = f'key column "{param.column.name}" is given without all columns before it ({before})'
+            text = f'key column "{param.column_name}" is given without all columns before it ({before})'
             method.wrong_field(param.field, text, "add required fields for those, or remove it")
         elif not param.required and param.key_index != prefix_count:
-            text = f'bounds key column "{param.column.name}", which does not follow the columns that are given'
+            text = f'bounds key column "{param.column_name}", which does not follow the columns that are given'
             method.wrong_field(param.field, text, f'bound key column "{columns[prefix_count].name}", or remove it')
 
 

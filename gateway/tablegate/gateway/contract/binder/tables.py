@@ -13,9 +13,8 @@ from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import (
     TIMESTAMP,
+    column_problem,
     in_oneof,
-    is_column_type,
-    is_money,
     is_timestamp,
     key_type,
     type_name,
@@ -81,19 +80,9 @@ def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Pr
 
 def _check_columns(row: Descriptor, problems: Problems) -> None:
     for field in row.fields:
-        if field.is_repeated:
-            text, hint = "a column that is repeated or a map cannot be kept", "put one value into each column"
-        elif not is_column_type(field):
-            text = f"a column of type {type_name(field)} cannot be kept"
-            hint = (
-                "take scalars, enums, google.protobuf.Timestamp and google.type.Money: "
-                "a column for each part of the message"
-            )
-        elif in_oneof(field):
-            text, hint = "a column in a oneof cannot be kept", "take it out of the oneof"
-        else:
-            continue
-        problems.of_message(row, text, hint, field=field.name)
+        found = column_problem(field, (row.full_name,))
+        if found is not None:
+            problems.of_message(row, *found, field=field.name)
 
 
 def _bind_key(row: Descriptor, options: options_pb2.TableOptions, problems: Problems) -> tuple[KeyColumn, ...]:
@@ -107,14 +96,19 @@ def _bind_key(row: Descriptor, options: options_pb2.TableOptions, problems: Prob
         if field is None:
             text = f"the key names a column that message {row.name} does not have"
             problems.of_message(row, text, "name a field of the row", field=name)
-        elif not field.is_repeated:  # else it is no column at all, which has been said
-            type_ = key_type(field)
-            if type_ is not None:
-                columns.append(KeyColumn(name, type_))
-            elif is_column_type(field):
-                why = "amounts have no key bytes" if is_money(field) else "equal numbers may differ in their bytes"
-                text = f"a {type_name(field)} cannot be in the key: {why}"
-                problems.of_message(row, text, f"take a {_KEY_TYPES}", field=name)
+            continue
+        type_ = key_type(field)
+        if field.is_repeated:
+            text, hint = "a column that is repeated or a map cannot be in the key", f"take a {_KEY_TYPES}"
+        elif in_oneof(field):
+            text, hint = "a column in a oneof cannot be in the key: a row may lack it", "take it out of the oneof"
+        elif type_ is None:
+            why = "messages have no key bytes" if field.message_type else "equal numbers may differ in their bytes"
+            text, hint = f"a {type_name(field)} cannot be in the key: {why}", f"take a {_KEY_TYPES}"
+        else:
+            columns.append(KeyColumn(name, type_))
+            continue
+        problems.of_message(row, text, hint, field=name)
     return tuple(columns)
 
 
@@ -204,8 +198,9 @@ def _check_end(row: Descriptor, window: options_pb2.WindowOptions, problems: Pro
         text, hint = f'the end column "{name}" is the start column too', "name another column, or leave it out"
     elif column is None:
         text, hint = f'the end column "{name}" is no field of message {row.name}', "name one, or leave it out"
-    elif not is_timestamp(column):
-        text, hint = f'the end column "{name}" is a {type_name(column)}', f"make it a {TIMESTAMP}"
+    elif not is_timestamp(column) or column.is_repeated:
+        kind = f"{'repeated ' if column.is_repeated else ''}{type_name(column)}"
+        text, hint = f'the end column "{name}" is a {kind}', f"make it a {TIMESTAMP}"
     else:
         return
     problems.of_message(row, text, hint, field="window.end_column")

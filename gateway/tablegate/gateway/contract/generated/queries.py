@@ -15,7 +15,7 @@ from typing import NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 
 from tablegate.gateway.contract.catalogue import Op, Table
-from tablegate.gateway.contract.columns import is_money, operator_fits, type_name
+from tablegate.gateway.contract.columns import is_one_value, operator_fits, type_name
 
 KINDS = ("get", "batch_get", "range", "scan", "subscribe")
 """Kinds of queries, by their names in QueryOptions, in the order in which they are written."""
@@ -243,9 +243,14 @@ class _Writer:
         """Yield a filter for each column: a floor where equality says little, equality where it does."""
         for field in self._table.row.fields:
             number = field.number + behind
-            if is_money(field) or number in _RESERVED or number > _NUMBER_MAX:
+            if number in _RESERVED or number > _NUMBER_MAX:
                 continue
-            if field.message_type is not None or field.type in _FLOATS:
+            if operator_fits(Op.CONTAINS, field):
+                comment = f"Only rows with this among their {_words(field)}."
+                filter_ = _optional(field, f"{field.name}_contains", Op.CONTAINS, comment)
+            elif not is_one_value(field):
+                continue
+            elif field.message_type is not None or field.type in _FLOATS:
                 comment = f"Only rows with at least this {_words(field)}."
                 if field.message_type is not None:
                     comment = f"Only rows whose {field.name} is this or later."

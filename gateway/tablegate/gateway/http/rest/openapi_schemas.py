@@ -7,7 +7,7 @@ from google.api import field_behavior_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from tablegate.gateway.contract.http_rules import is_map
+from tablegate.gateway.contract.columns import is_map
 
 Schema = dict[str, Any]
 

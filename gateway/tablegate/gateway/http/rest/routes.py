@@ -14,7 +14,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, is_map, parameter_fields
+from tablegate.gateway.contract.columns import is_map
+from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, parameter_fields
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.http.json_codec import JsonCodec, compact
 from tablegate.gateway.query.call import StreamMethod, UnaryMethod
