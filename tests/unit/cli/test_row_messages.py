@@ -89,8 +89,14 @@ def test_types_of_a_schema() -> None:
     ("text", "sentence"),
     [
         ({"a": None}, 'field "a" is null in the whole sample, which says no type; add an object where it is not, or'),
-        ({"a": {"b": 1}}, 'field "a" is an object, and a row has one value in each column; put its parts into columns'),
-        ({"a": []}, 'field "a" is an array'),
+        ({"a": {"b": {}}}, 'field "a.b" has no fields in the whole sample; leave it out: --skip "a"'),
+        ({"a": {"b.c": None}}, 'field "a.b.c" is null in the whole sample'),
+        ({"a": []}, 'field "a" is empty in the whole sample, which says no type; add an object where it is not, or'),
+        ({"a": [1, None]}, 'field "a" has a null in a list'),
+        ({"a": [[1]]}, 'field "a" has lists in a list'),
+        ({"a": [{"b": 1}, {"b": "x"}]}, 'field "a.b" has values of several types (number, text)'),
+        ([{"a": 1}, {"a": {"b": 1}}], "several types (number, object)"),
+        ({"a": {"bC": 1, "b_c": 2}}, 'field "a.b_c" would have the name of field "a.bC"; leave it out: --skip "a"'),
         ({"a": 2**63}, 'field "a" has a number that is no int64; write it as text, or leave it out: --skip "a"'),
         ([{"a": 1}, {"a": "x"}], 'field "a" has values of several types (number, text); leave it out: --skip "a"'),
         ([{"a": 1}, {"a": True}], "several types (bool, number)"),
@@ -118,9 +124,11 @@ def test_what_is_no_json(text: str) -> None:
 @pytest.mark.parametrize(
     ("type_", "sentence"),
     [
-        ({"type": "array", "items": "int"}, 'field "f0" is of type array, which no column has; leave it out: --skip'),
-        ({"type": "map", "values": "int"}, "is of type map"),
-        ({"type": "record", "name": "R", "fields": []}, "is of type record"),
+        ({"type": "array", "items": ["int", "string"]}, 'field "f0" is a union of 2 types; leave it out: --skip "f0"'),
+        ({"type": "map", "values": {"type": "array", "items": "int"}}, "is of type array, which no column has"),
+        ({"type": "record", "name": "R", "fields": []}, "is a record without fields"),
+        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, '"f0.r" contains itself'),
+        ({"type": "record", "name": "R", "fields": [{"name": "r"}]}, 'field "f0.r" is of type None'),
         ({"type": "int", "logicalType": "date"}, "is of type date"),
         (["int", "string"], "is a union of 2 types"),
         (["null"], "is always null"),
@@ -150,6 +158,116 @@ def test_anything_is_a_row_or_refused(value: Any) -> None:
             assert make(json.dumps(value), "Order", (), what="it").columns
 
 
+NESTED = {
+    "orderId": 1,
+    "address": {"street": "Main", "floor": 2},
+    "lines": [{"sku": "a", "parts": [{"id": 1}]}, {"sku": "b", "price": 2.5, "parts": []}],
+    "tags": ["x"],
+    "boxes": [{"id": "1"}],
+    "cities": [{"id": 1.5}],
+}
+
+
+def test_objects_and_lists_of_a_sample() -> None:
+    row = json_row(json.dumps(NESTED), "Order", (), what="the sample")
+    assert {one.name: one.type for one in row.columns} == {
+        "order_id": "int64",
+        "address": "Address",
+        "lines": "repeated Line",
+        "tags": "repeated string",
+        "boxes": "repeated Box",
+        "cities": "repeated City",
+    }
+    assert {one.name: {column.name: (column.type, column.optional) for column in one.columns} for one in row.inner} == {
+        "Address": {"street": ("string", False), "floor": ("int64", False)},
+        "Part": {"id": ("int64", False)},
+        "Line": {"sku": ("string", False), "parts": ("repeated Part", False), "price": ("double", True)},
+        "Box": {"id": ("string", False)},
+        "City": {"id": ("double", False)},
+    }
+
+
+def test_a_nested_sample_is_a_contract(tmp_path: Path) -> None:
+    sample, path = tmp_path / "sample.json", tmp_path / "orders.proto"
+    sample.write_text(json.dumps(NESTED))
+    done = new(path, "--from", sample, "--row", "Order", "--key", "orderId")
+    assert done.exit_code == 0, done.stderr
+    bind(load_descriptors(path))
+    assert "repeated Line lines = 3;" in path.read_text()
+
+
+def test_records_arrays_and_maps_of_a_schema(tmp_path: Path) -> None:
+    line = {
+        "type": "record",
+        "name": "Line",
+        "namespace": "a",
+        "doc": "A line",
+        "fields": [{"name": "sku", "type": "string"}],
+    }
+    other = {
+        **line,
+        "namespace": "b",
+        "fields": [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
+    }
+    types = [
+        {"type": "array", "items": line},
+        ["null", {"type": "map", "values": "a.Line"}],
+        ["null", other],
+        {"type": "array", "items": ["null", "int"]},
+        {"type": "map", "values": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+    ]
+    fields = [
+        {"name": "id", "type": "long"},
+        *({"name": f"f{number}", "type": one} for number, one in enumerate(types)),
+    ]
+    schema, path = tmp_path / "order.avsc", tmp_path / "orders.proto"
+    schema.write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
+    done = new(path, "--from", schema, "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {
+        "id": "int64",
+        "f0": "repeated Line",
+        "f1": "map<string, Line>",
+        "f2": "Line2",
+        "f3": "repeated int32",
+        "f4": "map<string, google.type.Money>",
+    }
+    assert "// A line.\nmessage Line {" in path.read_text()
+
+
+EVERY = """
+  repeated int64 ids = 5;
+  oneof pay { int64 cash = 6; Line card = 8; }
+  map<int32, Line> lines = 10;
+  google.protobuf.StringValue nick = 11;
+  repeated State states = 12;
+  map<string, google.protobuf.Duration> waits = 13;
+"""
+
+
+def test_every_field_of_another_message(tmp_path: Path) -> None:
+    other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
+    imports = 'import "google/protobuf/wrappers.proto";\nimport "google/protobuf/duration.proto";\nenum State'
+    other.write_text((OTHER % EVERY).replace("enum State", imports))
+    done = new(path, "--from", other, "--row", "Order", "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    row = next(iter(bind(load_descriptors(path)).tables.values())).row
+    assert [field.name for field in row.oneofs_by_name["pay"].fields] == ["cash", "card"]
+    assert columns_of(path) == {
+        "id": "int64",
+        "note": "optional string",
+        "state": "State",
+        "placed_at": "google.protobuf.Timestamp",
+        "ids": "repeated int64",
+        "cash": "int64",
+        "card": "Line",
+        "lines": "map<int32, Line>",
+        "nick": "google.protobuf.StringValue",
+        "states": "repeated State",
+        "waits": "map<string, google.protobuf.Duration>",
+    }
+
+
 def test_a_message_of_another_file(tmp_path: Path) -> None:
     other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
     other.write_text(OTHER % "")
@@ -169,9 +287,11 @@ def test_a_message_of_another_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "words", "sentence"),
     [
-        ("repeated int64 ids = 5;", ["--row", "Order"], 'field "ids" is repeated or a map'),
-        ("oneof pay { int64 cash = 5; int64 card = 6; }", ["--row", "Order"], 'field "cash" is in a oneof'),
-        ("Line line = 5;", ["--row", "Order"], 'field "line" is of type other.v1.Line, which no column has'),
+        (
+            "Order order = 5;",
+            ["--row", "Order"],
+            'field "order" cannot be kept: message other.v1.Order contains itself',
+        ),
         ("", ["--row", "Shop"], "has no message Shop; say which with --row, other.v1.Order, other.v1.Line"),
         ("", [], "has 2 messages; say which with --row, one of these: other.v1.Order, other.v1.Line"),
     ],

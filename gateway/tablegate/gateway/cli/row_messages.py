@@ -1,11 +1,12 @@
 """Row messages of what has a table's fields already: an Avro schema, a sample of JSON, a Protobuf message.
 
-A row is flat. What it cannot have is refused by name, with what to do: most often to leave the field out.
+A record, an object or a message in it becomes a message beside the row. What no row can have is refused by name, with
+what to do: most often to leave the field out.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +15,29 @@ from typing import Any
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
 from tablegate.gateway.contract.binder.files import build_pool, messages_of
-from tablegate.gateway.contract.columns import MONEY, TIMESTAMP, in_oneof, is_one_value, type_name
+from tablegate.gateway.contract.columns import (
+    DURATION,
+    JSON_MESSAGES,
+    MONEY,
+    TIMESTAMP,
+    WRAPPERS,
+    column_problem,
+    in_oneof,
+    is_map,
+    type_name,
+)
 from tablegate.gateway.contract.descriptors import load_descriptors
 
 SAMPLE_BYTES_MAX = 16 * 2**20  # thousands of objects say no more than hundreds
 
-_IMPORTS = {TIMESTAMP: "google/protobuf/timestamp.proto", MONEY: "google/type/money.proto"}
+_IMPORTS = {
+    TIMESTAMP: "google/protobuf/timestamp.proto",
+    MONEY: "google/type/money.proto",
+    DURATION: "google/protobuf/duration.proto",
+    "google.protobuf.Any": "google/protobuf/any.proto",
+    **dict.fromkeys(WRAPPERS, "google/protobuf/wrappers.proto"),
+    **dict.fromkeys(JSON_MESSAGES, "google/protobuf/struct.proto"),
+}
 _AVRO_TYPES = {
     "int": "int32",
     "long": "int64",
@@ -37,6 +55,7 @@ _NANO_DIGITS = 9  # behind the point of a google.type.Money
 _UNIT_DIGITS = 18  # before it
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 _INT64 = range(-(2**63), 2**63)
+_INSIDE = "\x1f"  # between the name of a field and that of one in it: names may have dots
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -46,40 +65,107 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a row. `source`: its name where it comes from."""
+    """A field of a row. `source`: its name where it comes from. `oneof`: the one that it is in."""
 
     source: str
     name: str
     type: str
     optional: bool = False
     comment: str = ""
+    oneof: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A message or an enum that columns need. `source`: its name where it comes from, "" for an object of a sample."""
+
+    name: str
+    source: str
+    columns: Sequence[Column] = ()
+    enum: EnumDescriptor | None = None
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row message, and the enums that its columns need. `name` is "" where the source has none."""
+    """A row message, and what else its columns need. `name` is "" where the source has none."""
 
     name: str
     columns: Sequence[Column]
     comment: str = ""
-    enums: Sequence[EnumDescriptor] = ()
+    inner: Sequence[Inner] = ()
 
     def column(self, name: str) -> str:
         """Return the column that is called so here or in the source; the name itself where there is none."""
         return next((one.name for one in self.columns if name in (one.name, one.source)), name)
 
     def text(self, package: str, key: Collection[str]) -> str:
-        """Return the .proto that has this message alone. Key columns are always there."""
-        imports = sorted({_IMPORTS[one.type] for one in self.columns if one.type in _IMPORTS})
+        """Return the .proto that has this message and those in it. Key columns are always there."""
+        every = [*self.columns, *(column for one in self.inner for column in one.columns)]
+        imports = sorted({name for one in every if (name := _import_of(one.type)) is not None})
         lines = ['syntax = "proto3";', "", f"package {package};", ""]
         lines += [*(f'import "{name}";' for name in imports), ""] if imports else []
-        lines += [f"// {self.comment or f'One {_words(self.name)}.'}", f"message {self.name} {{"]
-        for number, one in enumerate(self.columns, 1):
-            optional = "optional " if one.optional and one.name not in key else ""
-            lines += [f"  // {one.comment or f'{_capitalized(_words(one.name))}.'}"]
-            lines += [f"  {optional}{one.type} {one.name} = {number};"]
-        lines += ["}", *(line for enum in self.enums for line in _enum(enum))]
+        lines += _message(self.name, self.comment, self.columns, key)
+        for one in self.inner:
+            lines.append("")
+            lines += _enum(one.name, one.enum) if one.enum else _message(one.name, one.comment, one.columns, ())
         return "\n".join([*lines, ""])
+
+
+def _import_of(type_: str) -> str | None:
+    """Return the file that a column's type is in; None where that is no other file."""
+    name = type_.removeprefix("repeated ")
+    if name.startswith("map<"):
+        name = name.removesuffix(">").partition(", ")[2]
+    return _IMPORTS.get(name)
+
+
+def _message(name: str, comment: str, columns: Sequence[Column], key: Collection[str]) -> Iterator[str]:
+    yield f"// {comment or f'One {_words(name)}.'}"
+    yield f"message {name} {{"
+    oneof = ""
+    for number, one in enumerate(columns, 1):
+        if oneof and one.oneof != oneof:
+            yield "  }"
+        if one.oneof and one.oneof != oneof:
+            yield f"  // {_capitalized(_words(one.oneof))}: one of these."
+            yield f"  oneof {one.oneof} {{"
+        oneof = one.oneof
+        indent = "    " if oneof else "  "
+        optional = "optional " if one.optional and one.name not in key else ""
+        yield f"{indent}// {one.comment or f'{_capitalized(_words(one.name))}.'}"
+        yield f"{indent}{optional}{one.type} {one.name} = {number};"
+    if oneof:
+        yield "  }"
+    yield "}"
+
+
+class _Inners:
+    """The messages and enums that a row needs, as they are found. Names are short, and each is there once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Inner | None] = {}  # by name; None: it is being made
+        self._names: dict[str, str] = {}  # by source
+
+    def add(self, source: str, wanted: str, make: Callable[[str], Inner], *, field: str) -> str:
+        """Return the name of what comes from `source`, which is made where it is not yet; "": always."""
+        known = self._names.get(source)
+        if known is not None:
+            if self._found[known] is None:
+                raise _refusal(field, "contains itself, and a row has an end")
+            return known
+        name, number = wanted, 1
+        while name in self._found:
+            number += 1
+            name = f"{wanted}{number}"
+        if source:
+            self._names[source] = name
+        self._found[name] = None
+        self._found[name] = make(name)
+        return name
+
+    def all(self) -> list[Inner]:
+        return [one for one in self._found.values() if one is not None]
 
 
 def row_of(path: Path, name: str = "", skipped: Collection[str] = ()) -> Row:
@@ -110,36 +196,40 @@ def avro_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Ro
         own_name = str(record["name"]).rpartition(".")[2]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RowError(f"{what} is not the schema of an Avro record; give one of type record, with fields") from None
-    named = dict(_named(record))
-
-    def column(source: str, schema: Any, doc: object) -> Column:
-        optional = isinstance(schema, list) and "null" in schema
-        branches = [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
-        if len(branches) != 1:
-            raise _refusal(source, f"is a union of {len(branches)} types" if branches else "is always null")
-        type_ = _avro_type(branches[0], named, source)
-        return Column(source, _column_name(source), type_, optional, _sentence(doc))
-
-    columns = [column(*field) for field in fields if not _is_skipped(field[0], skipped)]
-    return _row(name or _message_name(own_name), columns, what, comment=_sentence(record.get("doc")))
+    types = _AvroTypes(record)
+    columns = [types.column(*field) for field in fields if not _is_skipped(field[0], skipped)]
+    made = name or _message_name(own_name)
+    return _row(made, columns, what, comment=_sentence(record.get("doc")), inner=types.inners.all())
 
 
 def json_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Row:
     """Return the row of a sample of JSON: an object, an array of objects, or an object in each line."""
+    inners = _Inners()
+    columns = _json_columns(_objects(text, what), inners, path="", skipped=skipped)
+    return _row(name, columns, what, inner=inners.all())
+
+
+def _json_columns(
+    objects: Sequence[dict[str, Any]], inners: _Inners, *, path: str, skipped: Collection[str]
+) -> list[Column]:
     values: dict[str, list[Any]] = {}
-    objects = _objects(text, what)
     for one in objects:
         for key, value in one.items():
-            if not _is_skipped(key, skipped):
+            if path or not _is_skipped(key, skipped):
                 values.setdefault(key, []).append(value)
     columns = []
     for key, found in values.items():
         present = [value for value in found if value is not None]
+        source = f"{path}{key}"
         if not present:
-            raise _refusal(key, "is null in the whole sample, which says no type", "add an object where it is not, or")
-        optional = len(present) < len(objects)
-        columns.append(Column(key, _column_name(key), _json_type(present, key), optional))
-    return _row(name, columns, what)
+            raise _refusal(
+                source, "is null in the whole sample, which says no type", "add an object where it is not, or"
+            )
+        name = _column_name(key, source)
+        type_ = _json_type(present, source, name, inners)
+        optional = len(present) < len(objects) and not type_.startswith("repeated ")
+        columns.append(Column(source, name, type_, optional and _is_scalar(type_)))
+    return columns
 
 
 def _proto_row(path: Path, name: str, skipped: Collection[str]) -> Row:
@@ -154,26 +244,74 @@ def _proto_row(path: Path, name: str, skipped: Collection[str]) -> Row:
         raise RowError(f'"{path}" has {there}; say which with --row{f", {few}{names}" if names else ""}')
     [message] = found
     fields = [field for field in message.fields if not _is_skipped(field.name, skipped)]
-    columns = [Column(field.name, field.name, _proto_type(field), _is_optional(field)) for field in fields]
-    enums = {field.enum_type.full_name: field.enum_type for field in fields if field.enum_type is not None}
-    return _row(message.name, columns, f'"{path}"', enums=list(enums.values()))
+    inners = _Inners()
+    for field in fields:
+        problem = column_problem(field, (message.full_name,))
+        if problem is not None:
+            raise _refusal(field.name, f"cannot be kept: {problem[0]}")
+    columns = [_proto_column(field, inners) for field in fields]
+    return _row(message.name, columns, f'"{path}"', inner=inners.all())
 
 
-def _row(
-    name: str, columns: Sequence[Column], what: str, *, comment: str = "", enums: Sequence[EnumDescriptor] = ()
-) -> Row:
+def _proto_column(field: FieldDescriptor, inners: _Inners) -> Column:
+    if is_map(field):
+        assert field.message_type is not None
+        key, value = field.message_type.fields
+        return Column(field.name, field.name, f"map<{type_name(key)}, {_proto_type(value, inners)}>")
+    type_ = _proto_type(field, inners)
+    if field.is_repeated:
+        return Column(field.name, field.name, f"repeated {type_}")
+    if in_oneof(field):
+        assert field.containing_oneof is not None
+        return Column(field.name, field.name, type_, oneof=field.containing_oneof.name)
+    return Column(field.name, field.name, type_, field.has_presence and field.message_type is None)
+
+
+def _proto_type(field: FieldDescriptor, inners: _Inners) -> str:
+    """Return the type of one value of a field; what it names is there, too."""
+    enum, message = field.enum_type, field.message_type
+    if enum is not None:
+        return inners.add(
+            enum.full_name, enum.name, lambda name: Inner(name, enum.full_name, enum=enum), field=field.name
+        )
+    if message is None or message.full_name in _IMPORTS:
+        return type_name(field)
+
+    def make(name: str) -> Inner:
+        columns = [_proto_column(one, inners) for one in message.fields]
+        return Inner(name, message.full_name, columns)
+
+    return inners.add(message.full_name, message.name, make, field=field.name)
+
+
+def _row(name: str, columns: Sequence[Column], what: str, *, comment: str = "", inner: Sequence[Inner] = ()) -> Row:
     if not columns:
         raise RowError(f"{what} has no field for a row; give one that has")
-    seen: dict[str, str] = {}
-    for one in columns:
-        first = seen.setdefault(one.name.replace("_", "").lower(), one.source)
-        if first != one.source:
-            raise _refusal(one.source, f'would have the name of field "{first}"')
-    return Row(name, columns, comment, enums)
+    for each in (columns, *(one.columns for one in inner)):
+        seen: dict[str, str] = {}
+        for column in each:
+            first = seen.setdefault(column.name.replace("_", "").lower(), column.source)
+            if first != column.source:
+                raise _refusal(column.source, f'would have the name of field "{_shown(first)}"')
+    if any(one.name == name for one in inner):
+        raise RowError(f'{what} has another message "{name}" in it; give the row a name of its own: --row {name}Row')
+    return Row(name, columns, comment, inner)
+
+
+def _is_scalar(type_: str) -> bool:
+    return type_ in {*_AVRO_TYPES.values()}
 
 
 def _refusal(source: str, text: str, do: str = "") -> RowError:
-    return RowError(f'field "{source}" {text}; {f"{do} " if do else ""}leave it out: --skip {json.dumps(source)}')
+    """Return the error of a field. What is left out is the field of the row that it is in."""
+    whole = source.partition(_INSIDE)[0]
+    return RowError(
+        f'field "{_shown(source)}" {text}; {f"{do} " if do else ""}leave it out: --skip {json.dumps(whole)}'
+    )
+
+
+def _shown(source: str) -> str:
+    return source.replace(_INSIDE, ".")
 
 
 def _is_skipped(source: str, skipped: Collection[str]) -> bool:
@@ -196,26 +334,78 @@ def _named(schema: Any) -> Iterator[tuple[str, Any]]:
             yield from _named(field)
 
 
-def _avro_type(schema: Any, named: dict[str, Any], source: str) -> str:
-    """Return the type of a column that has the values of an Avro schema."""
-    if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-        schema = schema["type"]  # {"type": {"type": "int"}} is allowed
-    if isinstance(schema, str):
-        schema = named.get(schema, {"type": schema})
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if logical in _AVRO_TIMES:
-        return TIMESTAMP
-    if logical == "decimal":
-        precision, scale = (int(schema.get(part) or 0) for part in ("precision", "scale"))
-        if scale > _NANO_DIGITS or precision - scale > _UNIT_DIGITS:
-            raise _refusal(
-                source, f"is a decimal with {precision} digits, {scale} behind the point: too many for a row"
-            )
-        return MONEY
-    if not isinstance(kind, str) or kind not in _AVRO_TYPES or logical in _AVRO_OTHERS:
-        raise _refusal(source, f"is of type {logical or kind}, which no column has")
-    return _AVRO_TYPES[kind]
+class _AvroTypes:
+    """Columns of the fields of an Avro record, and of the records in it."""
+
+    def __init__(self, record: Any) -> None:
+        self.inners = _Inners()
+        self._named = dict(_named(record))
+
+    def column(self, source: str, schema: Any, doc: object, path: str = "") -> Column:
+        """Return the column of a field."""
+        place = f"{path}{source}"
+        optional = isinstance(schema, list) and "null" in schema
+        type_ = self._type(schema, place)
+        name = _column_name(source, place)
+        return Column(place, name, type_, optional and _is_scalar(type_), _sentence(doc))
+
+    def _type(self, schema: Any, place: str) -> str:
+        schema = self._resolved(self._branch(schema, place))
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        match kind:
+            case "array":
+                return f"repeated {self._one(schema.get('items'), place)}"
+            case "map":
+                return f"map<string, {self._one(schema.get('values'), place)}>"
+        return self._one(schema, place)
+
+    def _branch(self, schema: Any, place: str) -> Any:
+        branches = [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
+        if len(branches) != 1:
+            raise _refusal(place, f"is a union of {len(branches)} types" if branches else "is always null")
+        return branches[0]
+
+    def _resolved(self, schema: Any) -> Any:
+        if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+            schema = schema["type"]  # {"type": {"type": "int"}} is allowed
+        return self._named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
+
+    def _one(self, schema: Any, place: str) -> str:
+        """Return the type of one value: no list of them, and no map."""
+        schema = self._resolved(self._branch(schema, place))
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        logical = schema.get("logicalType") if isinstance(schema, dict) else None
+        if kind == "record" and isinstance(schema.get("fields"), list) and isinstance(schema.get("name"), str):
+            return self._record(schema, place)
+        if logical in _AVRO_TIMES:
+            return TIMESTAMP
+        if logical == "decimal":
+            precision, scale = (schema.get(part) or 0 for part in ("precision", "scale"))
+            if not (isinstance(precision, int) and isinstance(scale, int)):
+                raise _refusal(place, "is a decimal without digits")
+            if scale > _NANO_DIGITS or precision - scale > _UNIT_DIGITS:
+                text = f"is a decimal with {precision} digits, {scale} behind the point: too many for a row"
+                raise _refusal(place, text)
+            return MONEY
+        if not isinstance(kind, str) or kind not in _AVRO_TYPES or logical in _AVRO_OTHERS:
+            raise _refusal(place, f"is of type {logical or kind}, which no column has")
+        return _AVRO_TYPES[kind]
+
+    def _record(self, record: dict[str, Any], place: str) -> str:
+        fields = [field for field in record["fields"] if isinstance(field, dict) and isinstance(field.get("name"), str)]
+        if not fields:
+            raise _refusal(place, "is a record without fields")
+        space = record.get("namespace")
+        source = f"{space}.{record['name']}" if space else record["name"]
+        wanted = _message_name(_column_name(source.rpartition(".")[2], place))
+
+        def make(name: str) -> Inner:
+            columns = [
+                self.column(field["name"], field.get("type"), field.get("doc"), f"{place}{_INSIDE}") for field in fields
+            ]
+            return Inner(name, source, columns, comment=_sentence(record.get("doc")))
+
+        return self.inners.add(source, wanted, make, field=place)
 
 
 def _objects(text: str, what: str) -> Sequence[dict[str, Any]]:
@@ -235,12 +425,30 @@ def _objects(text: str, what: str) -> Sequence[dict[str, Any]]:
     return objects
 
 
-def _json_type(values: Sequence[Any], source: str) -> str:
-    """Return the type of a column that has these values."""
+def _json_type(values: Sequence[Any], source: str, name: str, inners: _Inners) -> str:
+    """Return the type of a column that has these values. `name`: its own."""
+    if {type(value) for value in values} == {list}:
+        items = [item for value in values for item in value]
+        if not items:
+            raise _refusal(
+                source, "is empty in the whole sample, which says no type", "add an object where it is not, or"
+            )
+        if None in items:
+            raise _refusal(source, "has a null in a list")
+        if any(isinstance(item, list) for item in items):
+            raise _refusal(source, "has lists in a list")
+        return f"repeated {_json_one(items, source, _singular(name), inners)}"
+    return _json_one(values, source, name, inners)
+
+
+def _json_one(values: Sequence[Any], source: str, name: str, inners: _Inners) -> str:
     kinds = {type(value) for value in values}
-    for kind, text in ((dict, "is an object"), (list, "is an array")):
-        if kind in kinds:
-            raise _refusal(source, f"{text}, and a row has one value in each column", "put its parts into columns, or")
+    if kinds == {dict}:
+        columns = _json_columns(values, inners, path=f"{source}{_INSIDE}", skipped=())
+        if not columns:
+            raise _refusal(source, "has no fields in the whole sample")
+        wanted = _message_name(name)
+        return inners.add("", wanted, lambda made: Inner(made, "", columns), field=source)
     if kinds == {bool}:
         return "bool"
     if kinds == {int}:
@@ -251,8 +459,16 @@ def _json_type(values: Sequence[Any], source: str) -> str:
         return "double"
     if kinds == {str}:
         return TIMESTAMP if all(map(_is_time, values)) else "string"
-    names = {bool: "bool", int: "number", float: "number", str: "text"}
+    names = {bool: "bool", int: "number", float: "number", str: "text", dict: "object", list: "list"}
     raise _refusal(source, f"has values of several types ({', '.join(sorted({names[kind] for kind in kinds}))})")
+
+
+def _singular(name: str) -> str:
+    if name.endswith("ies"):
+        return f"{name[:-3]}y"
+    if re.search(r"(s|x|z|ch|sh)es$", name):
+        return name[:-2]
+    return name.removesuffix("s") or name
 
 
 def _is_time(text: str) -> bool:
@@ -265,22 +481,8 @@ def _is_time(text: str) -> bool:
     return True
 
 
-def _proto_type(field: FieldDescriptor) -> str:
-    if field.is_repeated:
-        raise _refusal(field.name, "is repeated or a map, and a row has one value in each column")
-    if in_oneof(field):
-        raise _refusal(field.name, "is in a oneof, and a row has none")
-    if not is_one_value(field):
-        raise _refusal(field.name, f"is of type {type_name(field)}, which no column has")
-    return field.enum_type.name if field.enum_type is not None else type_name(field)
-
-
-def _is_optional(field: FieldDescriptor) -> bool:
-    return field.has_presence and field.message_type is None
-
-
-def _enum(enum: EnumDescriptor) -> Iterator[str]:
-    yield from ("", f"// {_capitalized(_words(enum.name))}.", f"enum {enum.name} {{")
+def _enum(name: str, enum: EnumDescriptor) -> Iterator[str]:
+    yield from (f"// {_capitalized(_words(name))}.", f"enum {name} {{")
     if enum.GetOptions().allow_alias:
         yield from ("  option allow_alias = true;", "")
     for value in enum.values:
@@ -293,10 +495,10 @@ def _snake_case(name: str) -> str:
     return re.sub(r"[-. _]+", "_", words).lower()
 
 
-def _column_name(source: str) -> str:
+def _column_name(source: str, place: str) -> str:
     name = _snake_case(source)
     if _NAME.fullmatch(name) is None:
-        raise _refusal(source, "has a name that no field of a message can have", "rename it, or")
+        raise _refusal(place, "has a name that no field of a message can have", "rename it, or")
     return name
 
 
