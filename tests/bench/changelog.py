@@ -1,7 +1,8 @@
-"""The changelog of ratings, written without a job: its rows and its manifest."""
+"""A changelog written without a job, that of ratings or another: its rows and its manifest."""
 
 import io
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastavro
@@ -22,23 +23,33 @@ SEED_TIME_US = 1_700_000_000_000_000  # of the rows that were there first: whate
 _QUEUED_MAX = 300_000
 
 
-class Changelog:
-    """Encodes rows of `table`. A row's sequence is its time: so every writer's rows are newer than those before."""
+def _rating(movie: int, time_us: int) -> dict[str, Any]:
+    return {"movie_id": movie, "average_rating": 5.0, "rating_count": 1, "update_time": time_us}
 
-    def __init__(self, table: Table) -> None:
+
+class Changelog:
+    """Encodes rows of `table`. A row's sequence is its time: so every writer's rows are newer than those before.
+
+    `row`: from a number, which is the key, and a time to a row's columns.
+    """
+
+    def __init__(
+        self, table: Table, topic: str = TOPIC, row: Callable[[int, int], Mapping[str, Any]] = _rating
+    ) -> None:
         self._table = table
+        self._topic = topic
+        self._row = row
         self._schema = row_schema(table)
         self._parsed: Any = fastavro.parse_schema(dict(self._schema))
 
-    def record(self, movie: int, time_us: int) -> dict[str, Any]:
-        """Return what `Producer.produce` takes for the row of `movie` written at `time_us`, since 1970."""
-        key = encode_key(self._table.key, [movie])
+    def record(self, number: int, time_us: int) -> dict[str, Any]:
+        """Return what `Producer.produce` takes for the row of a number written at `time_us`, since 1970."""
+        key = encode_key(self._table.key, [number])
         out = io.BytesIO(b"\x00\x00\x00\x00\x01")
         out.seek(5)
-        row = {"movie_id": movie, "average_rating": 5.0, "rating_count": 1, "update_time": time_us}
-        fastavro.schemaless_writer(out, self._parsed, row)
+        fastavro.schemaless_writer(out, self._parsed, self._row(number, time_us))
         return {
-            "topic": TOPIC,
+            "topic": self._topic,
             "key": key,
             "value": out.getvalue(),
             "partition": self._table.partition_of(key, PARTITIONS),
@@ -46,31 +57,31 @@ class Changelog:
         }
 
     def seed(self, bootstrap: str, rows: int) -> None:
-        """Create the topics, and write the movies 1 … rows and the manifest."""
+        """Create the topics, and write the rows 1 … rows and the manifest."""
         settings = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
-        create_topic(bootstrap, TOPIC, PARTITIONS, settings)
+        create_topic(bootstrap, self._topic, PARTITIONS, settings)
         create_topic(bootstrap, "tables", 1, {"cleanup.policy": "compact"})
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
-        for movie in range(1, rows + 1):
-            producer.produce(**self.record(movie, SEED_TIME_US))
-            if movie % 10_000 == 0:
+        for number in range(1, rows + 1):
+            producer.produce(**self.record(number, SEED_TIME_US))
+            if number % 10_000 == 0:
                 producer.poll(0)
                 while len(producer) > _QUEUED_MAX:
                     producer.poll(0.1)
         producer.flush()
-        producer.produce("tables", self._manifest(bootstrap).SerializeToString(), key="ratings")
+        producer.produce("tables", self._manifest(bootstrap).SerializeToString(), key=self._table.name)
         producer.flush()
 
     def _manifest(self, bootstrap: str) -> changelog_pb2.Manifest:
         table = self._table
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        found = admin.describe_topics(TopicCollection([TOPIC]))
+        found = admin.describe_topics(TopicCollection([self._topic]))
         return changelog_pb2.Manifest(
             table=table.name,
             generation=1,
             contract_fingerprint=table.fingerprint,
-            changelog_topic=TOPIC,
-            changelog_topic_id=str(found[TOPIC].result().topic_id),
+            changelog_topic=self._topic,
+            changelog_topic_id=str(found[self._topic].result().topic_id),
             partition_count=PARTITIONS,
             partitioner=table.partitioner.value,
             key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in table.key],

@@ -9,7 +9,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from tablegate.examples.demo.kafka import free_port
-from tests.bench import gets, reads, streams, subscribe
+from tests.bench import gets, nested, reads, streams, subscribe
 from tests.bench.contestants import Bench, contestants
 from tests.bench.figures import Figures
 from tests.bench.load import Generators, Target, say
@@ -31,6 +31,7 @@ class Part(StrEnum):
     BATCH = "batch"
     RANGE = "range"
     SCAN = "scan"
+    NESTED = "nested"
     SUBSCRIBE = "subscribe"
     LATENCY = "latency"
     THROUGHPUT = "throughput"
@@ -72,6 +73,8 @@ def measure(
                 reads.measure_scans(bench, target)
             if Part.SUBSCRIBE in parts:
                 subscribe.measure(bench, target)
+        if Part.NESTED in parts:
+            nested.measure(bench)
 
 
 def _restored(figures: Figures, gateway: GatewayProcess) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -198,16 +198,22 @@ class Stack:
             yield
 
     @contextmanager
-    def gateway(self, *, authority: Authority | None = None) -> Iterator[GatewayProcess]:
-        """Run a gateway with an empty store; the block begins when it serves. With TLS where `authority` is."""
+    def gateway(
+        self, *, authority: Authority | None = None, contracts: Sequence[Path] = (), name: str = "gateway"
+    ) -> Iterator[GatewayProcess]:
+        """Run a gateway with an empty store; the block begins when it serves. With TLS where `authority` is.
+
+        `contracts`: what it serves, if not the ratings alone.
+        """
         address = f"127.0.0.1:{free_port()}"
-        name = "gateway-tls" if authority else "gateway"
+        name = f"{name}-tls" if authority else name
         log_path = self.directory / f"{name}.log"
         pair = authority.issue(name) if authority else None
         tls = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key)) if pair else ()
         with self._child(
             log_path,
-            *("serve", "--contract", str(self.protoset), "--bootstrap", self.bootstrap, "--workers", str(WORKERS)),
+            *("serve", "--bootstrap", self.bootstrap, "--workers", str(WORKERS)),
+            *(word for path in contracts or [self.protoset] for word in ("--contract", str(path))),
             *("--data", str(self.directory / name), "--listen", address, "--reflection", *tls),
         ) as process:
             end = time.monotonic() + READY_TIMEOUT_S
