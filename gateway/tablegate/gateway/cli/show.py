@@ -6,7 +6,7 @@ The status is that of its cluster, its tables, and the progress of each partitio
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from google.protobuf import json_format
@@ -17,7 +17,7 @@ from rich.table import Table
 from tablegate.gateway.cli.served import directory_of, partition_count, served_tables
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.contract.catalogue import Catalogue
-from tablegate.gateway.contract.columns import is_money
+from tablegate.gateway.contract.columns import is_map, is_message, is_money
 from tablegate.gateway.contract.types import Partition
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, GatewayRecord, ReplicaPhase
 from tablegate.v1.status_pb2 import (
@@ -63,19 +63,41 @@ def empty_table(row: Any) -> Table:
 
 
 def cells(message: Message) -> list[str]:
-    """Return the columns of a row as texts; messages, lists and maps as JSON."""
+    """Return the columns of a row as texts: of a list an item each line, of a message its fields that are set."""
     values = to_dict(message)
-    fields: Sequence[Any] = message.DESCRIPTOR.fields
-    for field, value in message.ListFields():
-        if is_money(field) and not field.is_repeated:
-            values[field.name] = _decimal(value)
-    return [_cell(values.get(field.name, "")) for field in fields]
+    return [_cell(message, field, values.get(field.name, "")) for field in _fields(message)]
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False) if value else ""
-    return str(value)
+def _fields(message: Message) -> Sequence[Any]:
+    return message.DESCRIPTOR.fields  # the stubs name one class twice
+
+
+def _cell(message: Message, field: Any, value: Any) -> str:
+    """Return what a field holds, which is `value` in protobuf's JSON."""
+    inside = getattr(message, field.name)
+    if is_map(field):
+        of = field.message_type.fields_by_name["value"]
+        # In the order of the keys: a map of protobuf's has none.
+        return "\n".join(f"{key}={_one(inside[key], of, one)}" for (key, one) in _entries(inside, value))
+    if not field.is_repeated:
+        is_set = not field.has_presence or message.HasField(field.name)
+        return _one(inside, field, value) if is_set else ""
+    between = "\n" if is_message(field) else ", "
+    return between.join(_one(item, field, one) for item, one in zip(inside, value or (), strict=True))
+
+
+def _entries(map_: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    for key in sorted(map_):
+        yield key, value[str(key).lower() if isinstance(key, bool) else str(key)]
+
+
+def _one(inside: Any, field: Any, value: Any) -> str:
+    if is_money(field):
+        return _decimal(inside)
+    if is_message(field):
+        parts = {one.name: _cell(inside, one, value.get(one.name, "")) for one in _fields(inside)}
+        return " ".join(f"{name}={text.replace(chr(10), ', ')}" for name, text in parts.items() if text)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
 def _decimal(money: Any) -> str:
