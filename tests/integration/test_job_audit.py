@@ -44,7 +44,11 @@ message Joined {
   int64 order_count = 2;
   double amount = 3;
   optional string name = 4;
+  repeated double amounts = 5;
+  map<string, double> largest = 6;
+  Newest newest = 7;
 }
+message Newest { optional double amount = 1; string name = 2; }
 message Windowed {
   option (tablegate.v1.table) = {
     name: "windowed" key: "customer" key: "start"
@@ -91,7 +95,14 @@ JOINED = Table(
         "names": Latest(Source("{names}", Json("name STRING"), key=Text("customer")), join=Join.LEFT),
     }},
     key={{"customer": "customer"}},
-    columns={{"order_count": "count(orders)", "amount": "sum(orders.amount)", "name": "names.name"}},
+    columns={{
+        "order_count": "count(orders)",
+        "amount": "sum(orders.amount)",
+        "name": "names.name",
+        "amounts": "sort_array(collect_list(orders.amount))",
+        "largest": "map('amount', max(orders.amount))",
+        "newest": "struct(names.name AS name, max(orders.amount) AS amount)",
+    }},
     having="order_count > 1",
     mode=Mode.MICROBATCH,
 )
