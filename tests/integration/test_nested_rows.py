@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.binder.binder import bind, merge
 from tablegate.gateway.contract.descriptors import load_descriptors
-from tablegate.jobs import FrameTable, Json, Mode, Source, Table
+from tablegate.jobs import FrameTable, Json, Mode, Processor, Source, Table
 from tablegate.jobs.publishing import JobError, publish, publish_batch, spark_jars
 from tablegate.jobs.testing import Event, run_table, stop_spark
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
@@ -261,6 +261,57 @@ def customers(contract: Path, mode: Mode) -> Table:
         },
         mode=mode,
     )
+
+
+USERS = """
+syntax = "proto3";
+package test.users.v1;
+import "google/protobuf/timestamp.proto";
+import "tablegate/v1/options.proto";
+message View { string page = 1; google.protobuf.Timestamp time = 2; }
+message User {
+  option (tablegate.v1.table) = { name: "users" key: "user" };
+  string user = 1;
+  repeated View last_views = 2;
+}
+"""
+
+
+class LastViews(Processor):
+    """Keeps the last five views of a user: a list that does not grow."""
+
+    state = "views ARRAY<STRUCT<page: STRING, time: TIMESTAMP>>"
+    emits = "last_views ARRAY<STRUCT<page: STRING, time: TIMESTAMP>>"
+
+    def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
+        state.views = [*state.views, {"page": record.page, "time": record.kafka.timestamp}][-5:]
+        yield {"last_views": state.views}
+
+
+def test_the_last_five_events_of_a_user(spark: SparkSession, tmp_path: Path) -> None:
+    """The process has a Spark of its own, with Spark's own settings, which keep no state of processors."""
+    contract = tmp_path / "users.proto"
+    contract.write_text(USERS)
+    table = Table(
+        name="users",
+        contract=str(contract),
+        source=Source("views", Json("user STRING, page STRING")),
+        key={"user": "user"},
+        processor=LastViews(),
+        columns={"last_views": "last_views"},
+        mode=Mode.MICROBATCH,
+    )
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    events = [
+        Event("views", value={"user": "ann", "page": str(number)}, timestamp=start + timedelta(seconds=number))
+        for number in range(8)
+    ]
+    try:
+        rows = run_table(table, events).rows
+    finally:
+        stop_spark()
+    views = [{"page": str(number), "time": start + timedelta(seconds=number)} for number in range(3, 8)]
+    assert rows == {("ann",): {"last_views": views}}
 
 
 def test_a_declared_table_of_nested_columns(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tablegate.jobs.running.session import table_session
 from tablegate.jobs.table import Mode, RecordOutput, Table
 from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
 from tablegate.jobs.testing.results import Batch, Result, Written, make_result
-from tablegate.jobs.testing.session import process_session
+from tablegate.jobs.testing.session import process_session, with_settings
 
 BATCH_MS = 2  # one for a batch, one for the batch without records that may follow
 
@@ -56,7 +56,7 @@ def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0)
     with tempfile.TemporaryDirectory(prefix="tablegate-test-", ignore_cleanup_errors=True) as scratch:
         plan = plan_without_cluster(table, scratch)
         plan = replace(plan, mode=Mode.MICROBATCH, sides=_with_partitions(plan.sides, encoded))
-        session = table_session(process_session(), shuffle_partitions=1)
+        session = with_settings(table_session(process_session(), shuffle_partitions=1))
         with _spark_errors(table):
             fields = UnseenFields()
             return make_result(plan, _run(session, plan, encoded, times_ms, fields), fields)

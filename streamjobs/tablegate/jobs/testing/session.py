@@ -66,7 +66,11 @@ def _borrowed(other: SparkSession) -> SparkSession:
             "this process runs a Spark of its own without the jars of tablegate.jobs.jars.jars; "
             "give it these as spark.jars, or run tests of declarations in a process of their own"
         )
-    session = other.newSession()
+    return with_settings(other.newSession())
+
+
+def with_settings(session: SparkSession) -> SparkSession:
+    """Return a session with the settings that jobs have; a new session of a Spark has those of that Spark."""
     for setting, value in SETTINGS.items():
         if session.conf.isModifiable(setting):
             session.conf.set(setting, value)
