@@ -16,6 +16,7 @@ from confluent_kafka.schema_registry import (
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.v1 import changelog_pb2
@@ -61,14 +62,14 @@ def writer(schema_registry: str) -> Iterator[Writer]:
 def test_versions_of_the_topics_subject(writer: Writer) -> None:
     old, new, wrong = writer.schema(), writer.schema(fee=0), writer.schema(kind="string")
     ids = [writer.write(schema) for schema in (old, new, wrong)]
-    found = SchemaRegistry(writer.url).writer_schemas(writer.topic, new)
+    found = SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(writer.topic, new)
     assert found.decoded == {ids[0]: old, ids[1]: new}
     assert found.ignored == {}
     assert found.incompatible == {ids[2]: 'field "amount" is string, not long'}
 
 
 def test_schema_that_comes_later_is_found(writer: Writer) -> None:
-    registry, reader = SchemaRegistry(writer.url), writer.schema()
+    registry, reader = SchemaRegistry(RegistrySettings(url=writer.url)), writer.schema()
     first = writer.write(reader)
     assert list(registry.writer_schemas(writer.topic, reader).decoded) == [first]
     second = writer.write(writer.schema(fee=0))
@@ -82,7 +83,7 @@ def test_subjects_of_topic_and_record(writer: Writer) -> None:
     # Subjects of other topics, whose names go on where this one's ends; and one of this topic's keys.
     for subject in (f"{writer.topic}-archive-value", f"{writer.topic}-archive", f"{writer.topic}-key"):
         writer.register(subject, writer.schema(elsewhere=len(subject)))
-    found = SchemaRegistry(writer.url).writer_schemas(writer.topic, writer.schema())
+    found = SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(writer.topic, writer.schema())
     assert sorted(found.decoded) == [added, newer]
     assert found.ignored == {reserved: f"{writer.namespace}.Reserved"}
     assert found.incompatible == {}
@@ -91,7 +92,7 @@ def test_subjects_of_topic_and_record(writer: Writer) -> None:
 def test_subject_of_the_record(writer: Writer) -> None:
     added = writer.write(writer.schema(), record_subject_name_strategy)
     reserved = writer.write(writer.schema("Reserved"), record_subject_name_strategy)
-    registry = SchemaRegistry(writer.url)
+    registry = SchemaRegistry(RegistrySettings(url=writer.url))
     found = registry.writer_schemas(writer.topic, writer.schema())
     assert (list(found.decoded), found.ignored, found.incompatible) == ([added], {}, {})
     # Nothing says that Reserved is in this topic, until a record of it is seen there.
@@ -102,14 +103,16 @@ def test_subject_of_the_record(writer: Writer) -> None:
 
 def test_topic_that_was_copied_with_its_ids(writer: Writer) -> None:
     known = writer.write(writer.schema())
-    found = SchemaRegistry(writer.url).writer_schemas(f"copy-of-{writer.topic}", writer.schema(fee=0), seen=[known])
+    found = SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(
+        f"copy-of-{writer.topic}", writer.schema(fee=0), seen=[known]
+    )
     assert list(found.decoded) == [known]
 
 
 def test_schema_that_was_withdrawn(writer: Writer) -> None:
     first, second = writer.write(writer.schema()), writer.write(writer.schema(fee=0))
     writer.client.delete_version(f"{writer.topic}-value", 1)
-    registry = SchemaRegistry(writer.url)
+    registry = SchemaRegistry(RegistrySettings(url=writer.url))
     assert list(registry.writer_schemas(writer.topic, writer.schema()).decoded) == [second]
     assert sorted(registry.writer_schemas(writer.topic, writer.schema(), seen=[first]).decoded) == [first, second]
 
@@ -120,30 +123,33 @@ def test_references_are_refused(writer: Writer) -> None:
     reader = json.dumps(record(field("account", "Account"), name="Added", namespace=writer.namespace))
     refused = writer.register(f"{writer.topic}-value", reader, account)
     with pytest.raises(JobError, match=f'schema {refused} of topic "{writer.topic}" refers to types in other subjects'):
-        SchemaRegistry(writer.url).writer_schemas(writer.topic, writer.schema())
+        SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(writer.topic, writer.schema())
 
 
 def test_topic_without_subjects(writer: Writer) -> None:
     with pytest.raises(JobError, match=f'has no subject "{writer.topic}-value", and none .+; let a producer register'):
-        SchemaRegistry(writer.url).writer_schemas(writer.topic, writer.schema())
+        SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(writer.topic, writer.schema())
 
 
 def test_id_that_the_registry_does_not_know(writer: Writer) -> None:
-    assert SchemaRegistry(writer.url).find(2_000_000_000) is None
+    assert SchemaRegistry(RegistrySettings(url=writer.url)).find(2_000_000_000) is None
 
 
 def test_value_schema_is_registered_once(writer: Writer) -> None:
-    registry, schema = SchemaRegistry(writer.url), json.loads(writer.schema())
+    registry, schema = SchemaRegistry(RegistrySettings(url=writer.url)), json.loads(writer.schema())
     text = json.dumps(schema, separators=(",", ":"))
     schema_id, schemas = choose_value_schema(schema, writer.topic, 1, None, registry)
     assert schemas == {schema_id: text}
     assert registry.find(schema_id) == text
     assert writer.client.get_versions(f"{writer.topic}-value") == [1]
-    assert choose_value_schema(schema, writer.topic, 1, None, SchemaRegistry(writer.url)) == (schema_id, schemas)
+    assert choose_value_schema(schema, writer.topic, 1, None, SchemaRegistry(RegistrySettings(url=writer.url))) == (
+        schema_id,
+        schemas,
+    )
 
 
 def test_id_that_another_value_schema_has(writer: Writer) -> None:
-    registry, schema = SchemaRegistry(writer.url), json.loads(writer.schema())
+    registry, schema = SchemaRegistry(RegistrySettings(url=writer.url)), json.loads(writer.schema())
     schema_id = choose_value_schema(schema, writer.topic, 1, None, registry)[0]
     old = changelog_pb2.Manifest(generation=1, value_schemas={schema_id: writer.schema("Other")})
     with pytest.raises(JobError, match="raise the table's generation"):

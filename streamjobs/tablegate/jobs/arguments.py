@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from tablegate.gateway.contract.kafka_settings import KafkaSettingsError, load_settings, use
+from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+from tablegate.gateway.contract.kafka_settings import load_settings, use
+from tablegate.gateway.contract.registry_settings import RegistrySettings, load_registry
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.table import Mode
 
@@ -41,7 +43,7 @@ RegistryUrl = Annotated[
     str | None,
     typer.Option(
         "--schema-registry",
-        help="Schema registry with the Confluent API; https://user:password@host where it asks for a user.",
+        help="Schema registry with the Confluent API; also url of [registry] in the file of --kafka.",
         metavar="URL",
     ),
 ]
@@ -54,5 +56,13 @@ def reach_kafka(bootstrap: str | None, file: Path | None) -> str:
     """Return the bootstrap servers of the cluster that the commands of this process work with; raise `JobError`."""
     try:
         return use(load_settings(file, bootstrap=bootstrap))
+    except KafkaSettingsError as error:
+        raise JobError(str(error)) from None
+
+
+def reach_registry(url: str | None, file: Path | None) -> RegistrySettings | None:
+    """Return how the schema registry is reached; None where there is none; raise `JobError`."""
+    try:
+        return load_registry(file, url=url)
     except KafkaSettingsError as error:
         raise JobError(str(error)) from None

@@ -3,22 +3,26 @@
 import base64
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+
+from tests.kit.http.certificates import Pair
 
 ISSUER, VALID_S = "https://issuer.example", 600
 
 
 class OpenIdProvider:
-    """Answers at `url`; `keys` is the file with its public key, as brokers read it (JWKS)."""
+    """Answers at `url`, by TLS with a certificate; `keys` has its public key, as brokers read it (JWKS)."""
 
-    def __init__(self, directory: Path, secrets: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, secrets: Mapping[str, str], pair: Pair | None = None) -> None:
         self._key = rsa.generate_private_key(65537, 2048)
         self.keys = directory / "jwks.json"
         public = self._key.public_key().public_numbers()
@@ -47,7 +51,11 @@ class OpenIdProvider:
                 """Say nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/token"
+        if pair is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(pair.certificate, pair.key)
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if pair else ''}://127.0.0.1:{self._server.server_port}/token"
 
     def token(self, client: str) -> str:
         """Return a signed token of a client."""
@@ -56,6 +64,15 @@ class OpenIdProvider:
         parts = ({"alg": "RS256", "kid": "one", "typ": "JWT"}, claims)
         signed = ".".join(_text(json.dumps(part).encode()) for part in parts)
         return f"{signed}.{_text(self._key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"
+
+    def client_of(self, token: str) -> str | None:
+        """Return the client that a token was given to; None where it is none of this provider."""
+        signed, _, signature = token.rpartition(".")
+        try:
+            self._key.public_key().verify(_bytes(signature), signed.encode(), padding.PKCS1v15(), SHA256())
+        except (InvalidSignature, ValueError):
+            return None
+        return str(json.loads(_bytes(signed.partition(".")[2]))["sub"])
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -68,3 +85,7 @@ class OpenIdProvider:
 
 def _text(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tablegate.gateway.contract.kafka_file import KafkaSettingsError
 from tablegate.gateway.contract.kafka_settings import (
     KafkaSettings,
-    KafkaSettingsError,
     load_settings,
     settings_of,
     use,

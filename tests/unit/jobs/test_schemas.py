@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 
+from tablegate.gateway.contract.registry_settings import load_registry
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema, split_credentials
+from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.jobs.planning.schemas import Registered, sort_schemas
 from tablegate.v1 import changelog_pb2
 from tests.kit.job.avro_pairs import field, record
@@ -131,44 +132,17 @@ def test_new_generation_starts_with_its_own_schemas() -> None:
 # Addresses and answers.
 
 
-@pytest.mark.parametrize(
-    ("url", "clean", "user"),
-    [
-        ("http://host:8081", "http://host:8081", None),
-        ("https://host/registry/", "https://host/registry", None),
-        ("https://user:pa%2Fs%40s%3A@host:1/r", "https://host:1/r", "user:pa/s@s:"),
-        ("https://user@host", "https://host", "user:"),
-        ("http://u:p@[::1]:8081", "http://[::1]:8081", "u:p"),
-        ("http://u:p@one:1, http://u:p@two:2", "http://one:1,http://two:2", "u:p"),
-    ],
-)
-def test_credentials_leave_the_url(url: str, clean: str, user: str | None) -> None:
-    assert split_credentials(url) == (clean, user)
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "host:8081",
-        "ftp://u:secret@host",
-        "http://",
-        "http://u:secret/x@host",
-        "http://u:12/secret@host",
-        "http://[1",
-    ],
-)
-def test_what_is_no_url_is_not_repeated(url: str) -> None:
-    with pytest.raises(JobError, match="--schema-registry is not a URL; give http://host:port") as caught:
-        SchemaRegistry(url)
-    assert "secret" not in str(caught.value)
+def registry_at(url: str) -> SchemaRegistry:
+    settings = load_registry(url=url, environ={})
+    assert settings is not None
+    return SchemaRegistry(settings)
 
 
 def test_registry_away() -> None:
     with pytest.raises(
         JobError, match=r"no schema registry answers at http://127\.0\.0\.1:9 \(.+\); start it"
     ) as caught:
-        SchemaRegistry("http://user:secret@127.0.0.1:9").writer_schemas("funds", FUNDS)
+        registry_at("http://user:secret@127.0.0.1:9").writer_schemas("funds", FUNDS)
     assert "secret" not in str(caught.value)
 
 
@@ -197,9 +171,20 @@ def guarded() -> Iterator[str]:
         thread.join()
 
 
-def test_user_and_password(guarded: str) -> None:
-    assert SchemaRegistry(f"http://user:pa%40ss@{guarded}").find(7) is None
-    for user in ("", "user:secret@"):
-        with pytest.raises(JobError, match=rf"schema registry at http://{guarded}: .+ refuses the user") as caught:
-            SchemaRegistry(f"http://{user}{guarded}").find(7)
-        assert "secret" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        (
+            "",
+            "it asks who comes; give username and password_file, or a token, in \\[registry\\] of the file of --kafka",
+        ),
+        ("user:secret@", 'it does not let in user "user"; correct username or its password'),
+    ],
+)
+def test_user_and_password(guarded: str, user: str, why: str) -> None:
+    assert registry_at(f"http://user:pa%40ss@{guarded}").find(7) is None
+    with pytest.raises(
+        JobError, match=rf"schema registry at http://{guarded}: schema 7 cannot be read: {why}"
+    ) as caught:
+        registry_at(f"http://{user}{guarded}").find(7)
+    assert "secret" not in str(caught.value)

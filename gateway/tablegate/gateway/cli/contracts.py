@@ -73,6 +73,14 @@ def new(
         str | None,
         typer.Option(help="Schema registry with the Confluent API, for --from registry:SUBJECT.", metavar="URL"),
     ] = None,
+    kafka: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file whose [registry] says how the schema registry is reached.",
+            metavar="FILE",
+            envvar="TABLEGATE_KAFKA",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there, with --from.")] = False,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the contract, and write no file.")] = False,
 ) -> None:
@@ -97,7 +105,7 @@ def new(
                 fail(f'contract "{path}" is not a .proto; give a file that ends so')
             if path.exists() and not (force or stdout):
                 fail(f'contract "{path}" is there already; give another file, or --force to replace it')
-            made = _row_of(source, row or "", skip or (), schema_registry)
+            made = _row_of(source, row or "", skip or (), schema_registry, kafka)
             row, columns, leading = made.name, tuple(map(made.column, columns)), tuple(map(made.column, leading))
             text = made.text(package or f"{table or table_name(row)}.v1", columns)
         kinds = [kind.value.replace("-", "_") for kind in method or Kind]
@@ -118,7 +126,7 @@ def new(
     print(f"wrote {path}: the queries of table {tables}; next: tablegate check {path}")
 
 
-def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None) -> "Row":
+def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None, kafka: Path | None) -> "Row":
     """Return the row that is made of a file or of a subject; raise `RowError` and what reading it raises."""
     from tablegate.gateway.cli.row_messages import RowError, avro_row, row_of
 
@@ -127,21 +135,26 @@ def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None
             raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
         row = row_of(Path(source), name, skipped)
     else:
-        row = avro_row(_newest(source.removeprefix(_SUBJECT), registry), name, skipped, what=f'"{source}"')
+        row = avro_row(_newest(source.removeprefix(_SUBJECT), registry, kafka), name, skipped, what=f'"{source}"')
     if not row.name:
         raise RowError("a sample does not say what a row is called; say it: --row Order")
     return row
 
 
-def _newest(subject: str, registry: str | None) -> str:
+def _newest(subject: str, url: str | None, kafka: Path | None) -> str:
     """Return the newest Avro schema of a subject."""
     from tablegate.gateway.cli.row_messages import RowError
+    from tablegate.jobs.arguments import reach_registry
     from tablegate.jobs.errors import JobError
     from tablegate.jobs.planning.registry import SchemaRegistry
 
-    if registry is None:
-        raise RowError(f"--from {_SUBJECT}{subject} needs the registry; give --schema-registry http://host:port")
     try:
+        registry = reach_registry(url, kafka)
+        if registry is None:
+            raise RowError(
+                f"--from {_SUBJECT}{subject} needs the registry; give --schema-registry http://host:port, or --kafka "
+                "with a file that has [registry]"
+            )
         schema = SchemaRegistry(registry).newest(subject)
     except JobError as error:
         raise RowError(str(error)) from None

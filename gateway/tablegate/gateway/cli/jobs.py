@@ -18,6 +18,7 @@ from tablegate.gateway.cli import show_jobs
 from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs import Table
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
@@ -29,6 +30,7 @@ from tablegate.jobs.arguments import (
     RegistryUrl,
     SparkLog,
     reach_kafka,
+    reach_registry,
 )
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
@@ -80,6 +82,11 @@ def _reached(bootstrap: str | None, kafka: Path | None) -> str:
         return reach_kafka(bootstrap, kafka)
 
 
+def _registry(url: str | None, kafka: Path | None) -> RegistrySettings | None:
+    with _job_errors():
+        return reach_registry(url, kafka)
+
+
 @jobs.command("run")
 def run(
     bootstrap: Bootstrap = None,
@@ -109,7 +116,7 @@ def run(
         master=master,
         mode=mode,
         partition_count=partitions,
-        schema_registry_url=schema_registry,
+        registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
         once=once,
     )
@@ -260,7 +267,7 @@ def rebuild(
         master=master,
         mode=mode,
         partition_count=partitions,
-        schema_registry_url=schema_registry,
+        registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
         accept_loss=accept_loss,
     )
@@ -313,7 +320,7 @@ def seek(
         master=master,
         mode=mode,
         partition_count=partitions,
-        schema_registry_url=schema_registry,
+        registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
     )
     retry_hint = "start again with the same command"

@@ -115,7 +115,8 @@ def serve(
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
     from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
-    from tablegate.gateway.contract.kafka_settings import KafkaSettingsError, load_settings
+    from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+    from tablegate.gateway.contract.kafka_settings import load_settings
     from tablegate.gateway.server.app import serve as run_gateway
     from tablegate.gateway.server.config import ServeConfig, ServeError, cores
 

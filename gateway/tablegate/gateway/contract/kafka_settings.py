@@ -17,13 +17,12 @@ Decision: docs/decisions/0091-one-configuration-for-kafka.md
 
 import os
 import re
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
-PREFIX = "TABLEGATE_KAFKA_"
+from tablegate.gateway.contract.kafka_file import Given, KafkaSettingsError, Secret
+
 PLAINTEXT, TLS, SASL, SASL_TLS = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PROTOCOLS = (PLAINTEXT, TLS, SASL, SASL_TLS)
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
@@ -44,10 +43,7 @@ OPTIONS = (
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,5})")
 _PORT_MAX = 65_535
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,100}")  # a topic's name has 249 characters at most
-# In a path: config providers look there for the end of a reference, and JAAS for the end of a text.
-_MISREAD = re.compile(r'[:}"\\]')
 _PKCS8 = "-----BEGIN PRIVATE KEY-----"
-_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _MODULES = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
@@ -58,23 +54,6 @@ _PROVIDERS = {
     "dir": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
     "env": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
 }
-
-
-class KafkaSettingsError(Exception):
-    """Settings that cannot be; its text is a sentence that names the file or the variable, and the key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A text that is shown nowhere: of a file, or of the variable `name` of the environment."""
-
-    text: str = field(repr=False)
-    file: Path | None = None
-    name: str | None = None
-
-    def reference(self) -> str:
-        """Return what Kafka's config providers take the text by, where the Java client runs."""
-        return f"${{dir:{self.file.parent}:{self.file.name}}}" if self.file is not None else f"${{env:{self.name}}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +198,7 @@ def load_settings(
     `file`: TOML, with the names of `KafkaSettings`; a secret is named by the file that it is in: `password_file`. Paths
     in it are relative to it.
     """
-    given = _Given(file, environ)
+    given = Given(file, environ)
     settings = KafkaSettings(
         bootstrap=bootstrap or given.text("bootstrap") or "",
         topic_prefix=given.text("topic_prefix") or "",
@@ -227,142 +206,52 @@ def load_settings(
         mechanism=given.one_of("mechanism", MECHANISMS),
         username=given.text("username"),
         password=given.secret("password"),
-        ca_file=given.pem("ca_file", lambda text: _CERTIFICATE in text, "certificates"),
-        certificate_file=given.pem("certificate_file", lambda text: _CERTIFICATE in text, "certificates"),
+        ca_file=given.certificates("ca_file"),
+        certificate_file=given.certificates("certificate_file"),
         key_file=given.pem("key_file", lambda text: _PKCS8 in text, _KEY_WANTED),
         oauth_token_url=given.text("oauth_token_url"),
         oauth_client_id=given.text("oauth_client_id"),
         oauth_client_secret=given.secret("oauth_client_secret"),
         oauth_scope=given.text("oauth_scope"),
-        options=given.options(),
+        options=_options(given),
     )
-    given.check_known()
+    # The section is of `registry_settings.py`.
+    given.check_known({*(one.name for one in fields(KafkaSettings)), "registry"}, secrets=_SECRETS)
     return _checked(settings, given)
+
+
+def _options(given: Given) -> dict[str, str]:
+    found = given.table("options")
+    for name in found:
+        if name not in OPTIONS:
+            raise KafkaSettingsError(f'"{given.file}" options "{name}" cannot be set; these can: {", ".join(OPTIONS)}')
+    return {name: str(value) for name, value in found.items()}
 
 
 # Kafka's Java client does not read what openssl encrypts today (PBES2).
 _KEY_WANTED = "unencrypted private key in PKCS #8, as both of Kafka's clients need (openssl pkcs8 -topk8 -nocrypt)"
 _SECRETS = ("password", "oauth_client_secret")
-_NAMES = {one.name for one in fields(KafkaSettings)} - set(_SECRETS) | {f"{name}_file" for name in _SECRETS}
 
 
-class _Given:
-    """What a file and the environment have."""
-
-    def __init__(self, file: Path | None, environ: Mapping[str, str]) -> None:
-        self.file = file
-        self._environ = environ
-        self._keys = _parsed(file) if file is not None else {}
-
-    def where(self, name: str) -> str:
-        """Return where a key has its value from, for a sentence."""
-        variable = PREFIX + name.upper()
-        return variable if variable in self._environ else f'"{self.file}" {name}' if self.file else variable
-
-    def text(self, name: str) -> str | None:
-        found = self._environ.get(PREFIX + name.upper(), self._keys.get(name))
-        if found is not None and not (isinstance(found, str) and found and found.isprintable() and '"' not in found):
-            raise KafkaSettingsError(f"{self.where(name)} is no text without quotes and line breaks; correct it")
-        return found
-
-    def one_of(self, name: str, known: tuple[str, ...]) -> str | None:
-        found = self.text(name)
-        if found is not None and found.upper() not in known:
-            raise KafkaSettingsError(f'{self.where(name)} "{found}" is none of {", ".join(known)}')
-        return found and found.upper()
-
-    def path(self, name: str) -> Path | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        is_relative_to = self.file.parent if self.file and PREFIX + name.upper() not in self._environ else Path()
-        path = (is_relative_to / text).absolute()
-        if found := _MISREAD.search(str(path)):
-            raise KafkaSettingsError(
-                f'{self.where(name)} "{path}" has a {found[0]}, which the Java client would misread: use another path'
-            )
-        return path
-
-    def pem(self, name: str, fits: Callable[[str], bool], wanted: str) -> Path | None:
-        path = self.path(name)
-        if path is not None and not fits(self._read(name, path)):
-            raise KafkaSettingsError(f'{self.where(name)} "{path}" has no {wanted}; give a PEM file')
-        return path
-
-    def secret(self, name: str) -> Secret | None:
-        variable = PREFIX + name.upper()
-        if (text := self._environ.get(variable)) is not None:
-            secret, where = Secret(text, name=variable), variable
-        elif (path := self.path(f"{name}_file")) is not None:
-            where = f'{self.where(f"{name}_file")} "{path}"'
-            secret = Secret(self._read(f"{name}_file", path), file=path)
-        else:
-            return None
-        # The Java client reads the file itself, all of it, and has what it reads between quotes.
-        if secret.text.endswith("\n"):
-            raise KafkaSettingsError(f"{where} ends with a line break, which would be of the secret: use printf")
-        if not secret.text or not secret.text.isprintable() or '"' in secret.text or "\\" in secret.text:
-            raise KafkaSettingsError(f'{where} is empty, or has a ", a \\ or a control character: choose another')
-        return secret
-
-    def options(self) -> dict[str, str]:
-        found = self._keys.get("options", {})
-        if not isinstance(found, dict):
-            raise KafkaSettingsError(f'"{self.file}" options is no table; write [options]')
-        for name in found:
-            if name not in OPTIONS:
-                raise KafkaSettingsError(
-                    f'"{self.file}" options "{name}" cannot be set; these can: {", ".join(OPTIONS)}'
-                )
-        return {name: str(value) for name, value in found.items()}
-
-    def check_known(self) -> None:
-        for name in self._keys:
-            if name in _SECRETS:
-                raise KafkaSettingsError(
-                    f'"{self.file}" {name} is a secret: write it into a file of its own, and name that by {name}_file'
-                )
-            if name not in _NAMES:
-                raise KafkaSettingsError(f'"{self.file}" {name} is unknown; known are {", ".join(sorted(_NAMES))}')
-
-    def _read(self, name: str, path: Path) -> str:
-        try:
-            return path.read_text()
-        except OSError as error:
-            raise KafkaSettingsError(f'{self.where(name)} "{path}" cannot be read: {error.strerror}') from None
-        except UnicodeDecodeError:
-            raise KafkaSettingsError(f'{self.where(name)} "{path}" is no text; name another file') from None
-
-
-def _parsed(file: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise KafkaSettingsError(f'"{file}" cannot be read: {error.strerror}') from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise KafkaSettingsError(f'"{file}" is no TOML: {error}') from None
-
-
-def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
+def _checked(settings: KafkaSettings, given: Given) -> KafkaSettings:
     """Return settings that a client can be made of, and all of which it uses; raise `KafkaSettingsError`."""
-
-    def refuse(why: str) -> KafkaSettingsError:
-        return KafkaSettingsError(f'"{given.file}" {why}' if given.file else f"{PREFIX}… {why}")
 
     if not settings.bootstrap:
         raise KafkaSettingsError("no Kafka brokers are named: give --bootstrap, or bootstrap in the file of --kafka")
     check_bootstrap(settings.bootstrap)
     if _PREFIX.fullmatch(settings.topic_prefix) is None:
-        raise refuse(f'topic_prefix "{settings.topic_prefix}" is not of letters, digits, ".", "_" and "-", at most 100')
+        raise given.refuse(
+            f'topic_prefix "{settings.topic_prefix}" is not of letters, digits, ".", "_" and "-", at most 100'
+        )
     has_sasl, has_tls = settings.protocol in (SASL, SASL_TLS), settings.protocol in (TLS, SASL_TLS)
     if has_sasl and settings.mechanism is None:
-        raise refuse(f"protocol {settings.protocol} needs a mechanism: one of {', '.join(MECHANISMS)}")
+        raise given.refuse(f"protocol {settings.protocol} needs a mechanism: one of {', '.join(MECHANISMS)}")
     if not has_sasl and (settings.mechanism or settings.username or settings.password):
-        raise refuse(f"names a user, which protocol {settings.protocol} does not send: use SASL_SSL")
+        raise given.refuse(f"names a user, which protocol {settings.protocol} does not send: use SASL_SSL")
     if not has_tls and (settings.ca_file or settings.certificate_file or settings.key_file):
-        raise refuse(f"names TLS files, which protocol {settings.protocol} does not use: use SSL or SASL_SSL")
+        raise given.refuse(f"names TLS files, which protocol {settings.protocol} does not use: use SSL or SASL_SSL")
     if (settings.certificate_file is None) != (settings.key_file is None):
-        raise refuse("has one of certificate_file and key_file: give both, or none")
+        raise given.refuse("has one of certificate_file and key_file: give both, or none")
     if settings.mechanism == OAUTHBEARER:
         needed = {
             "oauth_token_url": settings.oauth_token_url,
@@ -374,7 +263,7 @@ def _checked(settings: KafkaSettings, given: _Given) -> KafkaSettings:
     else:
         needed = {}
     if missing := [name for name, value in needed.items() if value is None]:
-        raise refuse(f"mechanism {settings.mechanism} needs {' and '.join(missing)}")
+        raise given.refuse(f"mechanism {settings.mechanism} needs {' and '.join(missing)}")
     return replace(settings, bootstrap=",".join(one.strip() for one in settings.bootstrap.split(",")))
 
 

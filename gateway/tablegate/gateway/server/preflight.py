@@ -21,9 +21,9 @@ from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
+from tablegate.gateway.contract.kafka_file import KafkaSettingsError
 from tablegate.gateway.contract.kafka_settings import (
     SECURITY_PROTOCOL,
-    KafkaSettingsError,
     check_bootstrap,
     host_of,
 )

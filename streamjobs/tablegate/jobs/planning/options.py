@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.table import Mode
 
 
@@ -12,17 +13,17 @@ class Options:
     """Settings of one Spark application.
 
     `checkpoints`: directory or URL that Spark can write; each table has its own below it. `master`: None is enough
-    local threads. `mode`: None is each declaration's. `partition_count`: of a changelog that is yet to be made; None is
-    as many as the first source has. `spark_log`: file for what Spark itself writes; None is stderr. `once`: work off
-    in micro-batches what the sources have, then end. `accept_loss`: a new generation may lack records that the old one
-    was made of, as the sources have dropped them.
+    local threads. `mode`: None is each declaration's. `registry`: where Avro's schemas are; None is nowhere.
+    `partition_count`: of a changelog that is yet to be made; None is as many as the first source has. `spark_log`: file
+    for what Spark itself writes; None is stderr. `once`: work off in micro-batches what the sources have, then end.
+    `accept_loss`: a new generation may lack records that the old one was made of, as the sources have dropped them.
     """
 
     bootstrap: str
     checkpoints: str
     master: str | None = None
     mode: Mode | None = None
-    schema_registry_url: str | None = None
+    registry: RegistrySettings | None = None
     partition_count: int | None = None
     spark_log: Path | None = None
     accept_loss: bool = False

@@ -110,7 +110,7 @@ def make_plan(
     check_repeatable(table)
     mode = _mode(table, options)
     admin = KafkaAdmin(options.bootstrap)
-    registry = SchemaRegistry(options.schema_registry_url) if options.schema_registry_url else None
+    registry = SchemaRegistry(options.registry) if options.registry else None
     sides = _side_plans(table, admin, registry, start, seen_schemas or {})
     first = next(iter(sides.values())).topic  # a new changelog has as many partitions, unless the user says otherwise
     admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)

@@ -5,16 +5,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.registry_client import client_settings, refusal
 from tablegate.jobs.planning.schemas import Registered, WriterSchemas, record_names, sort_schemas
 from tablegate.v1 import changelog_pb2
 
-REGISTRY_TIMEOUT_S = 10
 NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
 _RECORD_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -22,13 +22,10 @@ T = TypeVar("T")
 
 
 class SchemaRegistry:
-    """A Confluent-compatible schema registry. Every method raises `JobError`, and leaves no connection open.
+    """A Confluent-compatible schema registry. Every method raises `JobError`, and leaves no connection open."""
 
-    `url` may hold user and password.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url, self._user = split_credentials(url)
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
 
     def writer_schemas(self, topic: str, schema: str, *, seen: Collection[int] = ()) -> WriterSchemas:
         """Return what the topic's writers have registered, sorted by how `schema`, the reader's, takes it.
@@ -37,7 +34,7 @@ class SchemaRegistry:
         records in the topic that none of these subjects has: they count by the names of their records, and one that the
         registry does not know is left out.
         """
-        with _Connection(self._url, self._user) as connection:
+        with _Connection(self._settings) as connection:
             found = [*connection.of_topic(topic), *connection.of_records(record_names(schema))]
             known = {one.schema_id for one in found}
             for schema_id in seen:
@@ -46,38 +43,35 @@ class SchemaRegistry:
                     found.append(Registered(schema_id, by_id))
         if not found:
             raise JobError(
-                f'the schema registry at {self._url} has no subject "{topic}-value", and none of topic "{topic}" and a '
-                "record; let a producer register its schema first, or run without --schema-registry"
+                f'the schema registry at {self._settings.url} has no subject "{topic}-value", and none of topic '
+                f'"{topic}" and a record; let a producer register its schema first, or run without the registry'
             )
         return sort_schemas(topic, schema, found)
 
     def find(self, schema_id: int) -> str | None:
         """Return the JSON text of an Avro schema; None where the registry has none of that id."""
-        with _Connection(self._url, self._user) as connection:
+        with _Connection(self._settings) as connection:
             schema = connection.by_id(schema_id)
         return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
 
     def newest(self, subject: str) -> str | None:
         """Return the JSON text of a subject's newest Avro schema; None where the registry has none."""
-        with _Connection(self._url, self._user) as connection:
+        with _Connection(self._settings) as connection:
             schema = connection.newest(subject)
         return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
 
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
-        with _Connection(self._url, self._user) as connection:
+        with _Connection(self._settings) as connection:
             return connection.register(f"{topic}-value", schema)
 
 
 class _Connection:
     """Asks a registry while the block runs; every method raises `JobError`."""
 
-    def __init__(self, url: str, user: str | None) -> None:
-        self._url = url
-        settings: dict[str, object] = {"url": url, "timeout": REGISTRY_TIMEOUT_S, "max.retries": 1}
-        if user is not None:
-            settings["basic.auth.user.info"] = user
-        self._client = SchemaRegistryClient(settings)
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._client = SchemaRegistryClient(client_settings(settings))
 
     def __enter__(self) -> Self:
         return self
@@ -134,41 +128,7 @@ class _Connection:
             raise self._failure(what, error) from None
 
     def _failure(self, what: str, error: Exception) -> JobError:
-        if not isinstance(error, SchemaRegistryError):
-            return JobError(
-                f"no schema registry answers at {self._url} ({error}); start it, or correct --schema-registry"
-            )
-        if error.http_status_code in (401, 403):
-            return JobError(
-                f"schema registry at {self._url}: {what}: it refuses the user; correct user and password in "
-                "--schema-registry https://user:password@host"
-            )
-        return JobError(f"schema registry at {self._url}: {what}: {error.error_message}")
-
-
-def split_credentials(url: str) -> tuple[str, str | None]:
-    """Return the URL of a registry without user and password, and these as `user:password`; None where it has none.
-
-    Several URLs of one registry are divided by commas; the first may hold the user. Raise `JobError` for what is no
-    URL. It does not repeat the URL: who can say what of it is a password?
-    """
-    hosts: list[str] = []
-    user = None
-    for part in url.split(","):
-        try:
-            parsed = urlsplit(part.strip())
-            is_right = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
-        except ValueError:
-            is_right = False
-        if not is_right or "@" in parsed.path + parsed.query + parsed.fragment:
-            raise JobError(
-                "--schema-registry is not a URL; give http://host:port or https://user:password@host, with % and two "
-                "hex digits for each special character of the password"
-            )
-        if parsed.username is not None and not hosts:
-            user = f"{unquote(parsed.username)}:{unquote(parsed.password or '')}"
-        hosts.append(f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path.rstrip('/')}")
-    return ",".join(hosts), user
+        return error if isinstance(error, JobError) else JobError(refusal(self._settings, what, error))
 
 
 def choose_value_schema(

@@ -26,8 +26,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.gateway.contract.rows import row_schema
-from tablegate.jobs.arguments import reach_kafka
+from tablegate.jobs.arguments import reach_kafka, reach_registry
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import error_reason, first_line
@@ -119,14 +120,14 @@ def publish(
     same columns, which is published before the stream when the table is new. `output_mode`: "update" or "append", as
     Spark has it. `every_s`: how often rows come at most. `available_now`: end when everything that is there now is
     published. `partitions`: of a new table; 4 where nothing is said. `schema_registry`: URL that takes the schema of
-    the values.
+    the values, instead of the one of [registry] in the file.
 
     With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
     found nothing new.
     """
     if not frame.isStreaming:
         raise JobError(f"{_of(table)}: the DataFrame is no stream; publish it with publish_batch")
-    bootstrap = reach_kafka(bootstrap, kafka)
+    bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     spark = frame.sparkSession
     _check_session(spark)
     contract = find_contract(table)
@@ -150,7 +151,7 @@ def publish(
             generation=generation,
             mode=Mode.MICROBATCH,
             partitions=partitions,
-            schema_registry=schema_registry,
+            registry=registry,
         )
         first = _first_sequence(owner, old, target)
         if owner is None and history is not None and is_new:
@@ -192,7 +193,7 @@ def publish_batch(
     without a failed read. The last two changelogs before stay. A run that fails may be begun again. `bootstrap`
     and `kafka`: as of `publish`.
     """
-    bootstrap = reach_kafka(bootstrap, kafka)
+    bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     if frame.isStreaming:
         raise JobError(f"{_of(table)}: the DataFrame is a stream; publish it with publish")
     _check_session(frame.sparkSession)
@@ -218,7 +219,7 @@ def publish_batch(
             generation=_free_generation(bootstrap, table, old) if is_new else None,
             mode=None,
             partitions=partitions,
-            schema_registry=schema_registry,
+            registry=registry,
         )
         sequence = 1 if is_new or old is None else old.run_sequence + 1
         target.manifest.run_sequence = sequence
@@ -323,7 +324,7 @@ def _target(
     generation: int | None,
     mode: Mode | None,
     partitions: int | None,
-    schema_registry: str | None,
+    registry: RegistrySettings | None,
 ) -> _Target:
     """Return where rows go, the topics made; `generation` None: that of `old`, whose changelog goes on."""
     admin = KafkaAdmin(bootstrap)
@@ -345,8 +346,8 @@ def _target(
     dead_letters = admin.ensure(
         dead_letters_name(bootstrap, table.name), DEAD_LETTERS_SETTINGS, new_settings=DEAD_LETTERS_NEW_SETTINGS
     )
-    registry = SchemaRegistry(schema_registry) if schema_registry else None
-    schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
+    asked = SchemaRegistry(registry) if registry is not None else None
+    schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, asked)
     manifest = make_manifest(
         table, contract, generation=generation, changelog=changelog, mode=mode, value_schemas=value_schemas
     )

@@ -24,6 +24,7 @@ from tablegate.jobs.arguments import (
     RegistryUrl,
     SparkLog,
     reach_kafka,
+    reach_registry,
 )
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.options import Options
@@ -53,7 +54,7 @@ def main(
             master=master,
             mode=mode,
             partition_count=partitions,
-            schema_registry_url=schema_registry,
+            registry=reach_registry(schema_registry, kafka),
             spark_log=spark_log,
             once=once,
         )
