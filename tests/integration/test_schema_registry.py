@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Iterator
 
+import fastavro
 import pytest
 from confluent_kafka.schema_registry import (
     Schema,
@@ -117,13 +118,42 @@ def test_schema_that_was_withdrawn(writer: Writer) -> None:
     assert sorted(registry.writer_schemas(writer.topic, writer.schema(), seen=[first]).decoded) == [first, second]
 
 
-def test_references_are_refused(writer: Writer) -> None:
-    writer.register(f"{writer.namespace}.Account", writer.schema("Account"))
-    account = SchemaReference(f"{writer.namespace}.Account", f"{writer.namespace}.Account", 1)
-    reader = json.dumps(record(field("account", "Account"), name="Added", namespace=writer.namespace))
-    refused = writer.register(f"{writer.topic}-value", reader, account)
-    with pytest.raises(JobError, match=f'schema {refused} of topic "{writer.topic}" refers to types in other subjects'):
-        SchemaRegistry(RegistrySettings(url=writer.url)).writer_schemas(writer.topic, writer.schema())
+def test_types_of_other_subjects_are_written_out(writer: Writer) -> None:
+    space = writer.namespace
+    currency = json.dumps({"type": "enum", "name": "Currency", "namespace": space, "symbols": ["EUR", "USD"]})
+    writer.register(f"{space}.Currency", currency)
+    to_currency = SchemaReference(f"{space}.Currency", f"{space}.Currency", 1)
+    account = json.dumps(record(field("currency", "Currency"), name="Account", namespace=space))
+    writer.register(f"{space}.Account", account, to_currency)
+    to_account = SchemaReference(f"{space}.Account", f"{space}.Account", 1)
+    fields = [field("amount", "long"), field("account", "Account"), field("more", ["null", "Account"])]
+    added = json.dumps(record(*fields, field("currency", "Currency"), name="Added", namespace=space))
+    subject = f"{writer.topic}-value"
+    schema_id = writer.register(subject, added, to_account, to_currency)
+    registry = SchemaRegistry(RegistrySettings(url=writer.url))
+    found = registry.writer_schemas(writer.topic, writer.schema())
+    assert list(found.decoded) == [schema_id]
+    alone = fastavro.parse_schema(json.loads(found.decoded[schema_id]))
+    value = {"amount": 1, "account": {"currency": "EUR"}, "more": None, "currency": "USD"}
+    assert fastavro.validate(value, alone)
+    assert registry.find(schema_id) == registry.newest(subject) == found.decoded[schema_id]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"),
+    [
+        ("JSON", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', "JSON Schema"),
+        ("PROTOBUF", 'syntax = "proto3"; message A {}', "Protobuf"),
+    ],
+)
+def test_a_schema_that_is_not_avro_is_named(writer: Writer, kind: str, text: str, name: str) -> None:
+    subject = f"{writer.topic}-value"
+    schema_id = writer.client.register_schema(subject, Schema(text, kind))
+    registry = SchemaRegistry(RegistrySettings(url=writer.url))
+    with pytest.raises(JobError, match=f"of schema {schema_id}, it is of {name}, and the source is declared as Avro"):
+        registry.writer_schemas(writer.topic, writer.schema())
+    with pytest.raises(JobError, match=f'subject "{subject}" has a schema of {name}, and only Avro can be read'):
+        registry.newest(subject)
 
 
 def test_topic_without_subjects(writer: Writer) -> None:

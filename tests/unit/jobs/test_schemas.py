@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaReference
+from confluent_kafka.schema_registry import Schema
 
 from tablegate.gateway.contract.registry_settings import load_registry
 from tablegate.jobs.errors import JobError
@@ -29,12 +29,9 @@ def text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, separators=(",", ":"))
 
 
-def registered(
-    schema_id: int, subject: str | None, name: str, kind: str = "int", references: tuple[str, ...] = ()
-) -> Registered:
+def registered(schema_id: int, subject: str | None, name: str, kind: str = "int") -> Registered:
     """Return the schema of a record with one field, `amount`."""
-    refers = [SchemaReference(name, name, 1) for name in references]
-    return Registered(schema_id, Schema(json.dumps(record(field("amount", kind), name=name)), "AVRO", refers), subject)
+    return Registered(schema_id, Schema(json.dumps(record(field("amount", kind), name=name)), "AVRO"), subject)
 
 
 def test_records_are_sorted_by_name() -> None:
@@ -80,17 +77,14 @@ def test_what_is_no_avro_record() -> None:
         registered(1, VALUES, "bank.Funds"),
         Registered(2, Schema('"string"', "AVRO"), VALUES),
         Registered(3, Schema('{"type": "object"}', "JSON"), VALUES),
+        Registered(4, Schema('syntax = "proto3";', "PROTOBUF"), VALUES),
     ]
     schemas = sort_schemas("funds", FUNDS, found)
-    assert schemas.incompatible == dict.fromkeys((2, 3), "it is not an Avro record")
-
-
-def test_references_are_refused_in_records_that_are_read() -> None:
-    found = [registered(1, VALUES, "bank.Funds"), registered(2, None, "bank.Reserved", references=("bank.Account",))]
-    assert sort_schemas("funds", FUNDS, found).ignored == {2: "bank.Reserved"}
-    found.append(registered(3, VALUES, "bank.Funds", references=("bank.Account",)))
-    with pytest.raises(JobError, match='schema 3 of topic "funds" refers to types in other subjects'):
-        sort_schemas("funds", FUNDS, found)
+    assert schemas.incompatible == {
+        2: "it is not an Avro record",
+        3: "it is of JSON Schema, and the source is declared as Avro",
+        4: "it is of Protobuf, and the source is declared as Avro; declare the source as Protobuf",
+    }
 
 
 def test_topic_of_other_types_alone() -> None:

@@ -11,8 +11,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.planning.references import written_out
 from tablegate.jobs.planning.registry_client import client_settings, refusal
-from tablegate.jobs.planning.schemas import Registered, WriterSchemas, record_names, sort_schemas
+from tablegate.jobs.planning.schemas import Registered, WriterSchemas, other_kind, record_names, sort_schemas
 from tablegate.v1 import changelog_pb2
 
 NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
@@ -52,13 +53,17 @@ class SchemaRegistry:
         """Return the JSON text of an Avro schema; None where the registry has none of that id."""
         with _Connection(self._settings) as connection:
             schema = connection.by_id(schema_id)
-        return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
+        return schema.schema_str if schema is not None and not other_kind(schema) else None
 
     def newest(self, subject: str) -> str | None:
-        """Return the JSON text of a subject's newest Avro schema; None where the registry has none."""
+        """Return the JSON text of a subject's newest Avro schema; None where the registry has no such subject."""
         with _Connection(self._settings) as connection:
             schema = connection.newest(subject)
-        return schema.schema_str if schema is not None and schema.schema_type in (None, "AVRO") else None
+        if schema is not None and (kind := other_kind(schema)):
+            raise JobError(
+                f'subject "{subject}" has a schema of {kind}, and only Avro can be read; name another subject'
+            )
+        return schema.schema_str if schema is not None else None
 
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
@@ -97,12 +102,13 @@ class _Connection:
 
     def by_id(self, schema_id: int) -> Schema | None:
         """Return a schema, None where there is none of that id."""
-        return self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
+        found = self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
+        return self._written_out(found, f"schema {schema_id}") if found is not None else None
 
     def newest(self, subject: str) -> Schema | None:
         """Return the newest schema of a subject, None where there is none."""
         found = self._ask(f'subject "{subject}" cannot be read', partial(self._client.get_latest_version, subject))
-        return found.schema if found is not None else None
+        return self._written_out(found.schema, f'subject "{subject}"') if found is not None else None
 
     def register(self, subject: str, schema: str) -> int:
         """Register an Avro schema and return its id."""
@@ -116,7 +122,35 @@ class _Connection:
         for version in self._ask(what, partial(self._client.get_versions, subject)) or []:
             found = self._ask(what, partial(self._client.get_version, subject, version))
             if found is not None and found.schema_id is not None:
-                yield Registered(found.schema_id, found.schema, subject)
+                yield Registered(found.schema_id, self._written_out(found.schema, f'subject "{subject}"'), subject)
+
+    def _written_out(self, schema: Schema, what: str) -> Schema:
+        """Return an Avro schema with the types of other subjects that it refers to."""
+        if not schema.references or other_kind(schema):
+            return schema
+        referred = [text for text in self._referred(schema, what, set()) if text]
+        try:
+            return Schema(written_out(schema.schema_str or "", referred), "AVRO")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return schema  # what is no Avro is sorted out later, with the reason
+
+    def _referred(self, schema: Schema, what: str, seen: set[tuple[str, int]]) -> Iterator[str | None]:
+        """Yield the schemas that one refers to, and those that they refer to, each once."""
+        for one in schema.references or ():
+            subject, version = str(one.subject), int(one.version or 0)
+            if (subject, version) in seen:
+                continue
+            seen.add((subject, version))
+            found = self._ask(
+                f'subject "{subject}" cannot be read', partial(self._client.get_version, subject, version)
+            )
+            if found is None:
+                raise JobError(
+                    f"schema registry at {self._settings.url}: {what} refers to version {version} of subject "
+                    f'"{subject}", which is not there; register it again'
+                )
+            yield from self._referred(found.schema, what, seen)
+            yield found.schema.schema_str
 
     def _ask(self, what: str, question: Callable[[], T]) -> T | None:
         """Return the registry's answer; None where it has no such thing."""

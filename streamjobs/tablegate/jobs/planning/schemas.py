@@ -47,8 +47,13 @@ class Registered:
     @property
     def name(self) -> str | None:
         """Full name of the record; None for what is no Avro record."""
-        is_avro = self.schema.schema_type in (None, "AVRO")
-        return next(iter(record_names(self.text)), None) if is_avro else None
+        return None if other_kind(self.schema) else next(iter(record_names(self.text)), None)
+
+
+def other_kind(schema: Schema) -> str | None:
+    """Return what a schema is of where it is not of Avro: JSON Schema, Protobuf or what the registry says."""
+    kind = schema.schema_type or "AVRO"
+    return None if kind == "AVRO" else {"JSON": "JSON Schema", "PROTOBUF": "Protobuf"}.get(kind, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +86,7 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
         if one.name is not None and one.name not in meant:
             ignored[one.schema_id] = one.name
             continue
-        if one.name is not None and one.schema.references:
-            raise JobError(
-                f'schema {one.schema_id} of topic "{topic}" refers to types in other subjects, which a job cannot '
-                "follow; register it with these types written out in it"
-            )
-        why = why_unreadable(one.text, schema) if one.name is not None else "it is not an Avro record"
+        why = why_unreadable(one.text, schema) if one.name is not None else _why_no_record(one.schema)
         if why is None:
             decoded[one.schema_id] = one.text
         else:
@@ -94,6 +94,14 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
     if not decoded:
         raise _nothing_to_read(topic, schema, ignored=ignored, incompatible=incompatible)
     return WriterSchemas(decoded, ignored, incompatible)
+
+
+def _why_no_record(schema: Schema) -> str:
+    kind = other_kind(schema)
+    if kind is None:
+        return "it is not an Avro record"
+    hint = "; declare the source as Protobuf" if kind == "Protobuf" else ""
+    return f"it is of {kind}, and the source is declared as Avro{hint}"
 
 
 def _nothing_to_read(
