@@ -8,7 +8,9 @@ from pathlib import Path
 import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, header_schema_id_serializer
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic
@@ -24,9 +26,10 @@ from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.job.process import Changelog, JobProcess, wait_until
+from tests.kit.job.process import WAIT_S, Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import MOVIES, PARTITIONS, RATINGS, fold_source, rating_record, some_ratings, write_job
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
+from tests.kit.programs.registry_with_guids import RegistryWithGuids
 
 pytestmark = pytest.mark.jvm
 
@@ -137,6 +140,41 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
     assert dict(letter.headers)["reason"].startswith(
         f"schema {unknown} cannot be read as the declared one: the schema registry does not know it".encode()
     )
+
+
+def test_ids_of_schemas_in_headers(broker: Broker, schema_registry: str, tmp_path: Path) -> None:
+    name = f"headers_{uuid.uuid4().hex[:12]}"
+    source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
+    job = write_job(tmp_path, name, source)
+    contract = load_contract(load_table(job))
+    arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoint")]
+
+    def written(registry: SchemaRegistryClient, topic: str, schema: str, rating: float) -> NewRecord:
+        conf = {"schema.id.serializer": header_schema_id_serializer}
+        context = SerializationContext(topic, MessageField.VALUE, [])
+        value = AvroSerializer(registry, schema, conf=conf)({"movie_id": 362, "rating": rating}, context)
+        assert isinstance(context.headers, list)
+        [(header, guid)] = context.headers
+        assert (header, len(guid)) == ("__value_schema_id", 17)
+        return NewRecord(None, value, headers=((header, guid),))
+
+    with (
+        RegistryWithGuids(schema_registry) as running,
+        SchemaRegistryClient({"url": running.url}) as registry,
+    ):
+        newer = json.loads(RATING_SCHEMA)
+        newer["fields"].append({"name": f"comment_{name}", "type": "string", "default": ""})
+        produce(broker.bootstrap, source, [written(registry, source, RATING_SCHEMA, 10.0)])
+        # Of a subject that no strategy gives this topic: it is known by its GUID alone.
+        produce(broker.bootstrap, source, [written(registry, f"copied-{source}", json.dumps(newer), 8.0)])
+        with JobProcess(tmp_path / "logs", *arguments, "--once", "--schema-registry", running.url) as process:
+            assert process.process.wait(WAIT_S) == 0, process.errors()
+            assert [event["topic"] for event in process.events("unknown_schema")] == [source]
+        value_schema = registry.get_latest_version(f"{name}-g1-changelog-value")
+    schemas = {value_schema.schema_id or 0: value_schema.schema.schema_str or ""}
+    changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS)
+    soon(lambda: changelog.rows(schemas).get(362, (0, 0))[:2] == (9.0, 2), "the row of movie 362")
+    changelog.close()
 
 
 # Errors that need no Spark.

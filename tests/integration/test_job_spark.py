@@ -4,6 +4,7 @@ import io
 import json
 import random
 import struct
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,62 @@ def test_a_schema_that_the_registry_may_know_ends_the_query(spark: SparkSession)
     unknown = UnknownSchema.found_in(str(caught.value))
     assert unknown is not None
     assert (unknown.topic, unknown.schema_id) == ("ratings", 9)
+
+
+def test_ids_of_schemas_in_headers(spark: SparkSession) -> None:
+    known, lost, unknown = uuid.UUID(int=7), uuid.UUID(int=8), uuid.UUID(int=9)
+    writers = WriterSchemas({7: RATING_SCHEMA}, {5: "other.Type"}, {}, {known.hex.upper(): 7}).and_lost({1 << 31: lost})
+    framed = avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 7)
+
+    def reasons(*values: tuple[bytes | None, bytes | None]) -> list[str | None]:
+        records = records_of(spark, [value for value, _ in values])
+        ids = {offset: header for offset, (_, header) in enumerate(values) if header is not None}
+        found = "map(" + ", ".join(f"{offset}L, X'{header.hex()}'" for offset, header in ids.items()) + ")"
+        header = f"struct('__value_schema_id' AS key, try_element_at({found}, offset) AS value)"
+        all_of = f"array(struct('a' AS key, X'00' AS value), {header})"
+        headers = f"IF(array_contains(map_keys({found}), offset), {all_of}, NULL)"
+        with_headers = records.withColumn("headers", sql.expr(headers))
+        schemas = SourceSchemas(writers, can_learn=True)
+        rows = decode_source(with_headers, TABLE.source_of(""), schemas, deletes=False).frame.collect()
+        assert all(row["rating"] == 2.0 for row in rows if row["__reason"] is None and row["__ignored"] is None)
+        return [row["__ignored"] or (row["__reason"] and row["__reason"]["text"]) for row in rows]
+
+    assert reasons(
+        (framed, None),
+        (framed[5:], b"\x01" + known.bytes),
+        (framed[5:], framed[:5]),
+        (b"whatever", b"\0\0\0\0\x05"),
+        (framed[5:], b"\x01" + lost.bytes),
+        (None, b"\x01" + known.bytes),
+        (framed[5:], b"\x02" + known.bytes),
+    ) == [
+        None,
+        None,
+        None,
+        "other.Type",
+        f"schema {lost} cannot be read as the declared one: the schema registry does not know it",
+        "value is null",
+        "value is not Avro in the Confluent wire format",
+    ]
+    with pytest.raises(SparkRuntimeException) as caught:
+        reasons((framed[5:], b"\x01" + unknown.bytes))
+    error = UnknownSchema.found_in(str(caught.value))
+    assert error is not None
+    assert (error.topic, error.schema_id) == ("ratings", unknown)
+
+
+def test_the_id_of_a_keys_schema_in_a_header(spark: SparkSession) -> None:
+    by_text = '{"type": "record", "name": "K", "fields": [{"name": "name", "type": "string"}]}'
+    guid = uuid.UUID(int=7)
+    schemas = SourceSchemas(WriterSchemas({7: RATING_SCHEMA}, {}, {}, {guid.hex.upper(): 7}), can_learn=True)
+    source = Source("ratings", Avro(RATING_SCHEMA), key=Avro(by_text))
+    records = records_of(spark, [avro(RATING_SCHEMA, {"movie_id": 1, "rating": 2.0}, 7)])
+    key = avro(by_text, {"name": "ann"})
+    for text, header in ((key, b""), (key[5:], b"\x01" + guid.bytes), (key[5:], b"\0\0\0\0\x09")):
+        headers = f"array(struct('__key_schema_id' AS key, X'{header.hex()}' AS value))"
+        given = records.withColumn("key", sql.lit(text)).withColumn("headers", sql.expr(headers))
+        [row] = decode_source(given, source, schemas, deletes=False).frame.collect()
+        assert (row["name"], row["__reason"]) == ("ann", None)
 
 
 def test_keys_that_no_table_can_hold(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 """Why a job ends, or a query of it: errors for people, and errors after which the job starts its queries again."""
 
 import re
+import uuid
 from typing import Self
 
 # The second is what is behind the first where Spark found no file, and there was one when it renamed its own.
@@ -39,20 +40,23 @@ class CheckpointConflict(Exception):
 
 
 class UnknownSchema(Exception):
-    """A query has met an unknown schema id. The job starts it again with the registry's newest schemas."""
+    """A query has met an unknown schema, by its id or its GUID. The job starts it again with the registry's newest."""
 
-    def __init__(self, topic: str, schema_id: int) -> None:
+    def __init__(self, topic: str, schema_id: int | uuid.UUID) -> None:
         super().__init__(f'topic "{topic}" has a record of the unknown schema {schema_id}')
         self.topic = topic
         self.schema_id = schema_id
 
     @staticmethod
     def message_prefix(topic: str) -> str:
-        """Return how the message of the query's own error begins; the schema id follows."""
+        """Return how the message of the query's own error begins; the id follows, or the GUID in 32 hex digits."""
         return f"tablegate-unknown-schema {topic} "
 
     @classmethod
     def found_in(cls, reason: str) -> Self | None:
         """Return the error that a query's failure means; None where it means something else."""
-        matched = re.search(cls.message_prefix("(\\S+)") + r"(\d+)", reason)
-        return cls(matched.group(1), int(matched.group(2))) if matched is not None else None
+        matched = re.search(cls.message_prefix("(\\S+)") + r"(?:([0-9A-F]{32})|(\d+))", reason)
+        if matched is None:
+            return None
+        topic, guid, number = matched.groups()
+        return cls(topic, uuid.UUID(guid) if guid else int(number))

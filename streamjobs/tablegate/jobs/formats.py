@@ -21,7 +21,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """Avro in the Confluent wire format; for sources.
+    """Avro in the Confluent wire format, or with the schema's GUID in a header; for sources.
 
     `schema`: JSON text of the record that the job reads. A schema registry tells which schemas the writers of values
     used. Without one, and in a key, `schema` is every writer's; but with `others`, the schemas of record types that

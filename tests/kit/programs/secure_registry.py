@@ -101,15 +101,7 @@ class SecureRegistry:
                 self.do_GET()
 
             def _forward(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                body = self.rfile.read(length) if self.command == HTTPMethod.POST else None
-                headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
-                asked = urllib.request.Request(base + self.path, data=body, headers=headers, method=self.command)
-                try:
-                    with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
-                        self._answer(answer.status, answer.read())
-                except urllib.error.HTTPError as error:
-                    self._answer(error.code, error.read())
+                self._answer(*forwarded(self, base))
 
             def _answer(self, status: int, body: bytes) -> None:
                 self.send_response(status)
@@ -139,6 +131,19 @@ class SecureRegistry:
             name, _, password = base64.b64decode(proof).decode().partition(":")
             return name if password == self.password(name) else None
         return None
+
+
+def forwarded(asked: http.server.BaseHTTPRequestHandler, base: str, path: str | None = None) -> tuple[int, bytes]:
+    """Return what the server at `base` answers to the same question, or to one of another path."""
+    length = int(asked.headers.get("Content-Length", 0))
+    body = asked.rfile.read(length) if asked.command == HTTPMethod.POST else None
+    headers = {"Content-Type": asked.headers.get("Content-Type", "application/json")}
+    request = urllib.request.Request(base + (path or asked.path), data=body, headers=headers, method=asked.command)
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
 
 
 class _Quiet(http.server.ThreadingHTTPServer):

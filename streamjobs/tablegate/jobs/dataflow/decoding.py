@@ -129,7 +129,7 @@ def _decoded_avro(form: Avro, bytes_column: str, into: str, schemas: WriterSchem
         for number, writer in schemas.decoded.items():
             struct = sql.when(sql.expr(f"{schema_id} = {number}"), from_avro(body, writer, options)).otherwise(struct)
         for number, why in schemas.incompatible.items():
-            text = f"schema {number} cannot be read as the declared one: {why}"
+            text = f"schema {schemas.called(number)} cannot be read as the declared one: {why}"
             problems.append(Problem("incompatible_schema", f"{schema_id} = {number}", _literal(text)))
         known = ", ".join(str(number) for number in [-1, *schemas.decoded, *schemas.ignored, *schemas.incompatible])
         problems.append(
@@ -180,13 +180,13 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def ignored_sql(schemas: WriterSchemas | None) -> str:
+def ignored_sql(schemas: WriterSchemas | None, bytes_column: str) -> str:
     """Return the SQL of the name of the record type that a framed value has, where it is passed over; else null."""
     if schemas is None or not schemas.ignored:
         return "CAST(NULL AS STRING)"
     names: Mapping[int, str] = schemas.ignored
     branches = " ".join(f"WHEN {number} THEN {_literal(name)}" for number, name in names.items())
-    return f"CASE WHEN {is_framed_sql('kafka.value')} THEN CASE {schema_id_sql('kafka.value')} {branches} END END"
+    return f"CASE WHEN {is_framed_sql(bytes_column)} THEN CASE {schema_id_sql(bytes_column)} {branches} END END"
 
 
 def encoded_sql(form: Format) -> str:

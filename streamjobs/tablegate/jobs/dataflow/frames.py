@@ -27,6 +27,7 @@ from pyspark.sql import functions as sql
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
 from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded
+from tablegate.jobs.dataflow.header_ids import reads_headers
 from tablegate.jobs.dataflow.inputs import (
     LATEST,
     SIDE_COLUMN,
@@ -244,7 +245,12 @@ def build(
     `reader` is where records come from, if not from Kafka. `row_outputs`, `other_outputs`: whether the table's outputs
     get records.
     """
-    reader = reader or KafkaReader(spark, plan.bootstrap, records_per_batch_max=records_per_batch_max(plan))
+    reader = reader or KafkaReader(
+        spark,
+        plan.bootstrap,
+        records_per_batch_max=records_per_batch_max(plan),
+        with_headers=topics_with_headers(plan),
+    )
     builder = _Builder(plan, reader)
     others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
@@ -256,6 +262,11 @@ def build(
 def malformed_records(plan: Plan, reader: Reader) -> DataFrame:
     """Return the malformed records of all sides as the Kafka sink takes them, each with its `KIND_COLUMN`."""
     return _Builder(plan, reader).dead_letters()
+
+
+def topics_with_headers(plan: Plan) -> set[str]:
+    """Return the topics whose records may have the ids of their schemas in headers."""
+    return {side.topic.name for side in plan.sides.values() if reads_headers(side.schemas.writers)}
 
 
 def records_per_batch_max(plan: Plan) -> int:

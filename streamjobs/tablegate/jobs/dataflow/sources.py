@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
 from tablegate.jobs.dataflow.expressions import once
+from tablegate.jobs.dataflow.header_ids import HEADERS_COLUMN, framed_sql
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, without_ansi
 from tablegate.jobs.errors import JobError, UnknownSchema
@@ -36,6 +37,8 @@ PASSES_COLUMN = "__passes"
 """Whether a record meets the source's `where`."""
 TIME_COLUMN = "__time"
 """Event time, in tables with a window."""
+
+_FRAMED_COLUMN = "__framed"
 
 FIELDS_WATCHED_MAX = 60  # of a record; they are bits of a BIGINT
 RECORDS_PER_BATCH_MAX = 1_000_000  # of a micro-batch: a backlog is worked off in steps, each with its marker
@@ -59,20 +62,26 @@ class Reader(Protocol):
 
 
 class KafkaReader:
-    """Reads topics of a cluster."""
+    """Reads topics of a cluster. Records of topics in `with_headers` have the column `headers`, too."""
 
     def __init__(
-        self, spark: SparkSession, bootstrap: str, *, records_per_batch_max: int = RECORDS_PER_BATCH_MAX
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        *,
+        records_per_batch_max: int = RECORDS_PER_BATCH_MAX,
+        with_headers: Collection[str] = (),
     ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
         self._records_per_batch_max = records_per_batch_max
+        self._with_headers = with_headers
 
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:
         """Return the records from these offsets on, as they come."""
         reader = (
             self._spark.readStream.format("kafka")
-            .options(**spark_options(self._bootstrap))
+            .options(**self._options(topic))
             .option("subscribe", topic)
             .option("startingOffsets", starting_offsets)
             # Records that Kafka has dropped before they were read are an error: a row would be wrong for ever.
@@ -86,18 +95,29 @@ class KafkaReader:
         """Return all records that are there when a batch begins."""
         return (
             self._spark.read.format("kafka")
-            .options(**spark_options(self._bootstrap))
+            .options(**self._options(topic))
             .option("subscribe", topic)
             .option("startingOffsets", "earliest")
             .load()
         )
 
+    def _options(self, topic: str) -> dict[str, str]:
+        return {**spark_options(self._bootstrap), "includeHeaders": str(topic in self._with_headers).lower()}
+
 
 class RangeReader(KafkaReader):
     """Reads streamed topics from some offsets up to others; both by topic and partition."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, starts: Offsets, ends: Offsets) -> None:
-        super().__init__(spark, bootstrap)
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        starts: Offsets,
+        ends: Offsets,
+        *,
+        with_headers: Collection[str] = (),
+    ) -> None:
+        super().__init__(spark, bootstrap, with_headers=with_headers)
         self._starts = starts
         self._ends = ends
 
@@ -107,7 +127,7 @@ class RangeReader(KafkaReader):
             return self._spark.createDataFrame([], KAFKA_SCHEMA)
         return (
             self._spark.read.format("kafka")
-            .options(**spark_options(self._bootstrap))
+            .options(**self._options(topic))
             .option("assign", json.dumps({topic: list(self._ends[topic])}))
             .option("startingOffsets", json.dumps({topic: self._starts[topic]}))
             .option("endingOffsets", json.dumps({topic: self._ends[topic]}))
@@ -134,18 +154,23 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
 
     `deletes`: a null value is a delete, not a malformed record; its fields are null, those of the key apart.
     """
-    value = decoded(source.value, f"{KAFKA_COLUMN}.value", "__value", schemas.writers)
+    bytes_of = KAFKA_COLUMN
     # One struct for what Kafka gives, so that a field of the record may have any name but this one.
-    frame = records.select(sql.struct("key", "value", "topic", "partition", "offset", "timestamp").alias(KAFKA_COLUMN))
+    columns = [sql.struct("key", "value", "topic", "partition", "offset", "timestamp").alias(KAFKA_COLUMN)]
+    if schemas.writers is not None and HEADERS_COLUMN in records.columns:
+        bytes_of = _FRAMED_COLUMN
+        columns.append(once(sql.expr(framed_sql(source.topic, schemas.writers))).alias(bytes_of))
+    frame = records.select(*columns)
+    value = decoded(source.value, f"{bytes_of}.value", "__value", schemas.writers)
     if schemas.writers is not None and schemas.can_learn:
-        frame = frame.where(_fail_on_unknown(source.topic, schemas.writers))
+        frame = frame.where(_fail_on_unknown(source.topic, schemas.writers, f"{bytes_of}.value"))
     frame = _with_struct(frame, "__value", value, source)
-    frame = frame.withColumn(IGNORED_COLUMN, sql.expr(ignored_sql(schemas.writers)))
+    frame = frame.withColumn(IGNORED_COLUMN, sql.expr(ignored_sql(schemas.writers, f"{bytes_of}.value")))
     problems = [] if deletes else [Problem("null_value", f"{KAFKA_COLUMN}.value IS NULL", "'value is null'")]
     problems += [_where_not_null("value", problem) for problem in value.problems]
     fields = _fields("__value", value)
     if source.key is not None:
-        key = decoded(source.key, f"{KAFKA_COLUMN}.key", "__key_fields", None)
+        key = decoded(source.key, f"{bytes_of}.key", "__key_fields", None)
         frame = _with_struct(frame, "__key_fields", key, source)
         problems += [_where_not_null("key", problem) for problem in key.problems]
         fields += _fields("__key_fields", key)
@@ -179,10 +204,9 @@ def _where_not_null(what: str, problem: Problem) -> Problem:
     return Problem(problem.kind, f"{is_there} AND ({problem.condition})", problem.text)
 
 
-def _fail_on_unknown(topic: str, writers: WriterSchemas) -> str:
+def _fail_on_unknown(topic: str, writers: WriterSchemas, value: str) -> str:
     # -1 keeps the list from being empty, which SQL does not allow. No schema has this id.
     known = ", ".join(str(number) for number in [-1, *writers.decoded, *writers.ignored, *writers.incompatible])
-    value = f"{KAFKA_COLUMN}.value"
     schema_id = schema_id_sql(value)
     message = f"concat('{UnknownSchema.message_prefix(topic)}', {schema_id})"
     return f"IF({is_framed_sql(value)} AND {schema_id} NOT IN ({known}), raise_error({message}), true)"

@@ -38,7 +38,7 @@ from tablegate.jobs.planning.declarations import job_argument, load_contract
 from tablegate.jobs.planning.logic import check_repeatable
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
-from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
+from tablegate.jobs.planning.schemas import SchemaId, SourceSchemas, WriterSchemas
 from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, FrameTable, Global, Mode, Source, Table
 from tablegate.v1 import changelog_pb2
 
@@ -98,12 +98,12 @@ def make_plan(
     *,
     generation: int | None = None,
     start: Start | None = None,
-    seen_schemas: Mapping[str, Collection[int]] | None = None,
+    seen_schemas: Mapping[str, Collection[SchemaId]] | None = None,
 ) -> Plan:
     """Return the plan of a run, with its topics made; raise `JobError`.
 
     `generation`: the one to build; None goes on with the newest. `start`: where a new generation begins to read.
-    `seen_schemas`: ids of schemas, by topic, that records had and no subject of the topic has.
+    `seen_schemas`: ids or GUIDs of schemas, by topic, that records had and no subject of the topic has.
     """
     contract = load_contract(table)
     value_schema = row_schema(contract)
@@ -178,7 +178,7 @@ def _side_plans(
     admin: KafkaAdmin,
     registry: SchemaRegistry | None,
     start: Start | None,
-    seen_schemas: Mapping[str, Collection[int]],
+    seen_schemas: Mapping[str, Collection[SchemaId]],
 ) -> dict[str, SidePlan]:
     sides = {}
     for name in table.all_sides:
@@ -193,22 +193,13 @@ def _side_plans(
     return sides
 
 
-def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collection[int] = ()) -> SourceSchemas:
+def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collection[SchemaId] = ()) -> SourceSchemas:
     """Return the schemas of a source's writers, by the registry or by the declaration."""
     if not isinstance(source.value, Avro):
         return SourceSchemas()
     if registry is not None:
         found = registry.writer_schemas(source.topic, source.value.schema, seen=seen)
-        known = {**found.decoded, **found.ignored, **found.incompatible}
-        lost = {number: "the schema registry does not know it" for number in seen if number not in known}
-        return SourceSchemas(
-            WriterSchemas(
-                decoded=found.decoded,
-                ignored=found.ignored,
-                incompatible={**lost, **found.incompatible},
-            ),
-            can_learn=True,
-        )
+        return SourceSchemas(found, can_learn=True)
     if not source.value.others:
         return SourceSchemas()
     others = dict(enumerate(source.value.other_names, start=2))

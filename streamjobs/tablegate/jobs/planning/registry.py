@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Self, TypeVar
@@ -13,7 +14,15 @@ from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.references import written_out
 from tablegate.jobs.planning.registry_client import client_settings, refusal
-from tablegate.jobs.planning.schemas import Registered, WriterSchemas, other_kind, record_names, sort_schemas
+from tablegate.jobs.planning.schemas import (
+    WITHOUT_ID,
+    Registered,
+    SchemaId,
+    WriterSchemas,
+    other_kind,
+    record_names,
+    sort_schemas,
+)
 from tablegate.v1 import changelog_pb2
 
 NOT_FOUND = (40401, 40402, 40403)  # the registry's own error codes: no such subject, version, schema
@@ -28,26 +37,31 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
 
-    def writer_schemas(self, topic: str, schema: str, *, seen: Collection[int] = ()) -> WriterSchemas:
+    def writer_schemas(self, topic: str, schema: str, *, seen: Collection[SchemaId] = ()) -> WriterSchemas:
         """Return what the topic's writers have registered, sorted by how `schema`, the reader's, takes it.
 
-        Subjects may be named after the topic, after topic and record, or after the record alone. `seen` are ids of
-        records in the topic that none of these subjects has: they count by the names of their records, and one that the
-        registry does not know is left out.
+        Subjects may be named after the topic, after topic and record, or after the record alone. `seen` are ids and
+        GUIDs of records in the topic that none of these subjects has: they count by the names of their records. One
+        that the registry does not know cannot be read.
         """
+        lost: dict[int, uuid.UUID | None] = {}
         with _Connection(self._settings) as connection:
             found = [*connection.of_topic(topic), *connection.of_records(record_names(schema))]
-            known = {one.schema_id for one in found}
-            for schema_id in seen:
-                by_id = connection.by_id(schema_id) if schema_id not in known else None
-                if by_id is not None:
-                    found.append(Registered(schema_id, by_id))
+            known = {one.schema_id for one in found} | {one.guid for one in found}
+            for place, name in enumerate(sorted((one for one in seen if one not in known), key=str)):
+                guid = name if isinstance(name, uuid.UUID) else None
+                number = WITHOUT_ID + place if isinstance(name, uuid.UUID) else name
+                alone = connection.by_id(name)
+                if alone is not None:
+                    found.append(Registered(number, alone, guid=guid))
+                else:
+                    lost[number] = guid
         if not found:
             raise JobError(
                 f'the schema registry at {self._settings.url} has no subject "{topic}-value", and none of topic '
                 f'"{topic}" and a record; let a producer register its schema first, or run without the registry'
             )
-        return sort_schemas(topic, schema, found)
+        return sort_schemas(topic, schema, found).and_lost(lost)
 
     def find(self, schema_id: int) -> str | None:
         """Return the JSON text of an Avro schema; None where the registry has none of that id."""
@@ -100,9 +114,13 @@ class _Connection:
         for name in names:
             yield from (one for one in self._versions(name) if one.name == name)
 
-    def by_id(self, schema_id: int) -> Schema | None:
-        """Return a schema, None where there is none of that id."""
-        found = self._ask(f"schema {schema_id} cannot be read", partial(self._client.get_schema, schema_id))
+    def by_id(self, schema_id: SchemaId) -> Schema | None:
+        """Return a schema, None where there is none of that id or GUID."""
+        if isinstance(schema_id, uuid.UUID):
+            question = partial(self._client.get_schema_by_guid, str(schema_id))
+        else:
+            question = partial(self._client.get_schema, schema_id)
+        found = self._ask(f"schema {schema_id} cannot be read", question)
         return self._written_out(found, f"schema {schema_id}") if found is not None else None
 
     def newest(self, subject: str) -> Schema | None:
@@ -122,7 +140,8 @@ class _Connection:
         for version in self._ask(what, partial(self._client.get_versions, subject)) or []:
             found = self._ask(what, partial(self._client.get_version, subject, version))
             if found is not None and found.schema_id is not None:
-                yield Registered(found.schema_id, self._written_out(found.schema, f'subject "{subject}"'), subject)
+                schema = self._written_out(found.schema, f'subject "{subject}"')
+                yield Registered(found.schema_id, schema, subject, uuid.UUID(found.guid) if found.guid else None)
 
     def _written_out(self, schema: Schema, what: str) -> Schema:
         """Return an Avro schema with the types of other subjects that it refers to."""

@@ -7,9 +7,11 @@ Two changes that Avro lets through are refused here, as they would read as other
 of a decimal, and another unit of a time.
 """
 
+import dataclasses
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import fastavro
@@ -17,27 +19,46 @@ from confluent_kafka.schema_registry import Schema
 
 from tablegate.jobs.errors import JobError
 
+SchemaId = int | uuid.UUID
+"""By which a record names its schema."""
+WITHOUT_ID = 1 << 31
+"""The first id that no registry gives: from here on schemas are numbered that are known by their GUID alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriterSchemas:
     """Schemas of a topic's writers, by id.
 
     `decoded`: JSON texts of those that can be read as the declared record. `ignored`: full names of records of other
-    types. `incompatible`: why those cannot be read that are meant for the declared record.
+    types. `incompatible`: why those cannot be read that are meant for the declared record. `guids`: ids by GUID, where
+    the registry knows such; 32 hex digits in capitals.
     """
 
     decoded: Mapping[int, str]
     ignored: Mapping[int, str]
     incompatible: Mapping[int, str]
+    guids: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def and_lost(self, lost: Mapping[int, uuid.UUID | None]) -> "WriterSchemas":
+        """Return these and what the registry does not know, by id, with the GUID of what has none."""
+        why = dict.fromkeys(lost, "the schema registry does not know it")
+        guids = {guid.hex.upper(): number for number, guid in lost.items() if guid is not None}
+        return replace(self, incompatible={**why, **self.incompatible}, guids={**self.guids, **guids})
+
+    def called(self, schema_id: int) -> str:
+        """Return the id; the GUID of a schema that is known by it alone."""
+        guids = {number: guid for guid, number in self.guids.items() if number >= WITHOUT_ID}
+        return str(uuid.UUID(guids[schema_id])) if schema_id in guids else str(schema_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as a registry has it. `subject` is None for one that was found by its id alone."""
+    """A schema as a registry has it. `subject` is None for one that was found by its id or GUID alone."""
 
     schema_id: int
     schema: Schema
     subject: str | None = None
+    guid: uuid.UUID | None = None
 
     @property
     def text(self) -> str:
@@ -93,7 +114,8 @@ def sort_schemas(topic: str, schema: str, found: Iterable[Registered]) -> Writer
             incompatible[one.schema_id] = why
     if not decoded:
         raise _nothing_to_read(topic, schema, ignored=ignored, incompatible=incompatible)
-    return WriterSchemas(decoded, ignored, incompatible)
+    guids = {one.guid.hex.upper(): one.schema_id for one in registered if one.guid is not None}
+    return WriterSchemas(decoded, ignored, incompatible, guids)
 
 
 def _why_no_record(schema: Schema) -> str:

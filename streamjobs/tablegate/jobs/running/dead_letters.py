@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_settings import spark_options
-from tablegate.jobs.dataflow.frames import malformed_records
+from tablegate.jobs.dataflow.frames import malformed_records, topics_with_headers
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, had_malformed
 from tablegate.jobs.dataflow.sources import Offsets, RangeReader
@@ -129,7 +129,7 @@ class DeadLetters:
             starts[topic] = {
                 partition: checked.get(partition, first.get(partition, _EARLIEST)) for partition in ends.get(topic, {})
             }
-        reader = RangeReader(self._spark, plan.bootstrap, starts, ends)
+        reader = RangeReader(self._spark, plan.bootstrap, starts, ends, with_headers=topics_with_headers(plan))
         letters = malformed_records(plan, reader).persist()
         try:
             kinds: dict[str, int] = dict(letters.groupBy(KIND_COLUMN).count().collect())

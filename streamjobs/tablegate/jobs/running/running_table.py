@@ -27,6 +27,7 @@ from tablegate.jobs.planning.declarations import job_argument
 from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.plan import Plan, make_plan
+from tablegate.jobs.planning.schemas import SchemaId
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.dead_letters import DeadLetters
 from tablegate.jobs.running.handover import (
@@ -79,7 +80,7 @@ class RunningTable:
         self._declared = declared or (lambda: plan.table)
         self._admin = KafkaAdmin(options.bootstrap)
         self._restarts = 0  # after what passes, since the newest batch
-        self._seen_schemas: dict[str, set[int]] = {}
+        self._seen_schemas: dict[str, set[SchemaId]] = {}
         self._queries: RunningQueries | None = None
         self._handover: GenerationHandover | None = None
         self._next_check_s = 0.0
