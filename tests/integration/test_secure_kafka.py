@@ -4,23 +4,29 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
 
-from tablegate.examples.demo.kafka import free_port
+from tablegate.examples.demo.kafka import HOST, free_port
+from tablegate.gateway.contract.kafka_settings import load_settings
+from tablegate.jobs.publishing import spark_jars
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.counting_job import orders, write_job
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
-from tests.kit.programs.kafka import create_topic, produce
+from tests.kit.programs.kafka import consume, create_topic, produce
 from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
 
 pytestmark = pytest.mark.jvm
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
+UI_PAGES = ("environment", "SQL", "jobs", "stages", "StreamingQuery")
 DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 
 
@@ -111,6 +117,99 @@ def test_rows_come_through_with_the_least_rights(kafka: SecureKafka, tmp_path: P
         if file.is_file() and kafka.password("job").encode() in file.read_bytes():
             pytest.fail(f"{file} has the password")
     assert kafka.password("job").encode() not in shown
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[1:])
+def test_sample_ratings_go_where_only_users_may(kafka: SecureKafka, mechanism: str) -> None:
+    topic = f"sample-{mechanism.lower()}"
+    create_topic(kafka.broker.bootstrap, topic, 1, {})
+    kafka.allow("job", [(TOPIC, topic, WRITE)])
+    words = ("produce-sample", "--topic", topic, "--count", "3", "--kafka")
+    done = command(*words, str(kafka.settings(mechanism, "job")))
+    assert (done.returncode, done.stdout) == (0, f"sent 3 ratings to {topic}\n"), done.stderr
+    assert len(consume(kafka.broker.bootstrap, topic)) == 3
+    refused = command(*words, str(kafka.settings(mechanism, "job", password="wrong")))
+    assert refused.returncode == 1
+    assert f"error: Kafka at {kafka.bootstrap(mechanism)} does not let in " in refused.stderr
+
+
+LOG_SETTINGS = """rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "spark.log"
+
+
+@pytest.fixture(scope="module")
+def spark(spark_log: Path) -> Iterator[SparkSession]:
+    """Give a session as a user makes it, which shows and logs all that Spark does."""
+    log_settings = spark_log.with_name("log4j2.properties")
+    log_settings.write_text(LOG_SETTINGS.format(file=spark_log))
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", spark_jars())
+        .config("spark.driver.host", HOST)
+        .config("spark.driver.bindAddress", HOST)
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log_settings}")
+        .config("spark.ui.port", str(free_port()))
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_spark_shows_no_secret(
+    kafka: SecureKafka, spark: SparkSession, spark_log: Path, tmp_path: Path, mechanism: str
+) -> None:
+    topic = f"shown-{mechanism.lower()}"
+    create_topic(kafka.broker.bootstrap, topic, 1, {})
+    kafka.allow("job", [(TOPIC, topic, right) for right in (READ, WRITE)])
+    settings = load_settings(kafka.settings(mechanism, "job"), environ={})
+    options = {f"kafka.{name}": value for name, value in settings.java().items()}  # as `spark_options` gives them
+    row = spark.range(1).selectExpr("CAST('1' AS BINARY) AS value", f"'{topic}' AS topic")
+    row.write.format("kafka").options(**options).save()
+    stream = spark.readStream.format("kafka").options(**options, subscribe=topic, startingOffsets="earliest").load()
+    written = stream.writeStream.format("memory").queryName(topic.replace("-", "_"))
+    query = written.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(WAIT_S)
+    assert spark.table(topic.replace("-", "_")).count() == 1
+
+    assert "ConsumerConfig values" in spark_log.read_text()
+    shown = {str(page): content for page, content in pages(spark)}
+    shown |= {str(file): file.read_bytes() for file in [spark_log, *tmp_path.rglob("*")] if file.is_file()}
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # of a process that has ended
+            shown[str(line)] = line.read_bytes()
+    key = b"-----BEGIN PRIVATE KEY-----"
+    assert [
+        name for name, content in shown.items() if kafka.password("job").encode() in content or key in content
+    ] == []
+
+
+def pages(spark: SparkSession) -> Iterator[tuple[str, bytes]]:
+    """Yield what Spark's web pages and its REST API show, with their addresses."""
+    context = spark.sparkContext
+    root = str(context.uiWebUrl)
+    api = f"{root}/api/v1/applications/{context.applicationId}"
+    plans = f"{api}/sql?details=true&planDescription=true&length=1000"
+    asked = [plans, f"{api}/environment", *(f"{root}/{page}/" for page in UI_PAGES)]
+    while asked:
+        address = asked.pop(0)
+        with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
+            content: bytes = answer.read()
+        yield address, content
+        if address == plans:
+            assert b"kafka" in content.lower()
+            asked += [f"{root}/SQL/execution/?id={execution['id']}" for execution in json.loads(content)]
 
 
 def test_two_installations_do_not_see_each_other(kafka: SecureKafka, tmp_path: Path) -> None:

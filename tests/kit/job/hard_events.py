@@ -9,6 +9,7 @@ from tablegate.examples.samples.balances import Bookings
 from tablegate.examples.samples.browsers import action
 from tablegate.examples.samples.products import view
 from tablegate.examples.samples.stocks import tick
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 
 ODD_NAMES = ("a\0b", "\0", "ü", "😀", "a b/c?d=%20", 'say "so"\\', "x" * 200, "name", "name\0")
 """Key texts that escapes, byte orders and addresses get wrong."""
@@ -94,9 +95,9 @@ def late_actions(count: int, *, before_ms: int, seed: int = 1, browsers: int = 5
         yield action(f"browser-{choice.randint(2, browsers)}", "late", time_ms)
 
 
-def extreme_bookings(*, topic: str = "balance", registry_url: str | None = None) -> Iterator[Event]:
+def extreme_bookings(*, topic: str = "balance", registry: RegistrySettings | None = None) -> Iterator[Event]:
     """Yield bookings of the largest and smallest amounts, of both signs, that end at zero, and of odd customers."""
-    bookings = Bookings(topic=topic, registry_url=registry_url)
+    bookings = Bookings(topic=topic, registry=registry)
     largest, smallest = Decimal("99999999999999.9999"), Decimal("0.0001")
     for customer_id, amounts in (
         ("extreme-large", [largest] * 3),

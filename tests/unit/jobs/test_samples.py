@@ -28,6 +28,7 @@ from tablegate.examples.samples.events import START_MS, AvroValues
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.jars import SetupError
 
 SYSTEMS = [ratings, balances, customers, browsers, invoices, stocks, products]
@@ -171,11 +172,11 @@ def test_some_products_are_popular_and_most_are_not() -> None:
 
 def test_registry_that_is_away() -> None:
     away = "http://127.0.0.1:1"
-    with pytest.raises(SetupError, match=rf'^schema registry "{away}" did not take the schema of topic "balance" '):
-        next(balances.events(registry_url=away))
+    with pytest.raises(SetupError, match=rf"^no schema registry answers at {away} \(.+\); start it"):
+        next(balances.events(registry=RegistrySettings(url=away)))
 
 
 def test_record_of_another_schema_is_no_event() -> None:
-    values = AvroValues("ratings", RATING_SCHEMA, registry_url=None)
+    values = AvroValues("ratings", RATING_SCHEMA, registry=None)
     with pytest.raises(ValueError, match="movie_id"):
         values.frame(RATING_SCHEMA, {"rating": 1.0})

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from tablegate.examples.samples.events import AvroValues, Event, numbers
 from tablegate.examples.tables.balances import FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 
 TOPIC = "balance"
 TOPICS = {TOPIC: 2}
@@ -23,9 +24,9 @@ class Bookings:
     Without a registry, FundsAdded has schema id 1 and FundsReserved 2.
     """
 
-    def __init__(self, *, topic: str = TOPIC, registry_url: str | None = None) -> None:
+    def __init__(self, *, topic: str = TOPIC, registry: RegistrySettings | None = None) -> None:
         self._topic = topic
-        self._values = AvroValues(topic, FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA, registry_url=registry_url)
+        self._values = AvroValues(topic, FUNDS_ADDED_SCHEMA, FUNDS_RESERVED_SCHEMA, registry=registry)
 
     def added(self, customer_id: str, amount: Decimal) -> Event:
         """Return a booking: at most 14 digits before the point, and 4 behind it."""
@@ -40,9 +41,9 @@ class Bookings:
         return Event(self._topic, customer_id.encode(), value)
 
 
-def known_events(*, topic: str = TOPIC, registry_url: str | None = None) -> Iterator[Event]:
+def known_events(*, topic: str = TOPIC, registry: RegistrySettings | None = None) -> Iterator[Event]:
     """Yield all bookings that the known customer ever gets: 14.75 in all."""
-    bookings = Bookings(topic=topic, registry_url=registry_url)
+    bookings = Bookings(topic=topic, registry=registry)
     for amount in KNOWN_AMOUNTS:
         yield bookings.added(KNOWN_CUSTOMER, amount)
 
@@ -53,14 +54,14 @@ def events(
     seed: int = 1,
     customers: int = 500,
     topic: str = TOPIC,
-    registry_url: str | None = None,
+    registry: RegistrySettings | None = None,
 ) -> Iterator[Event]:
     """Yield `count` events of customers but the known one, four fifths of them bookings; without a count, for ever.
 
     The same arguments give the same events.
     """
     choice = random.Random(seed)
-    bookings = Bookings(topic=topic, registry_url=registry_url)
+    bookings = Bookings(topic=topic, registry=registry)
     for number in numbers(count):
         customer_id = f"customer-{choice.randint(2, customers)}"
         if choice.random() < _RESERVED_SHARE:

@@ -15,7 +15,10 @@ from confluent_kafka.schema_registry import (
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from tablegate.gateway.contract.registry_settings import RegistrySettings
+from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars import SetupError
+from tablegate.jobs.planning.registry_client import client_settings, refusal
 
 
 class Event(NamedTuple):
@@ -57,26 +60,27 @@ class AvroValues:
     """Values of a topic; raises `SetupError` where the registry does not take their schemas. For one thread.
 
     The schema of a topic with one type of record has the subject `<topic>-value`. Several types have
-    `<topic>-<full record name>` each, and are registered in their order. Without the URL of a schema registry, a
+    `<topic>-<full record name>` each, and are registered in their order. Without a schema registry, a
     registry in this process counts schema ids from 1.
     """
 
-    def __init__(self, topic: str, *schemas: str, registry_url: str | None) -> None:
+    def __init__(self, topic: str, *schemas: str, registry: RegistrySettings | None) -> None:
         self._context = SerializationContext(topic, MessageField.VALUE)
         subject_of = topic_subject_name_strategy if len(schemas) == 1 else topic_record_subject_name_strategy
-        registry = SchemaRegistryClient.new_client({"url": registry_url or "mock://samples"})
         try:
+            asked = client_settings(registry) if registry is not None else {"url": "mock://samples"}
+            client = SchemaRegistryClient.new_client(asked)
             for schema in schemas:
                 record = json.loads(schema)
                 subject = subject_of(self._context, f"{record['namespace']}.{record['name']}")
-                registry.register_schema(subject or "", Schema(schema, "AVRO"))
+                client.register_schema(subject or "", Schema(schema, "AVRO"))
+        except JobError as error:
+            raise SetupError(str(error)) from None
         except Exception as error:  # noqa: BLE001  the registry's client lets faults of its HTTP library through
-            raise SetupError(
-                f'schema registry "{registry_url}" did not take the schema of topic "{topic}" ({error}): '
-                "check the address, and that the topic has no other schema there"
-            ) from None
+            assert registry is not None, "the one in this process takes all"
+            raise SetupError(refusal(registry, f'the schema of topic "{topic}" cannot be registered', error)) from None
         options = {"subject.name.strategy": subject_of}
-        self._serializers = {schema: AvroSerializer(registry, schema, conf=options) for schema in schemas}
+        self._serializers = {schema: AvroSerializer(client, schema, conf=options) for schema in schemas}
 
     def frame(self, schema: str, record: Mapping[str, object]) -> bytes:
         """Return 00, the schema's id and the Avro of `record`."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tablegate.examples.samples.events import AvroValues, Clock, Event, numbers, steady_clock
 from tablegate.examples.tables.reward_points import POS_INVOICE_SCHEMA
+from tablegate.gateway.contract.registry_settings import RegistrySettings
 
 TOPIC = "pos_invoices"
 TOPICS = {TOPIC: 2}
@@ -35,9 +36,9 @@ class LineItem(NamedTuple):
 class Invoices:
     """Makes events of the topic; raises `SetupError` where the schema registry does not take the schema."""
 
-    def __init__(self, *, topic: str = TOPIC, registry_url: str | None = None) -> None:
+    def __init__(self, *, topic: str = TOPIC, registry: RegistrySettings | None = None) -> None:
         self._topic = topic
-        self._values = AvroValues(topic, POS_INVOICE_SCHEMA, registry_url=registry_url)
+        self._values = AvroValues(topic, POS_INVOICE_SCHEMA, registry=registry)
 
     def invoice(
         self,
@@ -83,11 +84,13 @@ def _item_fields(item: LineItem) -> dict[str, Any]:
     }
 
 
-def known_events(*, clock: Clock | None = None, topic: str = TOPIC, registry_url: str | None = None) -> Iterator[Event]:
+def known_events(
+    *, clock: Clock | None = None, topic: str = TOPIC, registry: RegistrySettings | None = None
+) -> Iterator[Event]:
     """Yield the one invoice that the known card ever gets: PRIME, 1,250.00, so 25 points."""
     now_ms = clock or steady_clock()
     items = [LineItem("item-1", "desk", 500.0, 2), LineItem("item-2", "lamp", 250.0, 1)]
-    yield Invoices(topic=topic, registry_url=registry_url).invoice(
+    yield Invoices(topic=topic, registry=registry).invoice(
         KNOWN_INVOICE, created_ms=now_ms(), store="store-1", card=KNOWN_CARD, prime=True, items=items
     )
 
@@ -99,7 +102,7 @@ def events(
     cards: int = 500,
     clock: Clock | None = None,
     topic: str = TOPIC,
-    registry_url: str | None = None,
+    registry: RegistrySettings | None = None,
 ) -> Iterator[Event]:
     """Yield `count` invoices of cards but the known one, of ten stores; without a count, for ever.
 
@@ -109,7 +112,7 @@ def events(
     """
     choice = random.Random(seed)
     now_ms = clock or steady_clock()
-    invoices = Invoices(topic=topic, registry_url=registry_url)
+    invoices = Invoices(topic=topic, registry=registry)
     for number in numbers(count):
         card = choice.randint(2, cards)
         yield invoices.invoice(

@@ -9,6 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tablegate.examples.samples.events import Event
+from tablegate.gateway.contract.kafka_refusals import refused_connection
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.jars import SetupError
 
 ANSWER_TIMEOUT_S = 10.0
@@ -95,7 +97,7 @@ def _partitions(client: AdminClient, bootstrap: str, topic: str, timeout_s: floa
 def client_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
     """Return what every client of these brokers is made with."""
     # Faults come back as errors of calls; the log on stderr would only repeat them.
-    return {"bootstrap.servers": bootstrap, "log_level": 0}
+    return {**settings_of(bootstrap).librdkafka(), "log_level": 0}
 
 
 DELIVERY_TIMEOUT_S = 30.0
@@ -119,10 +121,12 @@ class EventProducer:
                 "queue.buffering.max.messages": QUEUED_EVENTS_MAX,
                 "partitioner": "murmur2_random",
                 "delivery.timeout.ms": int(delivery_timeout_s * 1000),
+                "error_cb": self._note,
             }
         )
         self._undelivered: Counter[str] = Counter()
         self._failure = ""
+        self._refusal: str | None = None
 
     def send(self, event: Event) -> None:
         """Queue one event."""
@@ -148,14 +152,23 @@ class EventProducer:
 
     def flush(self) -> None:
         """Wait until all that was queued is in Kafka; raise `SetupError` if some of it is not."""
-        self._producer.flush(self._delivery_timeout_s + 1)
+        deadline = time.monotonic() + self._delivery_timeout_s + 1
+        while self._producer.flush(POLL_S) and self._refusal is None and time.monotonic() < deadline:
+            pass
         undelivered, self._undelivered = +self._undelivered, Counter()
+        if undelivered and self._refusal is not None:
+            raise SetupError(self._refusal)
         if undelivered:
             topics = ", ".join(f'"{topic}"' for topic in sorted(undelivered))
             raise SetupError(
                 f"{undelivered.total()} events did not get into topic {topics} at {self._bootstrap} "
                 f"({self._failure or 'no answer'}): check that Kafka runs there and that the topic exists"
             )
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep why brokers do not let this client in."""
+        settings = settings_of(self._bootstrap).librdkafka()
+        self._refusal = self._refusal or refused_connection(settings, error.name(), error.str())
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

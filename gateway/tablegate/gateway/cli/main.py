@@ -29,6 +29,7 @@ from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.connecting import Trust, use_trust
 from tablegate.gateway.cli.contracts import contracts
 from tablegate.gateway.cli.errors import complain, fail, fail_with_problems, missing_distribution
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 
 STARTER = Path(__file__).parent / "starter-project"
 DISTRIBUTIONS = ("tablegate", "tablegate-gateway", "tablegate-jobs", "tablegate-client", "tablegate-proto")
@@ -167,30 +168,36 @@ def _commands_of(readme: Path) -> Sequence[str]:
 
 @app.command("produce-sample")
 def produce_sample(
-    bootstrap: Annotated[
-        str, typer.Option(help="Kafka brokers.", metavar="HOST:PORT,...", envvar="TABLEGATE_BOOTSTRAP")
-    ],
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
     topic: Annotated[str, typer.Option(help="Topic. It must exist.")] = "ratings",
     count: Annotated[int, typer.Option(help="Number of ratings.", min=1)] = 1_000,
     movies: Annotated[int, typer.Option(help="Number of movies.", min=2)] = 500,
     seed: Annotated[int, typer.Option(help="The same seed gives the same ratings.")] = 1,
     schema_registry: Annotated[
-        str | None, typer.Option(help="Schema registry with the Confluent API.", metavar="URL")
+        str | None,
+        typer.Option(
+            help="Schema registry with the Confluent API; also url of [registry] in the file of --kafka.",
+            metavar="URL",
+        ),
     ] = None,
 ) -> None:
     """Send sample ratings to Kafka, in Avro. Movie 362 gets none: its answer stays the same."""
     from tablegate.examples.samples import ratings, send
+    from tablegate.jobs.arguments import reach_kafka, reach_registry
+    from tablegate.jobs.errors import JobError
     from tablegate.jobs.jars import SetupError
 
     try:
+        bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("ratings", total=count)
             sent = send(
                 bootstrap,
-                ratings.events(count, movies=movies, seed=seed, topic=topic, registry_url=schema_registry),
+                ratings.events(count, movies=movies, seed=seed, topic=topic, registry=registry),
                 progress=lambda done: progress.update(task, completed=done),
             )
-    except SetupError as error:
+    except (SetupError, JobError) as error:
         fail(error)
     print(f"sent {sent} ratings to {topic}")
 
