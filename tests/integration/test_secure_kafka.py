@@ -6,7 +6,8 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ from pyspark.sql import SparkSession
 
 from tablegate.examples.demo.kafka import HOST, free_port
 from tablegate.gateway.contract.kafka_settings import load_settings
+from tablegate.gateway.contract.lineage import Place
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.kafka.fresh_options import FreshOptions
+from tablegate.gateway.kafka.log import Fetched, LogUnavailable, TopicPartition
 from tablegate.jobs.publishing import spark_jars
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.counting_job import orders, write_job
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
-from tests.kit.programs.kafka import consume, create_topic, produce
+from tests.kit.programs.kafka import NewRecord, consume, create_topic, produce
 from tests.kit.programs.secure_kafka import MECHANISMS, Right, SecureKafka
 
 pytestmark = pytest.mark.jvm
@@ -247,6 +253,59 @@ def test_two_installations_do_not_see_each_other(kafka: SecureKafka, tmp_path: P
     ours = {topic for topic in topics if topic.removeprefix("shop.").startswith(name)}
     assert ours == {f"{prefix}{name}-{end}" for prefix in ("", "shop.") for end in ("g1-changelog", "dead-letters")}
     assert "shop.tables" in topics
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_gateway_takes_up_files_that_change(kafka: SecureKafka, tmp_path: Path, mechanism: str) -> None:
+    topic = f"rotated-{mechanism.lower()}"
+    create_topic(kafka.broker.bootstrap, topic, 1, {})
+    kafka.allow("gateway", [(TOPIC, topic, READ)])
+    if mechanism == "SSL":
+        settings = load_settings(kafka.settings(mechanism, "gateway"), environ={})
+        other = load_settings(kafka.settings(mechanism, "gateway", is_known_ca=False), environ={})
+        assert settings.ca_file is not None
+        assert other.ca_file is not None
+        file, correct, wrong = tmp_path / "ca.pem", settings.ca_file.read_text(), other.ca_file.read_text()
+        settings = replace(settings, ca_file=file)
+    else:
+        settings = load_settings(kafka.settings(mechanism, "gateway", password="old"), environ={})
+        file, correct, wrong = Path(*settings.secret_files().values()), kafka.password("gateway"), "old"
+    file.write_text(wrong)
+    options = FreshOptions(settings.librdkafka(), settings.secret_files())
+    # A password needs no new client.
+    renew_s = 1.0 if mechanism in ("SSL", "OAUTHBEARER") else 3_600.0
+    with closing(KafkaLog(settings.bootstrap, options, request_timeout_s=1.0, quiet_s=0.0, renew_s=renew_s)) as log:
+        log.follow(TopicPartition(topic, 0), Place(Offset(0)))
+        with pytest.raises(LogUnavailable):
+            log.describe_topic(topic).result(WAIT_S)
+        file.write_text(correct)
+        produce(kafka.broker.bootstrap, topic, [NewRecord(b"key", b"value")])
+        found: list[Fetched] = []
+
+        def is_read() -> bool:
+            with suppress(LogUnavailable):
+                log.describe_topic(topic).result(WAIT_S)
+            found.extend(log.fetch(records_max=10, timeout_s=0.1))
+            return [record.value for one in found for record in one.records] == [b"value"]
+
+        soon(is_read, "the record is read")
+
+
+def test_a_job_tells_of_a_file_that_has_changed(kafka: SecureKafka, tmp_path: Path) -> None:
+    name, source = "watching", "watching-orders"
+    create_topic(kafka.broker.bootstrap, source, 1, {})
+    job = write_job(tmp_path, name, source)
+    kafka.allow("job", job_rights(name, source))
+    file = kafka.settings("PLAIN", "job")
+    arguments = ("--table", job, "--kafka", str(file), "--checkpoints", str(tmp_path / "checkpoints"))
+    with JobProcess(tmp_path / "job", *arguments) as running:
+        running.wait_for("running")
+        (file.parent / "password").write_text(kafka.password("job"))
+        running.wait_for("kafka_file_changed")
+        [event] = running.events("kafka_file_changed")
+        assert event["file"] == str(file.parent / "password")
+        assert "start the job again" in event["hint"]
+        assert running.stop() == 0
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[1:])

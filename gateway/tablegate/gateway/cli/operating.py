@@ -129,6 +129,7 @@ def serve(
         contracts=tuple(contract),
         bootstrap=settings.bootstrap,
         kafka_options=settings.librdkafka(),
+        kafka_secret_files=settings.secret_files(),
         data=data,
         store_url=store,
         listen=listen,

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,28 @@ class Secret:
     def reference(self) -> str:
         """Return what Kafka's config providers take the text by, where the Java client runs."""
         return f"${{dir:{self.file.parent}:{self.file.name}}}" if self.file is not None else f"${{env:{self.name}}}"
+
+
+class ChangedFiles:
+    """Tells of files that change, each time once. One thread."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._seen = {file: _state_of(file) for file in files}
+
+    def found(self) -> list[Path]:
+        """Return those that have changed since they were asked for last."""
+        now = {file: _state_of(file) for file in self._seen}
+        changed = [file for file, state in now.items() if state is not None and state != self._seen[file]]
+        self._seen |= {file: now[file] for file in changed}
+        return changed
+
+
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()  # of what a link leads to: Kubernetes replaces that
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 class Given:

@@ -106,6 +106,16 @@ class KafkaSettings:
             }
         return {**{name: value for name, value in wanted.items() if value is not None}, **self.options}
 
+    def secret_files(self) -> dict[str, str]:
+        """Return the files of those settings of librdkafka that are secret, by their names."""
+        secrets = {"sasl.password": self.password, "sasl.oauthbearer.client.secret": self.oauth_client_secret}
+        return {name: str(one.file) for name, one in secrets.items() if one is not None and one.file is not None}
+
+    def files(self) -> list[Path]:
+        """Return all files that these settings name."""
+        pem = (self.ca_file, self.certificate_file, self.key_file)
+        return [*(file for file in pem if file is not None), *map(Path, self.secret_files().values())]
+
     def java(self) -> dict[str, str]:
         """Return the settings as the Java client has them, the servers among them. No secret is in them."""
         wanted: dict[str, str | None] = {
@@ -292,7 +302,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _secret(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.text
+    return None if secret is None else secret.current()
 
 
 def _reference(secret: Secret | None) -> str | None:

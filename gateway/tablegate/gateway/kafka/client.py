@@ -7,8 +7,8 @@ of its own and a future. Announcements are produced without waiting.
 The last thing that a broker says while it shuts down may be that there are no brokers. librdkafka then forgets those
 that it was started with, too, and never connects again (https://github.com/confluentinc/librdkafka/issues/5301). From
 outside that looks like Kafka being away. So each of the three clients has a `Renewal`: one that gets no answer for long
-is replaced by a new one. The consumer is idle on a quiet topic, which is no sign of trouble; it is suspected only when
-another client was answered a moment ago (`_check_consumer`).
+is replaced by a new one, which reads secrets and certificates anew. The consumer is idle on a quiet topic, which is no
+sign of trouble; it is suspected only when another client was answered a moment ago (`_check_consumer`).
 
 What was read is proved before more is: a partition that is followed from a place of a known leader epoch is fetched
 from the last record before it, once more. Where that is not there in its epoch, the log is another one (`_is_proved`).
@@ -51,6 +51,7 @@ from typing_extensions import override
 from tablegate.gateway.contract.kafka_refusals import Right, refused_connection, refused_right
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, EpochRun, Lineage, Place, continued, lineage_of, place_at
 from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER, Offset, Partition
+from tablegate.gateway.kafka.fresh_options import fresh
 from tablegate.gateway.kafka.log import (
     Fetched,
     Log,
@@ -69,6 +70,8 @@ APPEND_TIMEOUT_S = 2.0  # an older beat is worth nothing
 CLOSE_TIMEOUT_S = 2.0
 RENEW_S = 10.0  # several times what a client needs that can connect again
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default, where we may not ask or are not told
+
+_PASSWORD = "sasl.password"
 
 _CONSUMER_OPTIONS: Mapping[str, str | int | bool] = {
     "group.id": "tablegate",  # librdkafka wants one; no group is joined and nothing is committed
@@ -114,7 +117,8 @@ class KafkaLog(Log):
     ) -> None:
         self._request_timeout_s = request_timeout_s
         self._quiet_s = quiet_s
-        self._client = {**(options or {}), "bootstrap.servers": bootstrap, "client.id": "tablegate"}
+        self._client = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate"})
+        self._password = self._client.get(_PASSWORD)
         self._bootstrap = bootstrap
         self._trouble = ""
         self._unreadable: set[str] = set()  # those of which they give it no records
@@ -153,7 +157,17 @@ class KafkaLog(Log):
         answer.set_result(facts)
         self._check_consumer(topic)
 
+    def _take_up_password(self) -> None:
+        """Tell the clients a password that has changed: their next connection uses it."""
+        password = self._client.get(_PASSWORD)
+        if password is not None and password != self._password:
+            self._password = password
+            for client in (self._consumer, self._admin):
+                client.set_sasl_credentials(self._client["sasl.username"], password)
+            _logger.info("the password of the user of Kafka has changed, and is taken up")
+
     def _ask(self, topic: str) -> TopicFacts | None:
+        self._take_up_password()
         try:
             facts = self._describe(topic)
         except KafkaException as error:
@@ -555,7 +569,7 @@ class KafkaEnds:
     """
 
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
-        self._options = {**options, "bootstrap.servers": bootstrap, "client.id": "tablegate-ends"}
+        self._options = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate-ends"})
         self._admin: AdminClient | None = None
         self._renewal = Renewal()
 

@@ -125,6 +125,7 @@ def _specs(
             log_file=None if config.log_file is None else str(config.log_file),
             pipe_fds=tuple(pipe_fds),
             kafka_options=config.kafka_options if name == REPLICATOR else {},  # no worker has a client of Kafka
+            kafka_secret_files=config.kafka_secret_files if name == REPLICATOR else {},
             hang_limit_s=config.hang_limit_s,
         ).to_json()
 

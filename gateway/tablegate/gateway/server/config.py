@@ -46,6 +46,7 @@ class ServeConfig:
     cors_origins: tuple[str, ...] = ()
     tables_topic: str = "tables"
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # librdkafka's; some are secret
+    kafka_secret_files: Mapping[str, str] = field(default_factory=dict)  # from which those are, by option
     store_url: str | None = None
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none
     log_file: Path | None = None  # None: stderr

@@ -23,6 +23,7 @@ from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
+from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
 from tablegate.gateway.server.child import FAILED, STORE_OPENED, Beats, ChildConfig, send_event
@@ -161,17 +162,18 @@ def _follow(
 
 def replicator_main(config: ChildConfig) -> None:
     """Follow the changelogs until SIGTERM."""
+    kafka_options = FreshOptions(config.kafka_options, config.kafka_secret_files)
     replicator_config = ReplicatorConfig(
         files=config.files,
         store=Path(config.store),
         store_url=config.store_url,
         bootstrap=config.bootstrap,
         tables_topic=config.tables_topic,
-        kafka_options=config.kafka_options,
+        kafka_options=kafka_options,
         membership=config.membership,
     )
     workers = ReplicatorEnd(config.pipe_fds)
-    workers.answer(KafkaEnds(config.bootstrap, config.kafka_options).end_offsets)
+    workers.answer(KafkaEnds(config.bootstrap, kafka_options).end_offsets)
     try:
         run_replicator(
             replicator_config,

@@ -1,6 +1,7 @@
 """Runs the jobs of tables in one Spark application, from their checks to their clean end."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -8,6 +9,8 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from tablegate.gateway.contract.kafka_file import ChangedFiles
+from tablegate.gateway.contract.kafka_settings import settings_of
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.job_group import await_gone, job_group
 from tablegate.jobs.log import log
@@ -18,6 +21,7 @@ from tablegate.jobs.running.application import close_tables, java_errors, spark_
 from tablegate.jobs.running.running_table import RunningTable
 from tablegate.jobs.table import Table
 
+LOOK_S = 5.0  # how late a log tells that a file of Kafka's settings has changed
 POLL_S = 0.1  # how late a marker may be; asking Spark costs a millisecond
 
 
@@ -65,8 +69,13 @@ def _keep(
                 tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
             # Each start lasts seconds; meanwhile the first tables publish their markers.
             failures += _poll(tables, stop)
+        changed, next_look_s = ChangedFiles(settings_of(options.bootstrap).files()), 0.0
         while tables and not stop.wait(POLL_S):
             failures += _poll(tables, stop)
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + LOOK_S
+                for file in changed.found():
+                    log("kafka_file_changed", file=str(file), hint="start the job again: Spark has read it already")
     finally:
         close_tables(spark, tables)
     if failures:
