@@ -317,6 +317,55 @@ def test_a_wrong_password_is_a_sentence(kafka: SecureKafka, tmp_path: Path, mech
         assert "correct username, password or mechanism" in line or "correct oauth_client_id, its secret" in line
 
 
+AWS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "no-secret-of-anybody"}
+
+
+def msk_settings(kafka: SecureKafka) -> Path:
+    """Write the file of `--kafka` for IAM of MSK, which this broker takes for an OAUTHBEARER of its own."""
+    plain = kafka.settings("PLAIN", "nobody")
+    lines = [line for line in plain.read_text().splitlines() if "username" not in line and "password" not in line]
+    file = plain.with_name("msk.toml")
+    file.write_text("\n".join(lines).replace('"PLAIN"', '"AWS_MSK_IAM"') + '\naws_region = "eu-west-1"\n')
+    return file
+
+
+def test_a_signature_for_msk_comes_to_the_broker(kafka: SecureKafka, tmp_path: Path) -> None:
+    """A broker of MSK would let it in; this one looks for claims in it, and says that there are none."""
+    contract = str(Path(write_job(tmp_path, "orders", "orders")).with_name("orders.proto"))
+    file = str(msk_settings(kafka))
+    for words in (("job", "list"), ("serve", "--contract", contract, "--data", str(tmp_path / "data"))):
+        done = command(*words, "--kafka", file, environment=AWS)
+        assert done.returncode == 1
+        why = f"error: Kafka at {kafka.bootstrap('PLAIN')} does not let in who has the credentials of AWS here ("
+        assert why in done.stderr
+        assert done.stderr.rstrip().endswith("allow it kafka-cluster:Connect, or give other credentials of AWS")
+
+
+SPARK_WRITES = """
+import sys
+from pathlib import Path
+
+from tablegate.gateway.contract.kafka_settings import load_settings, spark_options, use
+from tablegate.jobs.running.session import spark_session
+
+bootstrap = use(load_settings(Path(sys.argv[1])))
+with spark_session("msk", master="local[1]", checkpoints="unused", spark_log=Path(sys.argv[2])) as spark:
+    rows = spark.range(1).selectExpr("CAST('1' AS BINARY) AS value", "'orders' AS topic")
+    rows.write.format("kafka").options(**spark_options(bootstrap), **{"kafka.max.block.ms": "5000"}).save()
+"""
+
+
+def test_spark_has_the_mechanism_of_msk(kafka: SecureKafka, tmp_path: Path) -> None:
+    """A job's Spark gets the jar: the broker is asked for the mechanism, which it does not have."""
+    job = tmp_path / "write.py"
+    job.write_text(SPARK_WRITES)
+    variables = {**os.environ, **AWS}
+    run = [sys.executable, str(job), str(msk_settings(kafka)), str(tmp_path / "spark.log")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=WAIT_S, env=variables)
+    refused = "Client SASL mechanism 'AWS_MSK_IAM' not enabled in the server"
+    assert refused in (tmp_path / "spark.log").read_text() + done.stderr
+
+
 def test_an_unknown_ca_is_a_sentence(kafka: SecureKafka, tmp_path: Path) -> None:
     wrong = str(kafka.settings("SSL", "job", is_known_ca=False))
     for line in (refusal("job", "list", "--kafka", wrong), _serve(tmp_path, wrong)):

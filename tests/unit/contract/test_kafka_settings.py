@@ -1,5 +1,8 @@
 """The file of `--kafka`, and what each of Kafka's clients is told."""
 
+import base64
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,55 @@ def test_oauthbearer(folder: Path) -> None:
     assert f'clientSecret="${{dir:{folder}:password}}" scope="kafka";' in java["sasl.jaas.config"]
 
 
+MSK = """
+bootstrap = "b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com:9098"
+protocol = "SASL_SSL"
+mechanism = "AWS_MSK_IAM"
+"""
+NOT_OF_THIS_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none"}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in NOT_OF_THIS_MACHINE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
+
+
+@pytest.mark.usefixtures("aws")
+def test_iam_of_msk_is_a_token_and_a_mechanism_of_java(folder: Path) -> None:
+    settings = load_settings(written(folder, MSK), environ={})
+    librdkafka, java = settings.librdkafka(), settings.java()
+    assert librdkafka["sasl.mechanism"] == "OAUTHBEARER"
+    token, expiry_s = librdkafka["oauth_cb"](None)
+    signed = base64.urlsafe_b64decode(token + "==").decode()
+    assert signed.startswith("https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect&")
+    assert "AKIDEXAMPLE" in signed
+    assert 0 < expiry_s - time.time() <= 3_600
+    assert java["sasl.mechanism"] == "AWS_MSK_IAM"
+    assert java["sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
+    assert "config.providers" not in java
+    assert PASSWORD not in str((librdkafka, java, settings))
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_region_that_no_name_has_is_given(folder: Path) -> None:
+    text = MSK.replace("b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com", "proxy.example")
+    with pytest.raises(KafkaSettingsError, match="mechanism AWS_MSK_IAM needs aws_region"):
+        load_settings(written(folder, text), environ={})
+    assert load_settings(written(folder, f'{text}aws_region = "us-east-1"'), environ={}).aws_region == "us-east-1"
+
+
+def test_iam_of_msk_without_credentials_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**NOT_OF_THIS_MACHINE, "AWS_SHARED_CREDENTIALS_FILE": "none"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(KafkaSettingsError, match=r"finds no credentials of AWS \(there are none\); give AWS_ACCESS"):
+        load_settings(written(folder, MSK), environ={})
+
+
 def test_no_secret_is_shown(folder: Path) -> None:
     settings = load_settings(written(folder, SCRAM), environ={})
     assert PASSWORD not in repr(settings)
@@ -156,7 +208,7 @@ def test_paths_that_the_java_client_would_misread_are_refused(folder: Path, name
         ('bootstrap = "a"', 'bootstrap "a" names no Kafka brokers'),
         ("", "no Kafka brokers are named: give --bootstrap"),
         ("bootstrap =", 'kafka.toml" is no TOML'),
-        ('bootstrap = "a:1"\nsasl = "x"', 'kafka.toml" sasl is unknown; known are bootstrap, ca_file'),
+        ('bootstrap = "a:1"\nsasl = "x"', 'kafka.toml" sasl is unknown; known are aws_region, bootstrap'),
         ('bootstrap = "a:1"\npassword = "x"', "name that by password_file"),
         ('bootstrap = "a:1"\nprotocol = "TLS"', 'protocol "TLS" is none of PLAINTEXT, SSL'),
         ('bootstrap = "a:1"\nprotocol = "SASL_SSL"', "protocol SASL_SSL needs a mechanism"),
@@ -164,6 +216,10 @@ def test_paths_that_the_java_client_would_misread_are_refused(folder: Path, name
         (
             'bootstrap = "a:1"\nprotocol = "SASL_SSL"\nmechanism = "OAUTHBEARER"\noauth_client_id = "x"',
             "needs oauth_token_url and oauth_client_secret_file",
+        ),
+        (
+            'bootstrap = "a:1"\nprotocol = "SASL_PLAINTEXT"\nmechanism = "AWS_MSK_IAM"',
+            "mechanism AWS_MSK_IAM needs protocol SASL_SSL",
         ),
         ('bootstrap = "a:1"\nusername = "x"', "names a user, which protocol PLAINTEXT does not send"),
         ('bootstrap = "a:1"\nca_file = "ca.pem"', "names TLS files, which protocol PLAINTEXT does not use"),

@@ -130,6 +130,7 @@ def serve(
         bootstrap=settings.bootstrap,
         kafka_options=settings.librdkafka(),
         kafka_secret_files=settings.secret_files(),
+        kafka_aws_region=settings.aws_region,
         data=data,
         store_url=store,
         listen=listen,

@@ -5,7 +5,9 @@ Decision: docs/decisions/0091-one-configuration-for-kafka.md
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tablegate.gateway.contract.msk import TOKEN_OPTION
 
 NOT_ALLOWED = "AUTHORIZATION_FAILED"
 _ABOUT_CONNECTIONS = ("_AUTHENTICATION", "_SSL", "_TRANSPORT")
@@ -19,7 +21,7 @@ class Right(NamedTuple):
     name: str
 
 
-def refused_right(client: Mapping[str, str], error: str, right: Right) -> str | None:
+def refused_right(client: Mapping[str, Any], error: str, right: Right) -> str | None:
     """Return what to do about an error of this name, which came of want of `right`; None where it is of another kind.
 
     `client`: librdkafka's settings of the client.
@@ -31,12 +33,17 @@ def refused_right(client: Mapping[str, str], error: str, right: Right) -> str | 
     return f'Kafka gives {_user(client)} no right to {operation} on {kind} "{name}"; add it with {command}'
 
 
-def refused_connection(client: Mapping[str, str], error: str, text: str) -> str | None:
+def refused_connection(client: Mapping[str, Any], error: str, text: str) -> str | None:
     """Return why brokers do not let this client in, by librdkafka's error of that name; None where they are away."""
     if error not in _ABOUT_CONNECTIONS:
         return None
     kafka = f"Kafka at {client['bootstrap.servers']}"
     if error == "_AUTHENTICATION":
+        if TOKEN_OPTION in client:
+            return (
+                f"{kafka} does not let in {_user(client)} ({_reason(text)}); allow it kafka-cluster:Connect, or give "
+                "other credentials of AWS"
+            )
         if client.get("sasl.mechanism") == "OAUTHBEARER":
             url = client.get("sasl.oauthbearer.token.endpoint.url")
             return (
@@ -59,7 +66,9 @@ def refused_connection(client: Mapping[str, str], error: str, text: str) -> str 
     return f"{kafka} cannot be spoken to by TLS ({_reason(text)}); correct protocol" if error == "_SSL" else None
 
 
-def _user(client: Mapping[str, str]) -> str:
+def _user(client: Mapping[str, Any]) -> str:
+    if TOKEN_OPTION in client:
+        return "who has the credentials of AWS here"
     if client.get("sasl.mechanism") == "OAUTHBEARER":
         return f'client "{client.get("sasl.oauthbearer.client.id", "")}"'
     if "sasl.username" in client:
@@ -69,7 +78,7 @@ def _user(client: Mapping[str, str]) -> str:
     return "a client without a name"
 
 
-def _principal(client: Mapping[str, str]) -> str:
+def _principal(client: Mapping[str, Any]) -> str:
     name = client.get("sasl.username") or client.get("sasl.oauthbearer.client.id")
     return f"User:{name}" if name else "USER"
 

@@ -20,14 +20,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
+from tablegate.gateway.contract import msk
 from tablegate.gateway.contract.kafka_file import Given, KafkaSettingsError, Secret
 
 PLAINTEXT, TLS, SASL, SASL_TLS = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PROTOCOLS = (PLAINTEXT, TLS, SASL, SASL_TLS)
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
+MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER, msk.MECHANISM)
 NO_NAME_CHECK = "none"
 SECURITY_PROTOCOL = "security.protocol"
 
@@ -62,7 +64,7 @@ class KafkaSettings:
 
     `bootstrap`: HOST:PORT, several with commas. `topic_prefix`: how the names of this installation's topics begin, so
     that it and others on the same cluster do not see each other. `mechanism` is of SASL. `oauth_…`: a client of an
-    OpenID provider, for OAUTHBEARER. `options`: further ones of `OPTIONS`.
+    OpenID provider, for OAUTHBEARER. `aws_region` is for AWS_MSK_IAM. `options`: further ones of `OPTIONS`.
     """
 
     bootstrap: str
@@ -78,15 +80,16 @@ class KafkaSettings:
     oauth_client_id: str | None = None
     oauth_client_secret: Secret | None = None
     oauth_scope: str | None = None
+    aws_region: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def own_topic(self, name: str) -> str:
         """Return the name of a topic of this installation."""
         return self.topic_prefix + name
 
-    def librdkafka(self) -> dict[str, str]:
+    def librdkafka(self) -> dict[str, Any]:
         """Return the settings as librdkafka has them, the servers among them. Secrets are in them as they are."""
-        wanted: dict[str, str | None] = {
+        wanted: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
             SECURITY_PROTOCOL: self.protocol if self.protocol != PLAINTEXT else None,
             "sasl.mechanism": self.mechanism,
@@ -104,6 +107,8 @@ class KafkaSettings:
                 "sasl.oauthbearer.client.secret": _secret(self.oauth_client_secret),
                 "sasl.oauthbearer.scope": self.oauth_scope,
             }
+        if self.mechanism == msk.MECHANISM:
+            wanted |= {"sasl.mechanism": OAUTHBEARER, msk.TOKEN_OPTION: msk.TokenSigner(self.aws_region or "")}
         return {**{name: value for name, value in wanted.items() if value is not None}, **self.options}
 
     def secret_files(self) -> dict[str, str]:
@@ -137,6 +142,8 @@ class KafkaSettings:
                 "sasl.login.callback.handler.class": _OAUTH_HANDLER,
                 "sasl.oauthbearer.token.endpoint.url": self.oauth_token_url,
             }
+        if self.mechanism == msk.MECHANISM:
+            wanted |= msk.JAVA
         found = {**{name: value for name, value in wanted.items() if value is not None}, **self.options}
         if found.get("ssl.endpoint.identification.algorithm") == NO_NAME_CHECK:
             found["ssl.endpoint.identification.algorithm"] = ""
@@ -147,7 +154,7 @@ class KafkaSettings:
 
     def _login(self) -> str | None:
         """Return what the Java client calls its JAAS configuration."""
-        if self.mechanism is None:
+        if self.mechanism is None or self.mechanism == msk.MECHANISM:
             return None
         if self.mechanism == OAUTHBEARER:
             given = {
@@ -195,6 +202,11 @@ def own_group(bootstrap: str, name: str) -> str:
     return f"{name}@{prefix}" if prefix else name
 
 
+def needs_msk() -> bool:
+    """Return whether this process reaches a cluster by IAM of Amazon MSK, for which Spark needs one more jar."""
+    return any(settings.mechanism == msk.MECHANISM for settings in _used.values())
+
+
 def spark_options(bootstrap: str) -> dict[str, str]:
     """Return what Spark's Kafka sources and sinks are told to reach a cluster."""
     return {f"kafka.{name}": value for name, value in settings_of(bootstrap).java().items()}
@@ -223,6 +235,7 @@ def load_settings(
         oauth_client_id=given.text("oauth_client_id"),
         oauth_client_secret=given.secret("oauth_client_secret"),
         oauth_scope=given.text("oauth_scope"),
+        aws_region=given.text("aws_region"),
         options=_options(given),
     )
     # The section is of `registry_settings.py`.
@@ -262,7 +275,12 @@ def _checked(settings: KafkaSettings, given: Given) -> KafkaSettings:
         raise given.refuse(f"names TLS files, which protocol {settings.protocol} does not use: use SSL or SASL_SSL")
     if (settings.certificate_file is None) != (settings.key_file is None):
         raise given.refuse("has one of certificate_file and key_file: give both, or none")
-    if settings.mechanism == OAUTHBEARER:
+    if settings.mechanism == msk.MECHANISM:
+        if settings.protocol != SASL_TLS:
+            raise given.refuse(f"mechanism {msk.MECHANISM} needs protocol {SASL_TLS}")
+        settings = replace(settings, aws_region=settings.aws_region or msk.region_of(settings.bootstrap))
+        needed: dict[str, object] = {"aws_region": settings.aws_region}
+    elif settings.mechanism == OAUTHBEARER:
         needed = {
             "oauth_token_url": settings.oauth_token_url,
             "oauth_client_id": settings.oauth_client_id,
@@ -274,6 +292,8 @@ def _checked(settings: KafkaSettings, given: Given) -> KafkaSettings:
         needed = {}
     if missing := [name for name, value in needed.items() if value is None]:
         raise given.refuse(f"mechanism {settings.mechanism} needs {' and '.join(missing)}")
+    if settings.mechanism == msk.MECHANISM:
+        msk.check_signer(settings.aws_region or "")
     return replace(settings, bootstrap=",".join(one.strip() for one in settings.bootstrap.split(",")))
 
 

@@ -109,7 +109,7 @@ class KafkaLog(Log):
     def __init__(
         self,
         bootstrap: str,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
         *,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         quiet_s: float = QUIET_S,
@@ -568,7 +568,7 @@ class KafkaEnds:
     A client of its own, created at the first question. One thread. `options` are librdkafka's.
     """
 
-    def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
+    def __init__(self, bootstrap: str, options: Mapping[str, Any]) -> None:
         self._options = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate-ends"})
         self._admin: AdminClient | None = None
         self._renewal = Renewal()
@@ -602,7 +602,7 @@ class KafkaEnds:
             self._admin = None
 
 
-def refusal(options: Mapping[str, str]) -> str | None:
+def refusal(options: Mapping[str, Any]) -> str | None:
     """Return why brokers refuse a client of these options, as a sentence; None where they answer, or are away."""
     errors: list[KafkaError] = []
     client: Any = {**options, "error_cb": errors.append}

@@ -11,6 +11,7 @@ from typing import Any
 
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.msk import TOKEN_OPTION
 from tablegate.gateway.server.child import (
     FAILED,
     LISTENING,
@@ -106,6 +107,13 @@ def _specs(
     pipes: Sequence[WorkerPipe],
     membership: Membership | None,
 ) -> list[ChildSpec]:
+    kafka: dict[str, Any] = {
+        # What signs tokens is no text: the replicator makes it anew.
+        "kafka_options": {name: option for name, option in config.kafka_options.items() if name != TOKEN_OPTION},
+        "kafka_secret_files": config.kafka_secret_files,
+        "kafka_aws_region": config.kafka_aws_region,
+    }
+
     def settings(name: str, pipe_fds: Sequence[int]) -> str:
         return ChildConfig(
             name=name,
@@ -124,8 +132,7 @@ def _specs(
             tables_topic=config.tables_topic,
             log_file=None if config.log_file is None else str(config.log_file),
             pipe_fds=tuple(pipe_fds),
-            kafka_options=config.kafka_options if name == REPLICATOR else {},  # no worker has a client of Kafka
-            kafka_secret_files=config.kafka_secret_files if name == REPLICATOR else {},
+            **(kafka if name == REPLICATOR else {}),  # no worker has a client of Kafka
             hang_limit_s=config.hang_limit_s,
         ).to_json()
 

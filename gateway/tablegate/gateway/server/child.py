@@ -64,6 +64,7 @@ class ChildConfig:
     pipe_fds: tuple[int, ...] = ()  # a worker's end of its pipe; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the replicator alone
     kafka_secret_files: Mapping[str, str] = field(default_factory=dict)  # of some of them, by option
+    kafka_aws_region: str | None = None
     hang_limit_s: float = HANG_LIMIT_S
 
     def to_json(self) -> str:

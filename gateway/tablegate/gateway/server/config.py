@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tablegate.gateway.cluster.membership import GATEWAYS_TOPIC
 from tablegate.gateway.http.tls import TlsFiles
@@ -45,8 +46,9 @@ class ServeConfig:
     tls: TlsFiles | None = None
     cors_origins: tuple[str, ...] = ()
     tables_topic: str = "tables"
-    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # librdkafka's; some are secret
+    kafka_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # librdkafka's; some are secret
     kafka_secret_files: Mapping[str, str] = field(default_factory=dict)  # from which those are, by option
+    kafka_aws_region: str | None = None  # None: without IAM of Amazon MSK
     store_url: str | None = None
     token_key_file: Path | None = None  # None: <data>/token.key, made where there is none
     log_file: Path | None = None  # None: stderr

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
@@ -22,6 +22,7 @@ from tablegate.gateway.cluster.gateways_topic import NameInUse
 from tablegate.gateway.cluster.membership import Membership, own_id
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.msk import TOKEN_OPTION, TokenSigner
 from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
@@ -54,7 +55,7 @@ class ReplicatorConfig:
     store_url: str | None = None
     bootstrap: str
     tables_topic: str = "tables"
-    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kafka_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     membership: Membership | None = None  # None: the gateway stands alone
 
 
@@ -163,6 +164,8 @@ def _follow(
 def replicator_main(config: ChildConfig) -> None:
     """Follow the changelogs until SIGTERM."""
     kafka_options = FreshOptions(config.kafka_options, config.kafka_secret_files)
+    if config.kafka_aws_region is not None:
+        kafka_options = kafka_options.also({TOKEN_OPTION: TokenSigner(config.kafka_aws_region)})
     replicator_config = ReplicatorConfig(
         files=config.files,
         store=Path(config.store),

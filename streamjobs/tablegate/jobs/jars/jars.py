@@ -41,23 +41,25 @@ class Artifact(NamedTuple):
     group: str
     name: str
     revision: str
+    classifier: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Artifact":
-        """Return the artifact of `group:name:revision`; raise `ValueError` for anything else."""
-        group, name, revision = text.split(":")
-        return cls(group, name, revision)
+        """Return the artifact of `group:name:revision`, `:classifier` behind it; raise `ValueError` for another."""
+        group, name, revision, *more = text.split(":")
+        (classifier,) = more or ("",)
+        return cls(group, name, revision, classifier)
 
     @property
     def file(self) -> str:
         """Name of its file."""
-        return f"{self.name}-{self.revision}.jar"
+        return f"{'-'.join(filter(None, (self.name, self.revision, self.classifier)))}.jar"
 
     def __str__(self) -> str:
-        return f"{self.group}:{self.name}:{self.revision}"
+        return ":".join(filter(None, self))
 
 
-Kind = Literal["spark", "broker"]
+Kind = Literal["spark", "msk", "broker"]
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 
@@ -71,6 +73,8 @@ ROOTS: Mapping[Kind, tuple[str, ...]] = {
         "org.apache.kafka:kafka-clients:3.9.2",
         "org.apache.commons:commons-pool2:2.13.1",
     ),
+    # With all that it depends on, most of it under names of its own.
+    "msk": ("software.amazon.msk:aws-msk-iam-auth:2.3.9:all",),
     # Kafka's own jar asks for no logging back end, and without one the broker would fail in silence.
     "broker": ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"),
 }
@@ -206,7 +210,7 @@ def write_lock() -> None:
     for kind, roots in ROOTS.items():
         artifacts = [Artifact.parse(root) for root in roots]
         with tempfile.TemporaryDirectory() as work:
-            if kind == "spark":
+            if kind != "broker":
                 found = fetch(artifacts, Path(work), lambda _done, _total: None)
             else:
                 found = resolve(artifacts, Path(work))
@@ -238,11 +242,16 @@ def _run(
     settings, module, cache, out = work / "settings.xml", work / "ivy.xml", work / "cache", work / "out"
     settings.write_text(_settings(resolve=resolve))
     module.write_text(_module(artifacts, transitive=resolve))
-    pattern = f"{out}/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
+    pattern = f"{out}/[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
     command: list[str | Path] = [find_java(), "-cp", f"{_pyspark()}/jars/*", "org.apache.ivy.Main"]
     command += ["-settings", settings, "-ivy", module, "-cache", cache, "-retrieve", pattern]
     _run_ivy(command, cache, progress)
-    return {Artifact(*jar.relative_to(out).parts[:3]): jar for jar in sorted(out.rglob("*.jar"))}
+    found = {}
+    for jar in sorted(out.rglob("*.jar")):
+        plain = Artifact(*jar.relative_to(out).parts[:3])
+        classifier = jar.stem.removeprefix(plain.file.removesuffix(".jar")).removeprefix("-")
+        found[plain._replace(classifier=classifier)] = jar
+    return found
 
 
 def _run_ivy(command: list[str | Path], cache: Path, progress: Callable[[int], None]) -> None:
@@ -292,10 +301,11 @@ def _settings(*, resolve: bool) -> str:
 def _module(artifacts: Iterable[Artifact], *, transitive: bool) -> str:
     dependencies = "\n".join(
         f"    <dependency org={quoteattr(artifact.group)} name={quoteattr(artifact.name)} "
-        f'rev={quoteattr(artifact.revision)} conf="jars->default" transitive="{str(transitive).lower()}"/>'
+        f'rev={quoteattr(artifact.revision)} conf="jars->default" transitive="{str(transitive).lower()}">'
+        f"{_classified(artifact)}</dependency>"
         for artifact in artifacts
     )
-    return f"""<ivy-module version="2.0">
+    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="tablegate" module="jars"/>
   <configurations><conf name="jars"/></configurations>
   <dependencies>
@@ -303,6 +313,12 @@ def _module(artifacts: Iterable[Artifact], *, transitive: bool) -> str:
   </dependencies>
 </ivy-module>
 """
+
+
+def _classified(artifact: Artifact) -> str:
+    if not artifact.classifier:
+        return ""
+    return f'<artifact name={quoteattr(artifact.name)} type="jar" m:classifier={quoteattr(artifact.classifier)}/>'
 
 
 def _pyspark() -> Path:

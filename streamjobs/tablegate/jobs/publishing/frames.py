@@ -94,9 +94,12 @@ class _Target:
     manifest: changelog_pb2.Manifest
 
 
-def spark_jars() -> str:
-    """Return the jars that a session of your own needs, for its setting `spark.jars`; downloads them once."""
-    return ",".join(str(jar) for jar in jars("spark"))
+def spark_jars(*, msk: bool = False) -> str:
+    """Return the jars that a session of your own needs, for its setting `spark.jars`; downloads them once.
+
+    `msk`: also what the mechanism AWS_MSK_IAM needs.
+    """
+    return ",".join(str(jar) for jar in [*jars("spark"), *(jars("msk") if msk else ())])
 
 
 def publish(

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from tablegate.gateway.contract.kafka_settings import needs_msk
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars import SetupError
@@ -174,7 +175,7 @@ def _stop(spark: SparkSession) -> None:
 def _local_parts() -> list[Path]:
     try:
         find_java()
-        return jars("spark")
+        return [*jars("spark"), *(jars("msk") if needs_msk() else ())]
     except SetupError as error:
         raise JobError(str(error)) from None
 
