@@ -143,7 +143,8 @@ def forwarded(asked: http.server.BaseHTTPRequestHandler, base: str, path: str | 
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        return error.code, error.read()
+        with error:
+            return error.code, error.read()
 
 
 class _Quiet(http.server.ThreadingHTTPServer):

@@ -161,6 +161,7 @@ def _new_token(registry: RegistrySettings) -> str:
         with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S, context=context) as answer:
             return str(json.load(answer)["access_token"])
     except urllib.error.HTTPError as error:
+        error.close()
         raise JobError(
             f'oauth_token_url {url} gives client "{client}" no token (HTTP {error.code}); correct oauth_client_id, its '
             f"secret or oauth_scope {_PLACE}"
