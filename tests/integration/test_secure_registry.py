@@ -6,15 +6,21 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.gateway.contract.registry_settings import load_registry
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.registry import SchemaRegistry
 from tests.kit.job.avro_pairs import field, record
+from tests.kit.job.process import JobProcess
+from tests.kit.job.ratings_job import rating_record, write_job
+from tests.kit.programs.kafka import new_topic, produce
 from tests.kit.programs.secure_registry import STRANGER, USER, WAYS, SecureRegistry
 
 pytestmark = pytest.mark.jvm
@@ -97,11 +103,33 @@ def test_what_tls_wants_is_a_sentence(registry: SecureRegistry, schema_registry:
         SchemaRegistry(plain).newest(SUBJECT)
 
 
-def test_files_that_do_not_fit_are_named(registry: SecureRegistry, tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_named(registry: SecureRegistry) -> None:
     file = registry.settings("mtls")
     other = registry.other_ca().partition('"')[2].rstrip('"')
     file.write_text(file.read_text().replace("registrar.pem", Path(other).name))
     assert "cannot be used" in refusal(file)
+
+
+def test_a_job_asks_the_registry_and_shows_no_secret(broker: Broker, registry: SecureRegistry, tmp_path: Path) -> None:
+    name = f"asking_{uuid.uuid4().hex[:12]}"
+    source = new_topic(broker.bootstrap, prefix="ratings")
+    file = registry.settings("oauth")
+    settings = load_registry(file, environ={})
+    assert settings is not None
+    schema_id = SchemaRegistry(settings).register_value_schema(source, RATING_SCHEMA)
+    produce(broker.bootstrap, source, [rating_record(362, 10.0, schema_id)])
+    arguments = ["--table", write_job(tmp_path, name, source), "--kafka", str(file), "--bootstrap", broker.bootstrap]
+    arguments += ["--checkpoints", str(tmp_path / "checkpoint"), "--mode", "microbatch"]
+    with JobProcess(tmp_path / "logs", *arguments) as running:
+        running.wait_for("running")
+        shown = {}
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # of a process that has ended
+                shown[str(line)] = line.read_bytes()
+        assert running.stop() == 0
+    shown |= {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert [place for place, content in shown.items() if registry.password(USER).encode() in content] == []
+    assert SchemaRegistry(settings).newest(f"{name}-g1-changelog-value") is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
