@@ -26,7 +26,7 @@ from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.table import Table
 from tablegate.v1 import changelog_pb2
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.job.process import WAIT_S, Changelog, JobProcess, wait_until
+from tests.kit.job.process import Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import MOVIES, PARTITIONS, RATINGS, fold_source, rating_record, some_ratings, write_job
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 from tests.kit.programs.registry_with_guids import RegistryWithGuids
@@ -142,7 +142,8 @@ def test_spark_submit_and_schema_registry(broker: Broker, schema_registry: str, 
     )
 
 
-def test_ids_of_schemas_in_headers(broker: Broker, schema_registry: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_ids_of_schemas_in_headers(broker: Broker, schema_registry: str, tmp_path: Path, mode: str) -> None:
     name = f"headers_{uuid.uuid4().hex[:12]}"
     source = new_topic(broker.bootstrap, PARTITIONS, prefix="ratings")
     job = write_job(tmp_path, name, source)
@@ -167,14 +168,16 @@ def test_ids_of_schemas_in_headers(broker: Broker, schema_registry: str, tmp_pat
         produce(broker.bootstrap, source, [written(registry, source, RATING_SCHEMA, 10.0)])
         # Of a subject that no strategy gives this topic: it is known by its GUID alone.
         produce(broker.bootstrap, source, [written(registry, f"copied-{source}", json.dumps(newer), 8.0)])
-        with JobProcess(tmp_path / "logs", *arguments, "--once", "--schema-registry", running.url) as process:
-            assert process.process.wait(WAIT_S) == 0, process.errors()
-            assert [event["topic"] for event in process.events("unknown_schema")] == [source]
-        value_schema = registry.get_latest_version(f"{name}-g1-changelog-value")
-    schemas = {value_schema.schema_id or 0: value_schema.schema.schema_str or ""}
-    changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS)
-    soon(lambda: changelog.rows(schemas).get(362, (0, 0))[:2] == (9.0, 2), "the row of movie 362")
-    changelog.close()
+        arguments += ["--mode", mode, "--schema-registry", running.url]
+        with JobProcess(tmp_path / "logs", *arguments) as process:
+            process.wait_for("running")
+            value_schema = registry.get_latest_version(f"{name}-g1-changelog-value")
+            schemas = {value_schema.schema_id or 0: value_schema.schema.schema_str or ""}
+            changelog = Changelog(broker.bootstrap, f"{name}-g1-changelog", contract, PARTITIONS)
+            wait_until("row of movie 362", lambda: changelog.rows(schemas).get(362, (0, 0))[:2] == (9.0, 2), process)
+            changelog.close()
+            assert {event["topic"] for event in process.events("unknown_schema")} == {source}
+            process.stop()
 
 
 # Errors that need no Spark.
