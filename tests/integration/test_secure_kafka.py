@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
@@ -163,11 +164,15 @@ def spark(spark_log: Path) -> Iterator[SparkSession]:
         .config("spark.jars", spark_jars())
         .config("spark.driver.host", HOST)
         .config("spark.driver.bindAddress", HOST)
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log_settings}")
+        .config("spark.ui.enabled", "true")  # the JVM may have another default, of such a session
         .config("spark.ui.port", str(free_port()))
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
+    # Not by an option of the JVM: the process may have one already, of another module's session.
+    jvm: Any = session._jvm
+    log4j = jvm.org.apache.logging.log4j.core.config.Configurator
+    log4j.reconfigure(jvm.java.net.URI.create(log_settings.as_uri()))
     yield session
     session.stop()
 
