@@ -8,7 +8,12 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.kit.programs.apicurio", "tests.kit.programs.kafka", "tests.kit.programs.redis"]
+pytest_plugins = [
+    "tests.kit.programs.apicurio",
+    "tests.kit.programs.kafka",
+    "tests.kit.programs.kafka_streams",
+    "tests.kit.programs.redis",
+]
 
 # Machines are noisy: no test fails for being slow. What hypothesis finds on one machine it finds on the next.
 settings.register_profile("tablegate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""Each step of the tutorial, as a reader would do it: the code blocks of the page, with a real Kafka and Spark.
+"""Each step of the tutorial, and of a guide, as a reader would do it: the code blocks, with a real Kafka and Spark.
 
 A comment before each block says what becomes of it: `run`, `run until it succeeds`, `start` (in another terminal),
 `file NAME`, `prints` (what the step before must have printed), `excerpt of FILE`, or `not run: WHY`.
@@ -20,14 +20,19 @@ from tablegate.examples.demo.kafka import free_port
 from tests.kit.docs.pages import DOCS, Block, blocks
 
 TUTORIAL = DOCS / "tutorial" / "index.md"
+PAGES = [TUTORIAL, DOCS / "how-to" / "serve-a-topic.md"]
 KAFKA, GATEWAY = "127.0.0.1:9092", "127.0.0.1:50051"  # what the page says
 STEP_S = 300.0
 STOP_S = 60.0
 KINDS = ("run", "run until it succeeds", "start", "prints", "file ", "excerpt of ", "not run: ")
 
 
-def test_each_block_says_what_becomes_of_it() -> None:
-    for block in blocks(TUTORIAL):
+each_page = pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
+
+
+@each_page
+def test_each_block_says_what_becomes_of_it(page: Path) -> None:
+    for block in blocks(page):
         assert block.comment.startswith(KINDS), f"line {block.line}: no comment says whether the block is run"
 
 
@@ -42,11 +47,12 @@ def test_excerpts_are_what_the_starter_has(tmp_path: Path) -> None:
                 assert line.strip() in lines, f"tutorial, line {block.line}: {name} has no line {line.strip()!r}"
 
 
+@each_page
 @pytest.mark.jvm
 @pytest.mark.timeout(1_200)
-def test_every_step_works(tmp_path: Path) -> None:
+def test_every_step_works(tmp_path: Path, page: Path) -> None:
     with _Reader(tmp_path) as reader:
-        for block in blocks(TUTORIAL):
+        for block in blocks(page):
             reader.follow(block)
 
 

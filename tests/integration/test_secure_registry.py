@@ -14,6 +14,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.tables.ratings import RATING_SCHEMA
+from tablegate.gateway.cli.registry import RegistryError, avro_schemas
 from tablegate.gateway.contract.registry_settings import load_registry
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.registry import SchemaRegistry
@@ -77,6 +78,27 @@ def test_a_missing_right_is_a_sentence(registry: SecureRegistry, way: str) -> No
     line = refusal(registry.settings(way, STRANGER))
     assert f'subject "{SUBJECT}" cannot be read: it gives ' in line
     assert line.endswith("no right to do so; add that right there")
+
+
+@pytest.mark.parametrize("way", ["basic", "token", "mtls"])
+def test_table_add_asks_by_the_same_file(registry: SecureRegistry, way: str) -> None:
+    """The command has a client of its own: a gateway's package has no client of registries."""
+    settings = load_registry(registry.settings(way), environ={})
+    assert settings is not None
+    assert [json.loads(text) for text in avro_schemas(settings, SUBJECT).values()] == [json.loads(SCHEMA)]
+
+
+def test_table_add_says_what_a_registry_wants(registry: SecureRegistry) -> None:
+    for way, more, words in (
+        ("basic", {"secret": "wrong-4711"}, "it refuses the user"),
+        ("basic", {"more": registry.other_ca()}, "CERTIFICATE_VERIFY_FAILED"),
+        ("oauth", {}, "asks no OpenID provider; give \\[registry\\] a username or a token_file"),
+    ):
+        settings = load_registry(registry.settings(way, **more), environ={})
+        assert settings is not None
+        with pytest.raises(RegistryError, match=words) as caught:
+            avro_schemas(settings, SUBJECT)
+        assert "wrong-4711" not in str(caught.value)
 
 
 def test_a_password_that_changes_is_taken_up(registry: SecureRegistry) -> None:

@@ -1,6 +1,7 @@
 import datetime
 
 from tablegate.v1 import options_pb2 as _options_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -10,6 +11,50 @@ from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class KeyCodec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_CODEC_UNSPECIFIED: _ClassVar[KeyCodec]
+    KEY_CODEC_UTF8: _ClassVar[KeyCodec]
+    KEY_CODEC_INT32: _ClassVar[KeyCodec]
+    KEY_CODEC_INT64: _ClassVar[KeyCodec]
+    KEY_CODEC_BYTES: _ClassVar[KeyCodec]
+    KEY_CODEC_JSON: _ClassVar[KeyCodec]
+    KEY_CODEC_AVRO: _ClassVar[KeyCodec]
+    KEY_CODEC_AVRO_PLAIN: _ClassVar[KeyCodec]
+    KEY_CODEC_PROTOBUF: _ClassVar[KeyCodec]
+    KEY_CODEC_PROTOBUF_PLAIN: _ClassVar[KeyCodec]
+
+class KeyWindow(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEY_WINDOW_UNSPECIFIED: _ClassVar[KeyWindow]
+    KEY_WINDOW_TIME: _ClassVar[KeyWindow]
+    KEY_WINDOW_TIME_STORE: _ClassVar[KeyWindow]
+    KEY_WINDOW_SESSION: _ClassVar[KeyWindow]
+
+class ValueCodec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VALUE_CODEC_UNSPECIFIED: _ClassVar[ValueCodec]
+    VALUE_CODEC_JSON: _ClassVar[ValueCodec]
+    VALUE_CODEC_JSON_SCHEMA: _ClassVar[ValueCodec]
+    VALUE_CODEC_AVRO: _ClassVar[ValueCodec]
+    VALUE_CODEC_AVRO_PLAIN: _ClassVar[ValueCodec]
+    VALUE_CODEC_PROTOBUF: _ClassVar[ValueCodec]
+    VALUE_CODEC_PROTOBUF_PLAIN: _ClassVar[ValueCodec]
+    VALUE_CODEC_DEBEZIUM_JSON: _ClassVar[ValueCodec]
+    VALUE_CODEC_DEBEZIUM_AVRO: _ClassVar[ValueCodec]
+
+class StoredFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STORED_FORMAT_UNSPECIFIED: _ClassVar[StoredFormat]
+    STORED_FORMAT_TIMESTAMPED: _ClassVar[StoredFormat]
+    STORED_FORMAT_VERSIONED: _ClassVar[StoredFormat]
+
+class RecordPartitioner(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECORD_PARTITIONER_UNSPECIFIED: _ClassVar[RecordPartitioner]
+    RECORD_PARTITIONER_MURMUR2: _ClassVar[RecordPartitioner]
+    RECORD_PARTITIONER_UNKNOWN: _ClassVar[RecordPartitioner]
 
 class KeyType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,6 +71,35 @@ class JobMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_MODE_REALTIME: _ClassVar[JobMode]
     JOB_MODE_MICROBATCH: _ClassVar[JobMode]
     JOB_MODE_BATCH: _ClassVar[JobMode]
+KEY_CODEC_UNSPECIFIED: KeyCodec
+KEY_CODEC_UTF8: KeyCodec
+KEY_CODEC_INT32: KeyCodec
+KEY_CODEC_INT64: KeyCodec
+KEY_CODEC_BYTES: KeyCodec
+KEY_CODEC_JSON: KeyCodec
+KEY_CODEC_AVRO: KeyCodec
+KEY_CODEC_AVRO_PLAIN: KeyCodec
+KEY_CODEC_PROTOBUF: KeyCodec
+KEY_CODEC_PROTOBUF_PLAIN: KeyCodec
+KEY_WINDOW_UNSPECIFIED: KeyWindow
+KEY_WINDOW_TIME: KeyWindow
+KEY_WINDOW_TIME_STORE: KeyWindow
+KEY_WINDOW_SESSION: KeyWindow
+VALUE_CODEC_UNSPECIFIED: ValueCodec
+VALUE_CODEC_JSON: ValueCodec
+VALUE_CODEC_JSON_SCHEMA: ValueCodec
+VALUE_CODEC_AVRO: ValueCodec
+VALUE_CODEC_AVRO_PLAIN: ValueCodec
+VALUE_CODEC_PROTOBUF: ValueCodec
+VALUE_CODEC_PROTOBUF_PLAIN: ValueCodec
+VALUE_CODEC_DEBEZIUM_JSON: ValueCodec
+VALUE_CODEC_DEBEZIUM_AVRO: ValueCodec
+STORED_FORMAT_UNSPECIFIED: StoredFormat
+STORED_FORMAT_TIMESTAMPED: StoredFormat
+STORED_FORMAT_VERSIONED: StoredFormat
+RECORD_PARTITIONER_UNSPECIFIED: RecordPartitioner
+RECORD_PARTITIONER_MURMUR2: RecordPartitioner
+RECORD_PARTITIONER_UNKNOWN: RecordPartitioner
 KEY_TYPE_UNSPECIFIED: KeyType
 KEY_TYPE_INT64: KeyType
 KEY_TYPE_BOOL: KeyType
@@ -38,7 +112,7 @@ JOB_MODE_MICROBATCH: JobMode
 JOB_MODE_BATCH: JobMode
 
 class Manifest(_message.Message):
-    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation", "atomic", "run_sequence")
+    __slots__ = ("table", "generation", "contract_fingerprint", "changelog_topic", "changelog_topic_id", "partition_count", "partitioner", "key", "partition_by_count", "value_schemas", "sources", "mode", "publish_time", "declared_generation", "atomic", "run_sequence", "foreign")
     class ValueSchemasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +136,7 @@ class Manifest(_message.Message):
     DECLARED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     ATOMIC_FIELD_NUMBER: _ClassVar[int]
     RUN_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     table: str
     generation: int
     contract_fingerprint: bytes
@@ -78,7 +153,35 @@ class Manifest(_message.Message):
     declared_generation: int
     atomic: bool
     run_sequence: int
-    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ..., run_sequence: _Optional[int] = ...) -> None: ...
+    foreign: ForeignTopic
+    def __init__(self, table: _Optional[str] = ..., generation: _Optional[int] = ..., contract_fingerprint: _Optional[bytes] = ..., changelog_topic: _Optional[str] = ..., changelog_topic_id: _Optional[str] = ..., partition_count: _Optional[int] = ..., partitioner: _Optional[_Union[_options_pb2.Partitioner, str]] = ..., key: _Optional[_Iterable[_Union[KeyColumn, _Mapping]]] = ..., partition_by_count: _Optional[int] = ..., value_schemas: _Optional[_Mapping[int, str]] = ..., sources: _Optional[_Iterable[_Union[SourceTopic, _Mapping]]] = ..., mode: _Optional[_Union[JobMode, str]] = ..., publish_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., declared_generation: _Optional[int] = ..., atomic: _Optional[bool] = ..., run_sequence: _Optional[int] = ..., foreign: _Optional[_Union[ForeignTopic, _Mapping]] = ...) -> None: ...
+
+class ForeignTopic(_message.Message):
+    __slots__ = ("key_codec", "value_codec", "key_window", "stored_format", "record_partitioner", "key_schemas", "key_message", "retention")
+    class KeySchemasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    KEY_CODEC_FIELD_NUMBER: _ClassVar[int]
+    VALUE_CODEC_FIELD_NUMBER: _ClassVar[int]
+    KEY_WINDOW_FIELD_NUMBER: _ClassVar[int]
+    STORED_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_PARTITIONER_FIELD_NUMBER: _ClassVar[int]
+    KEY_SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    KEY_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    key_codec: KeyCodec
+    value_codec: ValueCodec
+    key_window: KeyWindow
+    stored_format: StoredFormat
+    record_partitioner: RecordPartitioner
+    key_schemas: _containers.ScalarMap[int, str]
+    key_message: str
+    retention: _duration_pb2.Duration
+    def __init__(self, key_codec: _Optional[_Union[KeyCodec, str]] = ..., value_codec: _Optional[_Union[ValueCodec, str]] = ..., key_window: _Optional[_Union[KeyWindow, str]] = ..., stored_format: _Optional[_Union[StoredFormat, str]] = ..., record_partitioner: _Optional[_Union[RecordPartitioner, str]] = ..., key_schemas: _Optional[_Mapping[int, str]] = ..., key_message: _Optional[str] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class KeyColumn(_message.Message):
     __slots__ = ("name", "type")

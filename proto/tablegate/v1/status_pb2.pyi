@@ -271,20 +271,22 @@ class ExplainRequest(_message.Message):
     def __init__(self, method: _Optional[str] = ..., json: _Optional[str] = ..., message: _Optional[bytes] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("query", "table", "generation", "reads", "freshness", "partitions")
+    __slots__ = ("query", "table", "generation", "reads", "freshness", "partitions", "not_promised")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
     FRESHNESS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    NOT_PROMISED_FIELD_NUMBER: _ClassVar[int]
     query: str
     table: str
     generation: int
     reads: str
     freshness: str
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionPlan]
-    def __init__(self, query: _Optional[str] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., reads: _Optional[str] = ..., freshness: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionPlan, _Mapping]]] = ...) -> None: ...
+    not_promised: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, query: _Optional[str] = ..., table: _Optional[str] = ..., generation: _Optional[int] = ..., reads: _Optional[str] = ..., freshness: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionPlan, _Mapping]]] = ..., not_promised: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PartitionPlan(_message.Message):
     __slots__ = ("partition", "route", "gateway_id", "why", "replicas")

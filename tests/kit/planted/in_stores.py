@@ -146,7 +146,7 @@ BUGS = [
     Bug(
         "generations that ended are repaired",
         GATEWAY + "replication/repair.py",
-        "        return self.replica.state is PartitionState.LIVE and not self.generation.is_frozen\n",
+        "        return self.replica.state is PartitionState.LIVE and goes_on\n",
         "        return True\n",
         "tests/unit/replication/test_repair.py::test_a_final_generation_is_not_repaired",
     ),

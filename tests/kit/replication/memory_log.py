@@ -23,6 +23,7 @@ class _Topic:
     starts: list[Offset]
     ends: list[Offset]
     epochs: list[list[tuple[int, Offset]]]  # by partition: each leader epoch, and where it began
+    retention_ms: int | None = None  # None: records are compacted, not deleted
 
 
 @dataclass(slots=True)
@@ -34,13 +35,21 @@ class MemoryBroker:
     _topics: dict[str, _Topic] = field(default_factory=dict)
     _ids: "count[int]" = field(default_factory=lambda: count(1))
 
-    def create(self, topic: str, partitions: int, *, delete_retention_ms: int = DELETE_RETENTION_MS) -> str:
-        """Make a topic, in place of one that was there; return its id."""
+    def create(
+        self,
+        topic: str,
+        partitions: int,
+        *,
+        delete_retention_ms: int = DELETE_RETENTION_MS,
+        retention_ms: int | None = None,
+    ) -> str:
+        """Make a topic, in place of one that was there; return its id. With `retention_ms` old records are deleted."""
         topic_id = f"topic-{next(self._ids)}"
         zeros = [Offset(0)] * partitions
         records: list[list[Record]] = [[] for _ in range(partitions)]
         epochs = [[(0, Offset(0))] for _ in range(partitions)]
-        self._topics[topic] = _Topic(topic_id, delete_retention_ms, records, list(zeros), list(zeros), epochs)
+        made = _Topic(topic_id, delete_retention_ms, records, list(zeros), list(zeros), epochs, retention_ms)
+        self._topics[topic] = made
         return topic_id
 
     def delete(self, topic: str) -> None:
@@ -106,7 +115,15 @@ class MemoryBroker:
         if found is None:
             return None
         epochs = tuple(epochs[-1][0] for epochs in found.epochs)
-        return TopicFacts(found.topic_id, tuple(found.starts), tuple(found.ends), found.delete_retention_ms, epochs)
+        return TopicFacts(
+            found.topic_id,
+            tuple(found.starts),
+            tuple(found.ends),
+            found.delete_retention_ms,
+            epochs,
+            deletes_old=found.retention_ms is not None,
+            retention_ms=-1 if found.retention_ms is None else found.retention_ms,
+        )
 
     def has_news(self, source: TopicPartition, place: Place) -> bool:
         """Return whether `read` may have anything for whoever is at a place."""

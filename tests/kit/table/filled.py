@@ -1,7 +1,7 @@
 """Tables in stores without Kafka: rows are applied as the replicator would, in a chosen number of partitions."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -51,6 +51,7 @@ class FilledTable:
     sequence: int = 0
     keyed: bool = False  # whether sequences are offsets of the one source
     incarnation_id: int = 0  # of each partition
+    place: Callable[[bytes], Partition] | None = None  # of others than the table's partitioner
 
     def publish(self, *, problem: str = "", phase: Phase = Phase.LIVE) -> None:
         """Make the table known, with empty partitions."""
@@ -78,7 +79,10 @@ class FilledTable:
 
     def partition_of(self, row: Message) -> Partition:
         """Return the partition of a row."""
-        return self.table.partition_of(self.key_of(row), self.partition_count)
+        return self._place(self.key_of(row))
+
+    def _place(self, key: bytes) -> Partition:
+        return self.table.partition_of(key, self.partition_count) if self.place is None else self.place(key)
 
     def put(self, rows: Iterable[Message]) -> None:
         """Apply rows."""
@@ -91,7 +95,7 @@ class FilledTable:
     def _apply(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         changes: dict[Partition, list[Change]] = {}
         for key, row in pairs:
-            partition = self.table.partition_of(key, self.partition_count)
+            partition = self._place(key)
             self.sequence += 1
             version = make_version(self.generation, self.sequence)
             offset = Offset(self.next_offsets[partition])

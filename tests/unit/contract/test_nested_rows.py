@@ -384,7 +384,7 @@ def test_a_column_that_has_no_end_is_refused(column: str, more: str, words: str)
 
 def test_the_deepest_row_has_a_schema_that_gateways_read() -> None:
     more = "".join(f"message N{n} {{ repeated N{n + 1} n = 1; }} " for n in range(14)) + "message N14 { int32 n = 1; }"
-    _check_schema(json.dumps(row_schema(bound("repeated N0 n = 2;", more))))
+    _check_schema("value", json.dumps(row_schema(bound("repeated N0 n = 2;", more))))
 
 
 @pytest.mark.parametrize(

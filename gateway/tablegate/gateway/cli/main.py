@@ -29,6 +29,7 @@ from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.connecting import Trust, use_trust
 from tablegate.gateway.cli.contracts import contracts
 from tablegate.gateway.cli.errors import complain, fail, fail_with_problems, missing_distribution
+from tablegate.gateway.cli.tables import tables
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 
 STARTER = Path(__file__).parent / "starter-project"
@@ -80,6 +81,7 @@ app.add_typer(
     ),
     name="job",
 )
+app.add_typer(tables, name="table")
 app.add_typer(contracts, name="contract")
 
 

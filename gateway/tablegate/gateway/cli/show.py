@@ -341,6 +341,8 @@ def explanation(answer: ExplainResponse) -> None:
         shown.add_row(str(plan.partition), route, plan.why, ", ".join(replicas))
     if answer.partitions:
         _print(shown)
+    for sentence in answer.not_promised:
+        OUT.print(f"not promised: {sentence}", markup=False)
 
 
 def _columns(*names: Sequence[str]) -> Table:

@@ -511,23 +511,31 @@ def _duration(micros: int) -> bytes:
 
 
 def _json_encoder(tag: bytes, message_class: type[Message]) -> Callable[[bytes], bytes]:
-    """Return the function from JSON text to a google.protobuf.Struct, Value or ListValue: tag, length, body.
-
-    What no message can give back as JSON is refused: then no answer with the row could be made.
-    """
+    """Return the function from JSON text to a google.protobuf.Struct, Value or ListValue: tag, length, body."""
 
     def encode(text: bytes) -> bytes:
+        message: Any = message_class()
         try:
-            value = json.loads(text.decode(), parse_constant=_no_constant)
-            if _json_depth(value) > _JSON_DEPTH_MAX:
-                raise ValueError("too deep")
-            message: Any = json_format.ParseDict(value, message_class())
-            body: bytes = message.SerializeToString(deterministic=True)
-        except (ValueError, RecursionError, ArithmeticError, TypeError, AttributeError, json_format.Error):
+            put_json(message, json.loads(text.decode(), parse_constant=_no_constant))
+        except (ValueError, RecursionError):
             raise UndecodableRecord("value has text that is not the JSON of its column") from None
+        body: bytes = message.SerializeToString(deterministic=True)
         return tag + varint(len(body)) + body
 
     return encode
+
+
+def put_json(message: Message, value: Any) -> None:
+    """Make a google.protobuf.Struct, Value or ListValue of what JSON says; raise `ValueError`.
+
+    What no message can give back as JSON is refused: then no answer with the row could be made.
+    """
+    try:
+        if _json_depth(value) > _JSON_DEPTH_MAX:
+            raise ValueError("too deep")
+        json_format.ParseDict(value, message)
+    except (RecursionError, ArithmeticError, TypeError, AttributeError, json_format.Error):
+        raise ValueError("no JSON of this message") from None
 
 
 def _no_constant(_: str) -> Never:

@@ -20,7 +20,7 @@ Decision: docs/decisions/0095-rows-as-they-are.md
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,17 +165,21 @@ def _type_of(field: FieldDescriptor) -> str:
     return JSON
 
 
-def fit_fields(where: str, table: Table, text: str) -> list[AvroField]:
-    """Return the fields of a schema, in its order, each with the column that takes it; raise `UnfitSchema`."""
+def fit_fields(where: str, table: Table, text: str, *, without: Collection[str] = ()) -> list[AvroField]:
+    """Return the fields of a schema, in its order, each with the column that takes it; raise `UnfitSchema`.
+
+    `without`: columns that come from elsewhere, whatever fields are called so.
+    """
     try:
         schema = json.loads(text)
         names = {str(field["name"]) for field in schema["fields"] if field["type"]}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UnfitSchema(f"{where}: not an Avro record schema") from None
     for key_column in table.key:
-        if key_column.name not in names:
+        if key_column.name not in names and key_column.name not in without:
             raise UnfitSchema(f'{where}: field "{key_column.name}" is missing, which the contract has in the key')
-    return list(_Fitting(where).fields(schema, table.row, "", str(schema.get("namespace") or "")))
+    columns = {name: column for name, column in table.row.fields_by_name.items() if name not in without}
+    return list(_Fitting(where).fields(schema, columns, "", str(schema.get("namespace") or "")))
 
 
 def columns_of(message: Descriptor) -> Iterator[FieldDescriptor]:
@@ -204,10 +208,9 @@ class _Fitting:
         self._open: list[str] = []
 
     def fields(
-        self, record: Mapping[str, Any], message: Descriptor | None, path: str, space: str
+        self, record: Mapping[str, Any], columns: Mapping[str, FieldDescriptor], path: str, space: str
     ) -> Iterator[AvroField]:
         """Yield the fields of a record."""
-        columns: Mapping[str, FieldDescriptor] = message.fields_by_name if message is not None else {}
         for field in record["fields"]:
             name = str(field["name"])
             yield self.value(field["type"], columns.get(name), f"{path}{name}", space, whole=True)
@@ -277,7 +280,8 @@ class _Fitting:
         ):
             raise UnfitSchema(f'{self._where}: field "{path}" is a record without fields')
         self._open.append(name)
-        parts = tuple(self.fields(record, message, f"{path}.", name.rpartition(".")[0]))
+        columns = message.fields_by_name if message is not None else {}
+        parts = tuple(self.fields(record, columns, f"{path}.", name.rpartition(".")[0]))
         self._open.pop()
         return parts
 

@@ -104,12 +104,13 @@ def read_manifest(table: str, value: bytes) -> Manifest:
             raise Poison("manifest names a source that can be no topic")
     if manifest.HasField("publish_time"):
         _check_time("manifest", manifest.publish_time)
-    if len(manifest.value_schemas) > SCHEMAS_MAX:
-        raise Poison(f"manifest has more than {SCHEMAS_MAX} value schemas")
-    for schema_id, text in manifest.value_schemas.items():
-        if schema_id < 0:
-            raise Poison("manifest has a value schema with an id below 0")
-        _check_schema(text)
+    for what, schemas in (("value", manifest.value_schemas), ("key", manifest.foreign.key_schemas)):
+        if len(schemas) > SCHEMAS_MAX:
+            raise Poison(f"manifest has more than {SCHEMAS_MAX} {what} schemas")
+        for schema_id, text in schemas.items():
+            if schema_id < 0:
+                raise Poison(f"manifest has a {what} schema with an id below 0")
+            _check_schema(what, text)
     return manifest
 
 
@@ -185,18 +186,18 @@ def _check_time(kind: str, time: Timestamp) -> None:
         raise Poison(f"{kind} has a time that is none")
 
 
-def _check_schema(text: str) -> None:
+def _check_schema(what: str, text: str) -> None:
     """Refuse what nobody can read; what is no Avro of the table is refused with the manifest, by the contract."""
     try:
         schema: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise Poison("manifest has a value schema that is not JSON, or nested too deep") from None
+        raise Poison(f"manifest has a {what} schema that is not JSON, or nested too deep") from None
     level = [schema]
     for _ in range(SCHEMA_DEPTH_MAX):
         level = [child for each in level for child in _children(each)]
         if not level:
             return
-    raise Poison(f"manifest has a value schema of more than {SCHEMA_DEPTH_MAX} levels")
+    raise Poison(f"manifest has a {what} schema of more than {SCHEMA_DEPTH_MAX} levels")
 
 
 def _children(value: Any) -> Iterable[Any]:

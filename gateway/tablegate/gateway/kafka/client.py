@@ -220,19 +220,29 @@ class KafkaLog(Log):
             found = {asked.partition: answer.result(timeout_s) for asked, answer in answers.items()}
             bounds.append(tuple(Offset(found[number].offset) for number in partitions))
             epochs = [_known_epoch(found[number].leader_epoch) for number in partitions]  # of the leader, with the end
+        config = self._config(topic)
+        policy = _entry(config, "cleanup.policy", "compact")
         return TopicFacts(
-            str(description.topic_id), bounds[0], bounds[1], self._delete_retention_ms(topic), tuple(epochs)
+            str(description.topic_id),
+            bounds[0],
+            bounds[1],
+            retention_ms_of(config),
+            tuple(epochs),
+            deletes_old="delete" in policy,
+            retention_ms=_number(_entry(config, "retention.ms", ""), -1),
         )
 
-    def _delete_retention_ms(self, topic: str) -> int:
+    def _config(self, topic: str) -> Mapping[str, Any]:
+        """Return the entries of a topic's configuration; nothing where we may not ask."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], request_timeout=self._request_timeout_s)[resource]
         try:
-            return retention_ms_of(answer.result(self._request_timeout_s))
+            config: Mapping[str, Any] = answer.result(self._request_timeout_s)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                return DELETE_RETENTION_MS
+                return {}
             raise
+        return config
 
     @override
     def follow(self, topic_partition: TopicPartition, place: Place) -> None:
@@ -422,11 +432,19 @@ class KafkaLog(Log):
 
 def retention_ms_of(config: Mapping[str, Any]) -> int:
     """Return a topic's `delete.retention.ms` of the entries that a broker told of it; Kafka's default without one."""
-    entry = config.get("delete.retention.ms")
+    return _number(_entry(config, "delete.retention.ms", ""), DELETE_RETENTION_MS)
+
+
+def _entry(config: Mapping[str, Any], name: str, default: str) -> str:
+    value = getattr(config.get(name), "value", None)
+    return value if isinstance(value, str) else default
+
+
+def _number(text: str, default: int) -> int:
     try:
-        return int(entry.value)  # type: ignore[union-attr]
-    except (AttributeError, TypeError, ValueError):
-        return DELETE_RETENTION_MS
+        return int(text)
+    except ValueError:
+        return default
 
 
 def _version(headers: Any) -> bytes | None:

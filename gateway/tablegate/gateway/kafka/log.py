@@ -72,6 +72,7 @@ class TopicFacts:
     """A topic, as the brokers describe it. Offsets by partition: the first there is, the first not yet written.
 
     `leader_epochs`, by partition: in which epoch its leader was then; `UNKNOWN_EPOCH` where none was told.
+    `deletes_old`: records are deleted after `retention_ms` (-1: never). `asked_ms`: when the brokers were asked.
     """
 
     topic_id: str
@@ -79,6 +80,9 @@ class TopicFacts:
     end_offsets: tuple[Offset, ...]
     delete_retention_ms: int
     leader_epochs: tuple[int, ...]
+    deletes_old: bool = False
+    retention_ms: int = -1
+    asked_ms: int = 0
 
     @property
     def partition_count(self) -> int:

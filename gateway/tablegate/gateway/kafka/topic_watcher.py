@@ -8,6 +8,7 @@ question: it is compared with where the readers were when it was asked for, not 
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from tablegate.gateway.contract.types import Offset
@@ -88,7 +89,7 @@ class TopicWatcher:
         self._ask_at_s = now_s + RETRY_S
         try:
             facts = answer.result()
-            facts = None if facts is None else checked_facts(facts)
+            facts = None if facts is None else replace(checked_facts(facts), asked_ms=self._asked_ms)
         except LogUnavailable as error:
             if isinstance(error, NotAllowed) and str(error) != self._fault:
                 self._fault = str(error)

@@ -101,7 +101,8 @@ class _BatchGetPlan:
             if scope is not None:
                 scope.check(access.table.name, served.generation)
             # Partition by partition, so that each is checked once and read with one cursor of the store.
-            for partition, indexes in access.indexes_by_partition(keys, served).items():
+            among = None if scope is None else scope.partitions
+            for partition, indexes in access.indexes_by_partition(keys, served, among).items():
                 position = access.live(snapshot, served, partition)
                 some = [keys[index] for index in indexes]
                 if requirement is not None:
@@ -109,7 +110,8 @@ class _BatchGetPlan:
                 positions[partition] = position
                 found = snapshot.get_many(served.store_id, partition, some)
                 for index, row in zip(indexes, found, strict=True):
-                    rows[index] = row
+                    if row is not None:
+                        rows[index] = row
         return _StoreRead(self._spliced(rows, getattr(request, self.keys_name)), served, positions)
 
     def _spliced(self, rows: list[bytes | None], keys: Sequence[Message]) -> bytes:
@@ -124,6 +126,11 @@ class _BatchGetPlan:
                 header = found[len(row)]
                 parts += (result[len(header) + len(row)], header, row)
         return b"".join(parts)
+
+    def is_found(self, result: bytes) -> bool:
+        """Return whether an entry of a response has a row."""
+        [(_, _, start, end)] = fields(result)
+        return any(number == self.query.found.number for number, *_ in fields(result[start:end]))
 
     def _missing_entry(self, key: Message) -> bytes:
         query = self.query
@@ -189,17 +196,19 @@ class BatchGetRead:
         token = ForwardToken(access.table.name, generation)
 
         def indexes_of(partitions: Sequence[Partition]) -> list[int]:
-            return sorted(index for partition in partitions for index in indexes[partition])
+            return sorted({index for partition in partitions for index in indexes[partition]})
 
         async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
             some = indexes_of(partitions)
-            keys, scope = [self._keys[index] for index in some], Scope(served.generation, None, "")
+            keys = [self._keys[index] for index in some]
+            scope = Scope(served.generation, partitions if served.is_anywhere else None, "")
             attempt = partial(self._plan.read, self._request_for(some), keys, requirement, scope)
             read = await local_result(attempt, requirement, call)
             return self._partial(router.directory.own_id, some, read.results, read.positions)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
-            return await ask_for(peer, indexes_of(partitions), token)
+            of_these = token._replace(partitions=tuple(partitions)) if served.is_anywhere else token
+            return await ask_for(peer, indexes_of(partitions), of_these)
 
         async def ask_for(peer: Peer, some: Sequence[int], token: ForwardToken) -> _PartialResult:
             data = self._request_for(some).SerializeToString()
@@ -267,7 +276,9 @@ class BatchGetRead:
         for each in partial_results:
             positions.update(each.positions)
             for index, result in zip(each.indexes, each.results, strict=True):
-                results[index] = result
+                # Where any partition may have a key, several are asked for it, and one has it.
+                if not served.is_anywhere or not results[index] or self._plan.is_found(result):
+                    results[index] = result
         self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in partial_results)))
         if self._plan.info_field is not None:
             infos = [info for each in partial_results for info in each.infos if info]

@@ -329,8 +329,11 @@ class _MaxStaleness:
         if self._access.changelog_ends.age_s(manifest) > self._max_staleness_s:
             await self._access.changelog_ends.ask(manifest)
 
-    def too_old(self, _served: ServedGeneration, _partition: Partition, position: Position) -> str | None:
+    def too_old(self, served: ServedGeneration, _partition: Partition, position: Position) -> str | None:
         """Return that the newest record of the partition looks too old."""
+        # No job writes markers into a topic of others. Its end alone says what is in it.
+        if served.manifest.HasField("foreign"):
+            return None
         staleness_s = (self._access.now_ms() - position.as_of_ms) / 1_000
         return None if staleness_s <= self._max_staleness_s else f"it is {staleness_s:.3f} s old"
 
@@ -412,19 +415,29 @@ def _wanted(name: str, source: Any) -> SourceOffsets:
 
 
 def _behind_source(field: str, wanted: SourceOffsets, access: TableAccess) -> UnmetReason:
-    def unmet_reason(served: ServedGeneration, _: Partition, position: Position) -> str | None:
+    def unmet_reason(served: ServedGeneration, partition: Partition, position: Position) -> str | None:
         # Positions tell up to where the job had read its sources when it wrote what is applied here.
-        known = position.source_offsets
+        known = _known_offsets(served, partition, position)
         # All of them before any is compared: no row says that it is fresh, and Kafka is not asked, for a topic that the
         # job does not read.
         for at in wanted:
             if at not in known:
                 _check_tracked(field, access.table.name, served, *at)
+        if served.manifest.HasField("foreign"):  # each partition has its own rows, and knows of no other
+            at = (served.manifest.changelog_topic, partition)
+            return None if at not in wanted or known[at] > wanted[at] else "it has not read the source offset"
         if all(known.get(at, 0) > offset for at, offset in wanted.items()):
             return None
         return "its job has not reported the source offset"
 
     return unmet_reason
+
+
+def _known_offsets(served: ServedGeneration, partition: Partition, position: Position) -> SourceOffsets:
+    """Return up to where sources were read that a partition's rows were made of."""
+    if served.manifest.HasField("foreign"):
+        return {(served.manifest.changelog_topic, partition): position.next_offset}
+    return position.source_offsets
 
 
 def _row_satisfies(wanted: SourceOffsets) -> RowSatisfies:

@@ -1,6 +1,6 @@
 """Explain: who would answer a request now, and why. It goes as far as the query does before it reads or asks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -114,6 +114,7 @@ class _Plan:
                 reads=f"{len(reads.keys)} of {served.partition_count} partitions: {reads.why}",
                 freshness=_freshness(query, request),
                 partitions=moment.plans(),
+                not_promised=_not_promised(query, served),
             )
 
 
@@ -269,6 +270,21 @@ def _freshness(query: Query, request: Message) -> str:
     return f"{text}; it waits for half of the time left to the deadline"
 
 
+def _not_promised(query: Query, served: ServedGeneration) -> Iterator[str]:
+    """Yield what a topic that others write cannot promise."""
+    manifest = served.manifest
+    if not manifest.HasField("foreign"):
+        return
+    if manifest.foreign.HasField("retention"):
+        kept_s = manifest.foreign.retention.seconds
+        yield f"rows whose records are older than {kept_s} s may be missing, as the topic deletes records by their age"
+    if served.is_anywhere:
+        yield "if producers have written a key to several partitions, any of its rows may be answered"
+    if isinstance(query, SubscribeQuery):
+        yield "a stream that resumes begins with all rows again where compaction may have removed a change"
+    yield "rows that were written in one transaction may be seen one by one"
+
+
 class Reads(NamedTuple):
     """The partitions that a request reads, with the keys of each where it is for keys; and why those."""
 
@@ -305,7 +321,10 @@ def _get_reader(query: GetQuery, access: TableAccess) -> Read:
     def read(request: Message) -> Asked:
         key = read_key(request)
         why = f"that of its {_columns(access)}"
-        return lambda served: Reads(dict.fromkeys(access.indexes_by_partition([key], served), (key,)), why)
+        anywhere = "all, as nobody knows how its producers choose partitions"
+        return lambda served: Reads(
+            dict.fromkeys(access.indexes_by_partition([key], served), (key,)), anywhere if served.is_anywhere else why
+        )
 
     return read
 
@@ -377,7 +396,7 @@ def _subscribe_reader(query: SubscribeQuery, access: TableAccess) -> Read:
                         served=served,
                         refused=resume_token_refused,
                     )
-            selection = asked.select(served.partition_count)
+            selection = asked.select(served.partition_count, access.places_of)
             if not selection.partitions:
                 return Reads({}, "no key can be in what it asks for")
             if selection.keys is not None:

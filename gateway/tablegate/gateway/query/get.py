@@ -1,16 +1,32 @@
 """Get: the row of one key. The common read, answered at once, from one snapshot, without a task or a coroutine."""
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
+from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.types import Partition
-from tablegate.gateway.contract.wire import FieldEncoder
+from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import requirement_reader
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
-from tablegate.gateway.query.forwarding import NotServedHere, answer_by_others, answer_fresh, forward_whole
+from tablegate.gateway.query.forwarding import (
+    NotServedHere,
+    answer_by_others,
+    answer_fresh,
+    forward_whole,
+    local_result,
+    unless_store_away,
+)
 from tablegate.gateway.query.requests import key_reader, parse
-from tablegate.gateway.query.serving import ServedGeneration, TableAccess
-from tablegate.gateway.stores.base import StoreUnavailable
+from tablegate.gateway.query.router import Scope
+from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
+from tablegate.gateway.stores.base import Position, Snapshot, StoreUnavailable
+
+_NOT_FOUND = "ROW_NOT_FOUND"
 
 
 def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
@@ -72,6 +88,8 @@ class GetRead:
             served = access.served(snapshot)
             if self.scope is not None:
                 self.scope.check(access.table.name, served.generation)
+            if served.is_anywhere:
+                return self._found_anywhere(snapshot, served)
             partition = access.partition_of(key, served.partition_count)
             position = access.live(snapshot, served, partition)
             if self.requirement is not None:
@@ -90,11 +108,113 @@ class GetRead:
         info = access.read_info(served, positions)
         return found + plan.info_field[len(info)] + info
 
-    def partitions(self, served: ServedGeneration) -> tuple[Partition]:
-        """Return the key's partition."""
-        return (self.access.partition_of(self.key, served.partition_count),)
+    def _found_anywhere(self, snapshot: Snapshot, served: ServedGeneration) -> bytes:
+        """Return the answer where any partition may have the key, or of those that another gateway asks for."""
+        row, positions = self._read_anywhere(snapshot, served, self.partitions(served))
+        self.call.set_trailer(self.access.trailer(served, positions))
+        return self._anywhere(row, self.access.read_info(served, positions))
+
+    def _read_anywhere(
+        self, snapshot: Snapshot, served: ServedGeneration, partitions: Sequence[Partition]
+    ) -> tuple[bytes | None, Mapping[Partition, Position]]:
+        """Return the row of the key, and what it was read from; None where none of these partitions has it.
+
+        Raise `PartitionUnavailable` where one that may have it is not here.
+        """
+        access, key, requirement = self.access, self.key, self.requirement
+        for partition in partitions:
+            position = access.live_position(snapshot, served, partition)
+            row = None if position is None else snapshot.get(served.store_id, partition, key)
+            if row is not None and position is not None:
+                if requirement is not None:
+                    requirement.check_keys(access, snapshot, served, partition, position, (key,))
+                return row, {partition: position}
+        positions = {partition: access.live(snapshot, served, partition) for partition in partitions}
+        if requirement is not None:
+            for partition, position in positions.items():
+                requirement.check(access, served, partition, position)
+        return None, positions
+
+    def _anywhere(self, row: bytes | None, info: bytes) -> bytes:
+        plan = self.plan
+        if row is None and not plan.query.missing_is_empty:
+            raise RowNotFound(self.access.table.name, self.access.table.row.full_name)
+        found = b"" if row is None else plan.row_field.encode(row)
+        return found if plan.info_field is None else found + plan.info_field.encode(info)
+
+    def partitions(self, served: ServedGeneration) -> Sequence[Partition]:
+        """Return the key's partition, or all that may have it."""
+        if served.is_anywhere and self.scope is not None and self.scope.partitions is not None:
+            return self.scope.partitions
+        return self.access.places_of(self.key, served.partition_count)
 
     async def remote(self, reason: NotServedHere) -> bytes:
-        """Return the answer of another gateway, as it is."""
+        """Return the answer of another gateway, as it is; or of all that may have the key."""
         plan = self.plan
+        if self.access.is_anywhere:
+            return await self._gathered(self.access.view().served, reason)
         return await forward_whole(self, reason, plan.query.path, self.data, plan.forward_token)
+
+    async def _gathered(self, served: ServedGeneration, reason: NotServedHere) -> bytes:
+        """Return the answer of those that have the partitions, some of which may be here."""
+        access, call, plan = self.access, self.call, self.plan
+        may_wait = self.requirement is not None
+
+        def read_here(partitions: Sequence[Partition]) -> _Part:
+            with access.store.snapshot() as snapshot:
+                Scope(served.generation, None, "").check(access.table.name, access.served(snapshot).generation)
+                row, positions = self._read_anywhere(snapshot, served, partitions)
+            return _Part(access.router.directory.own_id, row, positions, ())
+
+        async def ask_local(partitions: Sequence[Partition]) -> _Part:
+            return await local_result(partial(read_here, partitions), self.requirement, call)
+
+        async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
+            token = ForwardToken(access.table.name, served.generation, tuple(partitions))
+            path, left_s = plan.query.path, call.time_left_s()
+            try:
+                answer = await access.router.forwarder.unary(peer, path, self.data, token, left_s, may_wait=may_wait)
+            except PeerFailed as failed:
+                if failed.reason == _NOT_FOUND:
+                    return _Part(peer.gateway_id, None, {}, ())
+                raise
+            return self._part(peer, answer.message)
+
+        with unless_store_away(reason):
+            parts = await access.router.gather(
+                access.table.name,
+                served.partitions,
+                ask,
+                call,
+                ask_local=ask_local,
+                local=access.view(lambda _: served.partitions).partitions,
+                generation=served.generation,
+                may_wait=may_wait,
+            )
+        found = [part for part in parts if part.row is not None] or parts
+        call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
+        if plan.info_field is None or (found[0].row is None and not plan.query.missing_is_empty):
+            return self._anywhere(found[0].row, b"")
+        used = found[:1] if found[0].row is not None else parts
+        positions = {partition: position for part in used for partition, position in part.positions.items()}
+        infos = [info for part in used for info in part.infos]
+        return self._anywhere(found[0].row, access.merged_read_info(served, positions, infos))
+
+    def _part(self, peer: Peer, message: bytes) -> "_Part":
+        """Return what another gateway has of the row."""
+        query, row, infos = self.plan.query, None, []
+        for number, _, start, end in fields(message):
+            if number == query.row.number:
+                row = message[start:end]
+            elif query.read_info is not None and number == query.read_info.number:
+                infos.append(message[start:end])
+        return _Part(peer.gateway_id, row, {}, infos)
+
+
+class _Part(NamedTuple):
+    """What a gateway has of a row that may be in any partition; `positions` are those of this gateway."""
+
+    gateway_id: str
+    row: bytes | None
+    positions: Mapping[Partition, Position]
+    infos: Sequence[bytes]

@@ -184,7 +184,7 @@ class RangePlan:
         """Return the partitions that a page's rows are in."""
         if page.partition_prefix is None:
             return served.partitions
-        return [self.access.table.partition_of(page.partition_prefix, served.partition_count)]
+        return list(self.access.places_of(page.partition_prefix, served.partition_count))
 
     def remaining(self, page: Page, served: ServedGeneration) -> KeyBounds:
         """Return the bounds of what the page token leaves; raise `TableRebuilt` or `PartitionUnavailable`."""

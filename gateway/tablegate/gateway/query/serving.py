@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.foreign.topics import ForeignRows, PartitionOf, is_anywhere
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
 from tablegate.gateway.contract.lineage import place_at
 from tablegate.gateway.contract.tokens import (
@@ -68,9 +69,12 @@ def error_for_store(error: StoreUnavailable) -> QueryError:
 
 
 class ServedGeneration:
-    """The generation of a table that is served now: its rows' store id, number, partition count and manifest."""
+    """The generation of a table that is served now: its rows' store id, number, partition count and manifest.
 
-    __slots__ = ("generation", "manifest", "partition_count", "partitions", "state", "store_id")
+    `is_anywhere`: any partition may have a key.
+    """
+
+    __slots__ = ("generation", "is_anywhere", "manifest", "partition_count", "partitions", "state", "store_id")
 
     def __init__(self, state: TableState) -> None:
         self.state = state
@@ -79,6 +83,7 @@ class ServedGeneration:
         self.generation = state.manifest.generation
         self.partition_count = state.manifest.partition_count
         self.partitions = [Partition(number) for number in range(self.partition_count)]
+        self.is_anywhere = is_anywhere(state.manifest)
 
 
 class ServingView(NamedTuple):
@@ -133,7 +138,8 @@ class TableAccess:
         self.router = Router.alone() if router is None else router
         # The common partitioner is called without the table between: one function less on every read of a key.
         is_murmur2 = table.partitioner is Partitioner.MURMUR2
-        self.partition_of: Callable[[bytes, int], Partition] = murmur2_partition if is_murmur2 else table.partition_of
+        self._own_partition_of: PartitionOf = murmur2_partition if is_murmur2 else table.partition_of
+        self.partition_of: PartitionOf = self._own_partition_of  # of the generation that is served
         self._directory = self.router.directory
         self._forward_tokens = ForwardTokenSigner(signer, now_ms)
         self._key_fields = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
@@ -190,6 +196,10 @@ class TableAccess:
         if state.problem:
             raise PartitionUnavailable(self.table.name, None, state.problem.rstrip("."))
         self._served = known = ServedGeneration(state)
+        is_foreign = state.manifest.HasField("foreign")
+        self.partition_of = (
+            ForeignRows(self.table, state.manifest).partition_of if is_foreign else self._own_partition_of
+        )
         # Read infos are of a generation's offsets.
         self._read_infos.clear()
         self._read_several = None
@@ -233,8 +243,26 @@ class TableAccess:
         ]
         return encode_key(self.table.key, values)
 
-    def indexes_by_partition(self, keys: Sequence[bytes], served: ServedGeneration) -> dict[Partition, list[int]]:
-        """Return the indexes of `keys` by partition, lowest partition first."""
+    @property
+    def is_anywhere(self) -> bool:
+        """Return whether any partition may have a key of the generation that was served last."""
+        return self._served is not None and self._served.is_anywhere
+
+    def places_of(self, key: bytes, partition_count: int) -> Sequence[Partition]:
+        """Return the partitions that may have a key of the generation that was served last."""
+        if self._served is not None and self._served.is_anywhere:
+            return self._served.partitions  # whose count it is, as callers have just asked what is served
+        return (self.partition_of(key, partition_count),)
+
+    def indexes_by_partition(
+        self, keys: Sequence[bytes], served: ServedGeneration, among: Sequence[Partition] | None = None
+    ) -> dict[Partition, list[int]]:
+        """Return the indexes of `keys` by partition, lowest partition first.
+
+        `among`: where a key may be in any partition, those that are asked for; None: all.
+        """
+        if served.is_anywhere:
+            return {partition: list(range(len(keys))) for partition in among or served.partitions}
         partition_of, partition_count = self.partition_of, served.partition_count
         indexes: dict[Partition, list[int]] = {}
         for index, key in enumerate(keys):

@@ -107,7 +107,8 @@ def table_metadata(access: TableAccess, snapshot: Snapshot) -> TableMetadata:
     return TableMetadata(
         table=table.name,
         generation=served.generation,
-        partitioner=table.partitioner.value,
+        # Clients compute partitions by it. Those of a topic that others write are found by other bytes than key bytes.
+        partitioner=None if served.manifest.HasField("foreign") else table.partitioner.value,
         partition_count=served.partition_count,
         key=[KeyColumn(name=column.name, type=int(column.type)) for column in table.key],  # type: ignore[arg-type]
         partition_by_count=table.partition_by_count,

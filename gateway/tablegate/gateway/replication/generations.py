@@ -248,7 +248,7 @@ class Generations:
         if unmet is None:
             # Its changelog is gone, so nobody will ever know what its last rows were made from. A generation that grows
             # is better than one that is frozen.
-            if not serving.is_closed:
+            if not serving.is_closed and not serving.is_foreign:
                 why = f"the changelog of generation {serving.manifest.generation} ended without its last markers"
                 older = f"rows of generation {building.manifest.generation} may be older than what was served"
                 self._log.log(logging.WARNING, f"{why}: {older}")
@@ -337,7 +337,11 @@ def unmet_requirement(new: GenerationReplica, old: GenerationReplica) -> str | N
     """
     if not new.is_live:
         return "it is being restored"
-    if old.is_frozen and not old.is_closed:
+    if old.is_foreign and old.manifest.changelog_topic_id == new.manifest.changelog_topic_id:
+        here = {replica.partition: replica.next_offset for replica in new.replicas}
+        behind = [one.partition for one in old.replicas if here.get(one.partition, one.next_offset) < one.next_offset]
+        return f"partition {behind[0]} had more of its topic" if behind else None
+    if (old.is_frozen and not old.is_closed) or old.is_foreign:
         return None
     for replica in old.replicas:
         if not replica.position.is_final:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.foreign.topics import unfit_reason
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema
 from tablegate.gateway.contract.types import PARTITIONS_MAX
 from tablegate.gateway.kafka.border import Poison, read_manifest
@@ -22,6 +23,7 @@ from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
 DELETE_RETENTION_MIN_MS = 60_000  # a store is too old after half of it, and its age is known each few seconds
+REBUILD = "build the table's next generation with tablegate job rebuild"
 PROBLEM_CHARACTERS_MAX = 1_000  # a manifest may have names and types of any length, and a problem goes into each status
 
 
@@ -115,7 +117,12 @@ def _problem_of(table: Table, manifest: Manifest) -> str | None:
         return _problem(table, manifest, f"has {manifest.partition_count} partitions", f"use 1 to {PARTITIONS_MAX}")
     disagreement = _disagreement(table, manifest)
     if disagreement is not None:
-        return _problem(table, manifest, disagreement, "start job and gateway with one contract")
+        is_foreign = manifest.HasField("foreign")
+        hint = "add the table again with this contract" if is_foreign else "start job and gateway with one contract"
+        return _problem(table, manifest, disagreement, hint)
+    if manifest.HasField("foreign"):
+        why = unfit_reason(table, manifest)
+        return None if why is None else f'table "{table.name}": {why}, and add the table again'
     return schema_problem_of(table, manifest)
 
 
@@ -171,7 +178,7 @@ class ManifestSequence:
             return None
         return shortened(
             f'table "{manifest.table}": manifest of generation {manifest.generation} was replaced by one with another '
-            f"{change}; build the table's next generation with tablegate job rebuild"
+            f"{change}; {_add_again(manifest) if manifest.HasField('foreign') else REBUILD}"
         )
 
 
@@ -184,21 +191,56 @@ class TopicFault(NamedTuple):
 
 def topic_fault(manifest: Manifest, facts: TopicFacts | None) -> TopicFault | None:
     """Return why the changelog is not the one that the manifest describes; None if it is."""
+    if manifest.HasField("foreign"):
+        return _foreign_topic_fault(manifest, facts)
     topic = f'changelog topic "{manifest.changelog_topic}"'
     if facts is None:
         return TopicFault(f"{topic} does not exist", "start the table's job")
     if not same_topic_id(facts.topic_id, manifest.changelog_topic_id):
         ids = f"id {facts.topic_id}, not {manifest.changelog_topic_id}"
-        return TopicFault(
-            f"{topic} was made anew ({ids})", "build the table's next generation with tablegate job rebuild"
-        )
+        return TopicFault(f"{topic} was made anew ({ids})", REBUILD)
     if facts.partition_count != manifest.partition_count:
         what = f"{topic} has {facts.partition_count} partitions, its manifest says {manifest.partition_count}"
         return TopicFault(what, "raise the table's generation and start its job")
+    return _tombstone_fault(topic, facts)
+
+
+def _tombstone_fault(topic: str, facts: TopicFacts) -> TopicFault | None:
     if facts.delete_retention_ms < DELETE_RETENTION_MIN_MS:
         what = f"{topic} has a delete.retention.ms of {facts.delete_retention_ms}"
         return TopicFault(f"{what}, and needs {DELETE_RETENTION_MIN_MS} at least", "set it on the topic")
     return None
+
+
+def _foreign_topic_fault(manifest: Manifest, facts: TopicFacts | None) -> TopicFault | None:
+    """Return why a topic that others write is not the one of the manifest, or cannot be a table."""
+    topic = f'topic "{manifest.changelog_topic}"'
+    if facts is None:
+        return TopicFault(f"{topic} does not exist", "have its owner create it, then add the table again")
+    if not same_topic_id(facts.topic_id, manifest.changelog_topic_id):
+        return TopicFault(f"{topic} was made anew", _add_again(manifest))
+    if facts.partition_count != manifest.partition_count:
+        what = f"{topic} has {facts.partition_count} partitions, and had {manifest.partition_count}"
+        return TopicFault(f"{what}: keys have moved to others", _add_again(manifest))
+    keeps_ms = manifest.foreign.retention.ToMilliseconds()
+    if not facts.deletes_old:
+        return _tombstone_fault(topic, facts)
+    if not keeps_ms:
+        return TopicFault(
+            f"{topic} has cleanup.policy=delete, so rows whose records are old are missing in it",
+            "have it compacted, or say for how long rows are needed: --retention 7d",
+        )
+    if 0 <= facts.retention_ms < keeps_ms:
+        return TopicFault(
+            f"{topic} keeps records for {facts.retention_ms // 1_000} s, and the table's retention is "
+            f"{keeps_ms // 1_000} s",
+            "raise retention.ms of the topic, or add the table again with a shorter --retention",
+        )
+    return None
+
+
+def _add_again(manifest: Manifest) -> str:
+    return f"add the table again: tablegate table add {manifest.table}"
 
 
 def same_topic_id(one: str, other: str) -> bool:
@@ -225,6 +267,10 @@ def _change(old: Manifest, new: Manifest) -> str | None:
         return f"partitioning, by {new.partition_by_count} key columns for {old.partition_by_count}"
     if list(old.key) != list(new.key):
         return f"key, ({_key_text(new)}) for ({_key_text(old)})"
+    if old.HasField("foreign") != new.HasField("foreign"):
+        return "writer, a job for others" if old.HasField("foreign") else "writer, others for a job"
+    if new.HasField("foreign") and (old.foreign != new.foreign or old.value_schemas != new.value_schemas):
+        return "description of its records"
     if old.atomic != new.atomic:
         return f"writing, {_atomic_text(new)} for {_atomic_text(old)}"
     if old.contract_fingerprint != new.contract_fingerprint:

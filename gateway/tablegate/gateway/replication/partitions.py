@@ -36,6 +36,7 @@ from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicFacts, TopicPartition
 from tablegate.gateway.replication.batches import BROKEN_OFF, PendingBatch
+from tablegate.gateway.replication.foreign import IN_TOUCH_S, EndTimes, ForeignReader
 from tablegate.gateway.replication.progress import RestoreProgress
 from tablegate.gateway.replication.records import HISTORY_RESTORED_MS, RecordReader, SkippedRecords, count_old
 from tablegate.gateway.replication.states import (
@@ -67,7 +68,8 @@ class PartitionReplica:
     `position` is what is stored. `barrier`: the offset at which it is LIVE. `machine` has to be ASSIGNED. `is_proved`:
     the position is known to be one of this changelog; else the first fetch shows it, and it is not LIVE before.
     `whole_s`: when Kafka was asked last for an end that is reached, so that all that comes now is younger; None: not
-    yet. `batch`: keeps the batches of an atomic table together; None for others.
+    yet. `batch`: keeps the batches of an atomic table together; None for others. `end_times`: when the
+    end of a topic that others write was seen; None of our own.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class PartitionReplica:
         *,
         store: StoreWriter,
         topic_partition: TopicPartition,
-        reader: RecordReader,
+        reader: RecordReader | ForeignReader,
         position: Position,
         barrier: Offset,
         skipped: SkippedRecords,
@@ -83,6 +85,7 @@ class PartitionReplica:
         machine: PartitionMachine,
         is_proved: bool = True,
         batch: PendingBatch | None = None,
+        end_times: EndTimes | None = None,
     ) -> None:
         self.whole_s: float | None = None
         self.topic_partition = topic_partition
@@ -99,6 +102,7 @@ class PartitionReplica:
         self._ahead_ms = 0
         self._note_time(position.as_of_ms)
         self._batch = batch
+        self._end_times = end_times
         # What comes has been compacted, perhaps, where that is long ago: it is no history.
         is_young = position.as_of_ms >= clock.now_ms() - HISTORY_RESTORED_MS
         continues = is_young and position.phase is not Phase.RESTORING
@@ -157,16 +161,21 @@ class PartitionReplica:
         for offset in split.dropped:
             self._skipped.count(BROKEN_OFF, self.topic_partition, offset)
 
-    def record_end(self, end_offset: Offset) -> None:
+    def record_end(self, end_offset: Offset, asked_ms: int) -> None:
         """Record where the brokers say that the partition ends: as long ago as they were asked."""
         # The description is older than what has been fetched since: a lag is never negative.
         self.end_offset = max(end_offset, self.position.next_offset)
         if self._batch is not None and self._batch.is_due(end_offset):
             self.apply(Fetched(self.topic_partition, [], self._batch.next_offset))
+        if self._end_times is not None:
+            self._end_times.note(end_offset, asked_ms)
+            self._apply_whole(Fetched(self.topic_partition, [], self.position.next_offset))
 
     def _apply_whole(self, fetched: Fetched) -> None:
         batch = self._reader.read(fetched.records, self.position, self.partition, passed_ms=self.passed_ms())
-        position = self.position.moved_to(max(fetched.next_offset, self.position.next_offset), batch.as_of_ms)
+        next_offset = max(fetched.next_offset, self.position.next_offset)
+        as_of_ms = batch.as_of_ms if self._end_times is None else self._end_times.as_of_ms(next_offset)
+        position = self.position.moved_to(next_offset, as_of_ms)
         lineage = continued(position.lineage, fetched.runs)
         position = replace(position, source_offsets=batch.source_offsets, is_final=batch.is_final, lineage=lineage)
         arrival = self._event_on_reaching(position)
@@ -226,7 +235,9 @@ class PartitionReplica:
     def _is_in_touch(self) -> bool:
         """Return whether all that comes is young, whatever clocks say."""
         since_s = self.whole_s
-        return since_s is not None and self._clock.monotonic_s() - since_s <= HISTORY_RESTORED_MS / 1_000
+        # A topic of others has no lag of compaction that we know of.
+        in_touch_s = HISTORY_RESTORED_MS / 1_000 if self._end_times is None else IN_TOUCH_S
+        return since_s is not None and self._clock.monotonic_s() - since_s <= in_touch_s
 
     def _put(self, changes: list[Change], position: Position) -> None:
         applied, stale = self._store.apply(self.store_id, self.partition, changes, position)
@@ -293,10 +304,7 @@ class GenerationReplica:
         self._skipped = skipped
         self._clock = clock
         self._on_move = on_move
-        decoder = RowDecoder(table, manifest.value_schemas)
-        self._reader = RecordReader(
-            manifest.generation, table=table, partition_count=manifest.partition_count, decoder=decoder
-        )
+        self._reader = _reader_of(table, manifest)
         self._machines: dict[Partition, PartitionMachine] = {}  # of those that are not ABSENT
         self._asked: frozenset[Partition] = frozenset()
         positions = stored_positions(store, copy.store_id, manifest)
@@ -336,6 +344,7 @@ class GenerationReplica:
             machine=self._assign(partition),
             is_proved=self._is_proved(partition, position),
             batch=self._pending_batch(partition, position) if self.manifest.atomic else None,
+            end_times=EndTimes(self.facts.end_offsets[partition], self.facts.asked_ms) if self.is_foreign else None,
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
@@ -480,7 +489,8 @@ class GenerationReplica:
         """Follow a partition no more, and remove it: its position at once, so that nobody reads the rest."""
         # A crash from here on leaves rows without a position. The next start finds them by that, and removes them.
         is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)
-        self._log.unfollow(replica.topic_partition)
+        if not self.is_frozen:
+            self._log.unfollow(replica.topic_partition)
         self.replicas.remove(replica)
         self.joined.discard(replica.partition)
         self.revoking.pop(replica.partition, None)
@@ -545,7 +555,7 @@ class GenerationReplica:
             self._machines.popitem()[1].move(PartitionEvent.STOP)
 
     def _unfollow(self) -> None:
-        for replica in self.replicas:
+        for replica in self.replicas if not self.is_frozen else ():  # the next generation may fetch the same topic
             self._log.unfollow(replica.topic_partition)
 
     def unfollow_final(self) -> None:
@@ -565,13 +575,19 @@ class GenerationReplica:
     def update(self, manifest: Manifest) -> None:
         """Accept a manifest of the same changelog, with more schemas perhaps."""
         self.manifest = manifest
-        self._reader.decoder = RowDecoder(self._table, manifest.value_schemas)
+        if isinstance(self._reader, RecordReader):  # what others write is described once in a generation
+            self._reader.decoder = RowDecoder(self._table, manifest.value_schemas)
 
     def record_facts(self, facts: TopicFacts) -> None:
         """Record what the topic is by a later description."""
         self.facts = facts
         for replica in self.replicas:
-            replica.record_end(facts.end_offsets[replica.partition])
+            replica.record_end(facts.end_offsets[replica.partition], facts.asked_ms)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Return whether others write its topic: nothing there says that it ends, and nobody may append to it."""
+        return self.manifest.HasField("foreign")
 
     @property
     def states(self) -> Mapping[Partition, PartitionState]:
@@ -598,3 +614,10 @@ class GenerationReplica:
         """Return whether clients may have had rows of it: here, before a restart, or of another gateway."""
         is_alone = self._assignment.is_alone
         return not is_alone or not self.is_new or any(replica.is_live for replica in self.replicas)
+
+
+def _reader_of(table: Table, manifest: Manifest) -> RecordReader | ForeignReader:
+    if manifest.HasField("foreign"):
+        return ForeignReader(table, manifest)
+    decoder = RowDecoder(table, manifest.value_schemas)
+    return RecordReader(manifest.generation, table=table, partition_count=manifest.partition_count, decoder=decoder)

@@ -49,7 +49,8 @@ class _Place(NamedTuple):
     @property
     def is_repaired(self) -> bool:
         """Return whether the partition goes on, and is whole here."""
-        return self.replica.state is PartitionState.LIVE and not self.generation.is_frozen
+        goes_on = not self.generation.is_frozen and not self.generation.is_foreign
+        return self.replica.state is PartitionState.LIVE and goes_on
 
 
 @dataclass(slots=True)

@@ -243,7 +243,7 @@ class Replicator:
             self._followed = {
                 replica.topic_partition: _Followed(replica, generation, table)
                 for table in self._tables.values()
-                for generation in (table.building, table.serving)
+                for generation in (table.serving, table.building)  # of one topic of others, the latter fetches it
                 if generation is not None
                 for replica in generation.replicas
             }

@@ -461,6 +461,10 @@ class TableReplicator:
     def _open(self, manifest: Manifest, facts: TopicFacts, *, from_start: bool = False) -> None:
         """Follow a manifest: on top of stored rows where they are of its changelog, beside an older generation."""
         older = self.generations.older(manifest)
+        if older is not None and not older.is_frozen and older.manifest.changelog_topic == manifest.changelog_topic:
+            # A topic that others write is read again, by another description. It is fetched once at a time.
+            self._freeze(older, f'topic "{manifest.changelog_topic}" is read anew')
+            older = self.generations.older(manifest)
         # Rows that nobody was given need no generation beside them: the new one takes their place at once.
         beside = older is not None and older.was_answered
         if not beside:

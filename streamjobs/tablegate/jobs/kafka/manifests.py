@@ -83,18 +83,27 @@ def _write(bootstrap: str, table: str, value: bytes | None) -> None:
 
 
 def read_manifest(bootstrap: str, table: str) -> changelog_pb2.Manifest | None:
-    """Return the newest manifest of the table; None where it has none; raise `JobError`."""
+    """Return the newest manifest of the table; None where it has none.
+
+    Raise `JobError`, also where the table is of a topic that others write: no job keeps that.
+    """
     found = _newest_records(bootstrap).get(table)
     if found is None:
         return None
     offset, value = found
     try:
-        return changelog_pb2.Manifest.FromString(value)
+        manifest = changelog_pb2.Manifest.FromString(value)
     except DecodeError:
         raise JobError(
             f'topic "{manifests_topic(bootstrap)}" offset {offset}: the manifest of table "{table}" is damaged; '
             "write a tombstone for its key, then start the job again"
         ) from None
+    if manifest.HasField("foreign"):
+        raise JobError(
+            f'table "{table}" is served from topic "{manifest.changelog_topic}", which others write; remove it first '
+            f"with tablegate table remove {table}"
+        )
+    return manifest
 
 
 def read_manifests(bootstrap: str) -> dict[str, changelog_pb2.Manifest]:

@@ -47,10 +47,10 @@ class TableState:
 
 
 def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
-    """Return the declared tables and those that have manifests, sorted by name; raise `JobError`."""
+    """Return the declared tables and those whose jobs have published manifests, sorted by name; raise `JobError`."""
     admin = KafkaAdmin(bootstrap)
     by_name = {table.name: table for table in declared}
-    manifests = read_manifests(bootstrap)
+    manifests = {name: each for name, each in read_manifests(bootstrap).items() if not each.HasField("foreign")}
     states = []
     for name in sorted({*by_name, *manifests}):
         states.append(_state(admin, bootstrap, name, by_name.get(name), manifests.get(name)))

@@ -337,8 +337,10 @@ def _rows_after(
 
 KEYS_MAX = 1_000  # of one subscription
 
-Select = Callable[[int], Selection]
-"""From the number of partitions to the selection."""
+PlacesOf = Callable[[bytes, int], Sequence[Partition]]
+"""From a key, or what chooses the partition of it, and the number of partitions to those that may have it."""
+Select = Callable[[int, PlacesOf], Selection]
+"""From the number of partitions, and where keys are in them, to the selection."""
 
 
 def selection_reader(query: SubscribeQuery) -> Callable[[Message], Select]:
@@ -354,21 +356,21 @@ def selection_reader(query: SubscribeQuery) -> Callable[[Message], Select]:
         given = getattr(request, keys.name)
         if len(given) > KEYS_MAX:
             raise TooManyKeys(len(given), KEYS_MAX)
-        return _only(select, frozenset(read_keys(request)), query.table) if given else select
+        return _only(select, frozenset(read_keys(request))) if given else select
 
     return read
 
 
-def _only(select: Select, keys: frozenset[bytes], table: Table) -> Select:
+def _only(select: Select, keys: frozenset[bytes]) -> Select:
     """Return the selection of those rows that have one of the keys."""
 
-    def select_keys(partition_count: int) -> Selection:
-        run = select(partition_count)
+    def select_keys(partition_count: int, places_of: PlacesOf) -> Selection:
+        run = select(partition_count, places_of)
         found: dict[Partition, list[bytes]] = {}
         for key in sorted(keys):
-            partition = table.partition_of(key, partition_count)
-            if partition in run.partitions and run.holds(key):
-                found.setdefault(partition, []).append(key)
+            for partition in places_of(key, partition_count) if run.holds(key) else ():
+                if partition in run.partitions:
+                    found.setdefault(partition, []).append(key)
         return replace(run, partitions=sorted(found), keys=found)
 
     return select_keys
@@ -414,16 +416,15 @@ class _Reader:
         bounds = self._read_bounds(request)
         tests = self._read_filters(request)
         matches = _matches(tests, self._table) if tests else None
-        table = self._table
         start, end = bounds.start, bounds.end
 
-        def select(partition_count: int) -> Selection:
+        def select(partition_count: int, places_of: PlacesOf) -> Selection:
             partitions: Sequence[Partition] = [Partition(number) for number in range(partition_count)]
             if self._one_partition:
-                partitions = [table.partition_of(prefix, partition_count)]
+                partitions = places_of(prefix, partition_count)
             if start is None or bounds.empty:
                 return Selection((), b"", b"")
-            keys = {partitions[0]: (prefix,)} if self._is_key else None
+            keys = dict.fromkeys(partitions, (prefix,)) if self._is_key else None
             return Selection(partitions, start, end, matches, keys)
 
         return select

@@ -40,6 +40,7 @@ from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Sub
 from tablegate.gateway.query.subscribe.cursor import (
     Cursor,
     HistoryLost,
+    PlacesOf,
     ReadBudget,
     Select,
     Selection,
@@ -99,8 +100,8 @@ class SubscribePlan:
         """Return what selects, which raises `InvalidField` where the partitions are too many."""
         table = self.access.table
 
-        def select_bounded(partition_count: int) -> Selection:
-            selection = select(partition_count)
+        def select_bounded(partition_count: int, places_of: PlacesOf) -> Selection:
+            selection = select(partition_count, places_of)
             count = len(selection.partitions)
             if count > PARTITIONS_MAX:
                 narrower = ", ".join(column.name for column in table.key[: table.partition_by_count])
@@ -209,7 +210,7 @@ class LocalStream:
             served = access.served(snapshot)
             if self._scope is not None:
                 self._scope.check(access.table.name, served.generation)
-            selection = self._asked.select(served.partition_count)
+            selection = self._asked.select(served.partition_count, access.places_of)
             if self._scope is not None and self._scope.partitions is not None:
                 selection = selection.within(self._scope.partitions)
             self._use(served, selection)
@@ -346,7 +347,7 @@ class LocalStream:
                     raise PartitionUnavailable(access.table.name, None, "this gateway begins it anew")
                 if served.manifest.changelog_topic_id != self._served.manifest.changelog_topic_id:
                     self._cursor = Cursor()  # its offsets mean nothing in another changelog
-                self._use(served, self._asked.select(served.partition_count))
+                self._use(served, self._asked.select(served.partition_count, access.places_of))
                 # The copy is of another incarnation. No change leads from there to here, so a new snapshot begins.
                 raise HistoryLost
             self._served = served

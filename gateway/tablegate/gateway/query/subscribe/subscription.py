@@ -163,7 +163,7 @@ class Subscription:
 
     def _use(self, served: ServedGeneration) -> None:
         self._served = served
-        self._partitions = self._asked.select(served.partition_count).partitions
+        self._partitions = self._asked.select(served.partition_count, self._access.places_of).partitions
 
     def _resume(self) -> bool:
         """Go on from the token; return False where only a new snapshot helps. Raise `InvalidResumeToken`."""

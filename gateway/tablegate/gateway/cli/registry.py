@@ -1,0 +1,83 @@
+"""The Avro schemas of a topic, from a schema registry with the Confluent API. It is asked once, by a command.
+
+A gateway asks no registry: what it needs is in the manifest, and a registry that is away stops nothing.
+"""
+
+import base64
+import json
+import ssl
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from tablegate.gateway.contract.registry_settings import RegistrySettings
+
+_TIMEOUT_S = 10.0
+
+
+class RegistryError(Exception):
+    """A registry that does not answer, or has not what is needed; the text is a sentence."""
+
+
+def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
+    """Return the schemas of all versions of a subject, by id; raise `RegistryError`."""
+    asked = _Asked(registry)
+    schemas: dict[int, str] = {}
+    name = quote(subject, safe="")
+    for version in asked.get(f"/subjects/{name}/versions", subject):
+        found = asked.get(f"/subjects/{name}/versions/{version}", subject)
+        if found.get("schemaType", "AVRO") != "AVRO":
+            raise RegistryError(f'subject "{subject}" is of type {found["schemaType"]}, not AVRO; choose its codec')
+        if found.get("references"):
+            raise RegistryError(f'subject "{subject}" has references to other subjects, which are not read')
+        schemas[int(found["id"])] = str(found["schema"])
+    return schemas
+
+
+class _Asked:
+    """A registry that is asked; raises `RegistryError`."""
+
+    def __init__(self, registry: RegistrySettings) -> None:
+        self._where = registry.url.split(",")[0]
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_who(registry)}
+        self._context = ssl.create_default_context()
+        try:
+            if registry.ca_file is not None:
+                self._context.load_verify_locations(registry.ca_file)
+            if registry.certificate_file is not None:
+                self._context.load_cert_chain(registry.certificate_file, registry.key_file)
+        except OSError as error:
+            raise RegistryError(f"TLS files of the section [registry] cannot be used: {error}; correct them") from None
+
+    def get(self, path: str, subject: str) -> Any:
+        """Return what the registry answers about a subject."""
+        request = Request(self._where + path, headers=self._headers)
+        try:
+            with urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            error.close()
+            if error.code == 404:
+                raise RegistryError(
+                    f'the schema registry at {self._where} has no subject "{subject}"; let a producer register its '
+                    "schema first"
+                ) from None
+            why = "it refuses the user" if error.code in (401, 403) else f"it answers with status {error.code}"
+            raise RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}') from None
+        except (URLError, OSError, ValueError) as error:
+            raise RegistryError(
+                f"no schema registry answers at {self._where}: {error}; correct --registry, or the section [registry]"
+            ) from None
+
+
+def _who(registry: RegistrySettings) -> dict[str, str]:
+    """Return the headers that say who asks."""
+    if registry.oauth_client_id is not None:
+        raise RegistryError("this command asks no OpenID provider; give [registry] a username or a token_file")
+    if registry.token is not None:
+        return {"Authorization": f"Bearer {registry.token.current()}"}
+    if registry.username is None or registry.password is None:
+        return {}
+    user = f"{registry.username}:{registry.password.current()}"
+    return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}

@@ -1,0 +1,366 @@
+"""`tablegate table …`: tables of topics that others write. No job keeps them, so a command publishes their manifest.
+
+Decision: docs/decisions/0093-topics-of-others.md
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tablegate.gateway.cli.connecting import AsJson
+from tablegate.gateway.cli.errors import fail, fail_with_problems
+from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
+
+if TYPE_CHECKING:
+    from tablegate.gateway.cli.foreign_tables import Definition
+    from tablegate.gateway.contract.catalogue import Table
+    from tablegate.gateway.contract.registry_settings import RegistrySettings
+    from tablegate.gateway.kafka.log import TopicFacts
+    from tablegate.gateway.kafka.published import PublishedManifests
+    from tablegate.v1.changelog_pb2 import Manifest
+
+SAMPLE_RECORDS_MAX = 1_000
+
+tables = typer.Typer(no_args_is_help=True, help="Serve topics that others write as tables.")
+
+
+class KeyWord(Enum):
+    """Codecs of keys, as commands call them."""
+
+    UTF8 = "utf8"
+    INT32 = "int32"
+    INT64 = "int64"
+    BYTES = "bytes"
+    JSON = "json"
+    AVRO = "avro"
+    AVRO_PLAIN = "avro-plain"
+    PROTOBUF = "protobuf"
+    PROTOBUF_PLAIN = "protobuf-plain"
+
+
+class ValueWord(Enum):
+    """Codecs of values, as commands call them."""
+
+    JSON = "json"
+    JSON_SCHEMA = "json-schema"
+    AVRO = "avro"
+    AVRO_PLAIN = "avro-plain"
+    PROTOBUF = "protobuf"
+    PROTOBUF_PLAIN = "protobuf-plain"
+    DEBEZIUM_JSON = "debezium-json"
+    DEBEZIUM_AVRO = "debezium-avro"
+
+
+class WindowWord(Enum):
+    """What follows a key of Kafka Streams, as commands call it."""
+
+    TIME = "time"
+    TIME_STORE = "time-store"
+    SESSION = "session"
+
+
+class StoredWord(Enum):
+    """What is before a value of Kafka Streams, as commands call it."""
+
+    TIMESTAMPED = "timestamped"
+    VERSIONED = "versioned"
+
+
+TablesTopic = Annotated[
+    str | None,
+    typer.Option(
+        help="Topic of the manifests. Default: tables, behind the topic_prefix of --kafka.",
+    ),
+]
+Contract = Annotated[Path | None, typer.Option(help="Contract: a .proto or a descriptor set.")]
+Name = Annotated[str, typer.Argument(help="Name of the table.")]
+
+
+@tables.command()
+def add(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table, as in the contract.", show_default=False)
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic whose newest record of each key is a row.")] = None,
+    key: Annotated[KeyWord | None, typer.Option(help="What the bytes of keys are.")] = None,
+    value: Annotated[ValueWord | None, typer.Option(help="What the bytes of values are.")] = None,
+    contract: Contract = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="TOML file that says all this, with the names of these options; options go over it."),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(help="Schema registry with the Confluent API, for avro and debezium-avro.", metavar="URL"),
+    ] = None,
+    partitioner: Annotated[
+        str | None,
+        typer.Option(
+            help="How producers choose partitions: murmur2, as Java's clients do, or unknown, with which a Get looks "
+            "into each. Default: murmur2 for utf8, int32, int64 and bytes, else unknown.",
+            metavar="NAME",
+        ),
+    ] = None,
+    windowed: Annotated[
+        WindowWord | None, typer.Option(help="Keys are windowed ones of Kafka Streams; the last key columns have it.")
+    ] = None,
+    stored: Annotated[StoredWord | None, typer.Option(help="Values have the store format of Kafka Streams.")] = None,
+    key_message: Annotated[
+        str | None, typer.Option(help="Message of the contract that a Protobuf key is.", metavar="NAME")
+    ] = None,
+    key_schema: Annotated[Path | None, typer.Option(help="Avro schema of the keys of avro-plain.")] = None,
+    value_schema: Annotated[Path | None, typer.Option(help="Avro schema of the values of avro-plain.")] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a topic with cleanup.policy=delete: for how long it keeps records at least. Older rows may be "
+            "missing.",
+            metavar="7d",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
+    tables_topic: TablesTopic = None,
+) -> None:
+    """Serve a topic that others write: [bold]tablegate table add orders --topic orders --key utf8 --value json[/bold].
+
+    A row is the newest record of its key; a record without a value deletes it. The contract has the row, as for a job's
+    table. Some of the newest records are read first, and what of them cannot be a row is told.
+
+    Given again with something else, as with another schema, the table gets a new generation, read from the start.
+    """
+    from tablegate.gateway.cli.foreign_tables import Definition, bound_table
+    from tablegate.gateway.contract.foreign.topics import unfit_reason
+    from tablegate.gateway.contract.registry_settings import load_registry
+    from tablegate.gateway.replication.manifests import problem_of, topic_fault
+
+    given = Definition(
+        table=name or "",
+        topic=topic or "",
+        key=key.value if key else "",
+        value=value.value if value else "",
+        contract=str(contract) if contract else "",
+        registry=registry or "",
+        partitioner=partitioner or "",
+        windowed=windowed.value if windowed else "",
+        stored=stored.value if stored else "",
+        key_message=key_message or "",
+        key_schema=str(key_schema) if key_schema else "",
+        value_schema=str(value_schema) if value_schema else "",
+        retention=retention or "",
+    )
+    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+        definition = (given.with_file(file) if file else given).checked()
+        table = bound_table(definition)
+        facts = published.describe(definition.topic)
+        if facts is None:
+            fail(f'topic "{definition.topic}" does not exist; create it, or correct --topic')
+        known = published.newest()
+        manifest = _manifest(definition, table, facts, known, load_registry(kafka, url=definition.registry or None))
+        why = unfit_reason(table, manifest)
+        if why is not None:
+            fail(f'table "{table.name}": {why}')
+        if (problem := problem_of(table, manifest)) is not None:
+            fail(problem)
+        if (fault := topic_fault(manifest, facts)) is not None:
+            fail(f"{fault.what}; {fault.hint}")
+        _show_sample(published, table, manifest, facts)
+        old = known.get(table.name)
+        if old is not None and old.generation == manifest.generation:
+            print(f'table "{table.name}" is there as it is, generation {old.generation}')
+            return
+        published.publish(manifest)
+    print(f'table "{table.name}" is served from topic "{definition.topic}", generation {manifest.generation}')
+
+
+def _manifest(
+    definition: "Definition",
+    table: "Table",
+    facts: "TopicFacts",
+    known: "dict[str, Manifest]",
+    registry: "RegistrySettings | None",
+) -> "Manifest":
+    """Return the manifest of a definition: with the generation that is there where it says the same, else the next."""
+    from tablegate.gateway.cli.foreign_tables import manifest_of, read_schemas
+    from tablegate.gateway.cli.registry import avro_schemas
+    from tablegate.gateway.kafka.published import past_name
+    from tablegate.gateway.replication.manifests import follows_on
+
+    old = known.get(table.name)
+    if old is not None and not old.HasField("foreign"):
+        fail(f'table "{table.name}" is kept by a job; remove it with tablegate job reset first')
+    schemas = []
+    for codec, part, path in (
+        (definition.key, "key", definition.key_schema),
+        (definition.value, "value", definition.value_schema),
+    ):
+        if codec not in ("avro", "debezium-avro"):
+            schemas.append(read_schemas(path))
+        elif registry is None:
+            fail(f"--{part} {codec} needs the schemas of the registry; give --registry http://host:port")
+        else:
+            schemas.append(avro_schemas(registry, f"{definition.topic}-{part}"))
+    past = known.get(past_name(table.name))
+    generation = old.generation if old is not None else past.generation + 1 if past is not None else 1
+    key_schemas, value_schemas = schemas
+    manifest = manifest_of(
+        definition, table, facts, key_schemas=key_schemas, value_schemas=value_schemas, generation=generation
+    )
+    if old is not None and not follows_on(old, manifest):
+        manifest.generation = manifest.declared_generation = old.generation + 1
+    return manifest
+
+
+def _show_sample(published: "PublishedManifests", table: "Table", manifest: "Manifest", facts: "TopicFacts") -> None:
+    """Print what some of the newest records come to."""
+    from tablegate.gateway.contract.foreign.topics import ForeignRows
+    from tablegate.gateway.contract.rows import UndecodableRecord
+
+    rows, reasons, good = ForeignRows(table, manifest), Counter[str](), 0
+    for partition, record in published.read_some(manifest.changelog_topic, facts, SAMPLE_RECORDS_MAX):
+        try:
+            rows.read(record.key, record.value, partition)
+            good += 1
+        except UndecodableRecord as error:
+            reasons[str(error)] += 1
+    total = good + reasons.total()
+    if not total:
+        print(f'topic "{manifest.changelog_topic}" has no records yet')
+    elif not good:
+        print(f"none of the newest {total} records can be read as a row:")
+    else:
+        print(f"{good} of the newest {total} records are rows or deletes of the table")
+    for reason, count in reasons.most_common():
+        print(f"  {count} not: {reason}")
+
+
+@tables.command("list")
+def list_(
+    bootstrap: Bootstrap = None, kafka: KafkaFile = None, tables_topic: TablesTopic = None, as_json: AsJson = False
+) -> None:
+    """Show the tables of topics that others write."""
+    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+        found = [each for _, each in sorted(published.newest().items()) if each.HasField("foreign")]
+    if as_json:
+        for manifest in found:
+            print(json.dumps(_described(manifest)))
+        return
+    for manifest in found:
+        facts = _described(manifest)
+        print(f"{manifest.table}: topic {manifest.changelog_topic}, key {facts['key']}, value {facts['value']}")
+
+
+@tables.command()
+def show(
+    name: Name,
+    contract: Contract = None,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
+    tables_topic: TablesTopic = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is said of a table's topic; with --contract also how many of its newest records can be read."""
+    from tablegate.gateway.cli.foreign_tables import Definition, bound_table
+    from tablegate.gateway.contract.foreign.topics import unfit_reason
+    from tablegate.gateway.replication.manifests import topic_fault
+
+    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+        manifest = _of_others(published, name)
+        described = _described(manifest)
+        if as_json:
+            print(json.dumps(described))
+            return
+        for what, text in described.items():
+            print(f"{what.replace('_', ' ')}: {text}")
+        facts = published.describe(manifest.changelog_topic)
+        fault = topic_fault(manifest, facts)
+        if fault is not None:
+            fail(f"{fault.what}; {fault.hint}")
+        if contract is not None and facts is not None:
+            table = bound_table(Definition(table=name, contract=str(contract)))
+            if (why := unfit_reason(table, manifest)) is not None:
+                fail(f'table "{name}": {why}')
+            _show_sample(published, table, manifest, facts)
+
+
+@tables.command()
+def remove(name: Name, bootstrap: Bootstrap = None, kafka: KafkaFile = None, tables_topic: TablesTopic = None) -> None:
+    """Serve a topic no longer. The topic itself stays as it is."""
+    with _explained(), _published(bootstrap, kafka, tables_topic) as published:
+        manifest = _of_others(published, name)
+        published.remove(name, newest=manifest.generation)
+    print(f'table "{name}" is removed; topic "{manifest.changelog_topic}" is as it was')
+
+
+def _of_others(published: "PublishedManifests", name: str) -> "Manifest":
+    manifest = published.newest().get(name)
+    if manifest is None:
+        fail(f'table "{name}" has no manifest; tablegate table list names those that have')
+    if not manifest.HasField("foreign"):
+        fail(f'table "{name}" is kept by a job; see tablegate job list')
+    return manifest
+
+
+def _described(manifest: "Manifest") -> dict[str, Any]:
+    from tablegate.gateway.cli.foreign_tables import word_of
+
+    topic = manifest.foreign
+    described: dict[str, Any] = {
+        "table": manifest.table,
+        "generation": manifest.generation,
+        "topic": manifest.changelog_topic,
+        "partitions": manifest.partition_count,
+        "key": word_of("key", topic.key_codec),
+        "value": word_of("value", topic.value_codec),
+        "partitioner": word_of("partitioner", topic.record_partitioner),
+    }
+    if topic.key_window:
+        described["windowed"] = word_of("windowed", topic.key_window)
+    if topic.stored_format:
+        described["stored"] = word_of("stored", topic.stored_format)
+    if topic.HasField("retention"):
+        described["retention_s"] = topic.retention.seconds
+    if topic.key_message:
+        described["key_message"] = topic.key_message
+    for what, schemas in (("key_schemas", topic.key_schemas), ("value_schemas", manifest.value_schemas)):
+        if schemas:
+            described[what] = sorted(schemas)
+    return described
+
+
+@contextmanager
+def _published(bootstrap: str | None, kafka: Path | None, tables_topic: str | None) -> "Iterator[PublishedManifests]":
+    from tablegate.gateway.contract.kafka_settings import load_settings
+    from tablegate.gateway.kafka.published import PublishedManifests
+
+    settings = load_settings(kafka, bootstrap=bootstrap)
+    topic = settings.own_topic("tables") if tables_topic is None else tables_topic
+    published = PublishedManifests(settings.bootstrap, settings.librdkafka(), topic)
+    try:
+        yield published
+    finally:
+        published.close()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """End with one sentence where the user can do something about what went wrong."""
+    from tablegate.gateway.cli.foreign_tables import DefinitionError
+    from tablegate.gateway.cli.registry import RegistryError
+    from tablegate.gateway.contract.binder.problems import ContractError
+    from tablegate.gateway.contract.descriptors import DescriptorError
+    from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+    from tablegate.gateway.kafka.log import LogUnavailable
+
+    try:
+        yield
+    except ContractError as error:
+        fail_with_problems(error.problems)
+    except (DefinitionError, RegistryError, DescriptorError, KafkaSettingsError, LogUnavailable) as error:
+        fail(error)

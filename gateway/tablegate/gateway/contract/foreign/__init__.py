@@ -1,0 +1,1 @@
+"""Topics that others write: what the bytes of their records are, and the way from those to key bytes and row bytes."""

@@ -1,0 +1,91 @@
+"""A topic that others write, as a table: the rows of its records, and the partition of a key.
+
+A manifest says what the records are (`ForeignTopic`). A row has the columns of the record's key, and those of its
+value. Its key bytes are the table's own, whose order is that of the columns: so stores, ranges and tokens are as for
+any table. The producer has chosen the partition by other bytes, so these are made of our key again where one is asked
+for.
+
+Decision: docs/decisions/0093-topics-of-others.md
+"""
+
+from collections.abc import Callable
+
+from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_reader
+from tablegate.gateway.contract.foreign.values import value_reader
+from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey, decode_key, encode_key, murmur2_partition
+from tablegate.gateway.contract.rows import UndecodableRecord
+from tablegate.gateway.contract.types import Partition
+from tablegate.v1 import changelog_pb2
+from tablegate.v1.changelog_pb2 import Manifest
+
+_OTHER_PARTITION = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
+_OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
+
+PartitionOf = Callable[[bytes, int], Partition]
+"""From a whole key's bytes and the number of partitions to the partition."""
+
+
+class ForeignRows:
+    """Makes rows of the records of a manifest's topic. Raises `UnfitTopic` when made. One thread."""
+
+    def __init__(self, table: Table, manifest: Manifest) -> None:
+        topic = manifest.foreign
+        if table.partition_by_count != len(table.key) or table.partitioner is not Partitioner.MURMUR2:
+            raise UnfitTopic(
+                "its contract says partition_by or a partitioner, and the producers of the topic do not go by it; take "
+                "both out of the contract"
+            )
+        self._table = table
+        self._partition_count = manifest.partition_count
+        self._keys = key_reader(table, topic)
+        self._values = value_reader(table, topic, manifest.value_schemas)
+        self._is_placed = topic.record_partitioner == changelog_pb2.RECORD_PARTITIONER_MURMUR2
+        if not self._is_placed and topic.record_partitioner != changelog_pb2.RECORD_PARTITIONER_UNKNOWN:
+            raise UnfitTopic("its partitioner is of a newer version of Tablegate; start newer gateways")
+        if self._is_placed and not has_one_writing(topic):
+            raise UnfitTopic(
+                "the bytes of its keys have schema ids, of which a gateway knows none or several, so it cannot compute "
+                "a key's partition; say --partitioner unknown"
+            )
+
+    def read(self, key: bytes | None, value: bytes | None, partition: Partition) -> tuple[bytes, bytes | None]:
+        """Return the key bytes and the row of a record, None where it is deleted; raise `UndecodableRecord`."""
+        if key is None:
+            raise UndecodableRecord("key is null")
+        values = self._keys.read(key)
+        if self._is_placed:
+            written = self._keys.write(values)
+            if murmur2_partition(written, self._partition_count) != partition:
+                is_same = key.startswith(written)
+                raise UndecodableRecord(_OTHER_PARTITION if is_same else _OTHER_WRITING)
+        try:
+            own = encode_key(self._table.key, values)
+        except InvalidKey:
+            raise UndecodableRecord("key has a value that its column cannot hold") from None
+        if len(own) > KEY_BYTES_MAX:
+            raise UndecodableRecord(f"key is longer than {KEY_BYTES_MAX} bytes")
+        return own, None if value is None else self._values.read(value, values)
+
+    def partition_of(self, key: bytes, partition_count: int) -> Partition:
+        """Return the partition of a whole key's bytes, where producers choose it by murmur2; else the first."""
+        if not self._is_placed:
+            return Partition(0)
+        try:
+            return murmur2_partition(self._keys.write(decode_key(self._table.key, key)), partition_count)
+        except UndecodableRecord:  # no record can have this key
+            return Partition(0)
+
+
+def is_anywhere(manifest: Manifest) -> bool:
+    """Return whether any partition may have a key, as nobody knows how producers place it."""
+    return manifest.foreign.record_partitioner == changelog_pb2.RECORD_PARTITIONER_UNKNOWN
+
+
+def unfit_reason(table: Table, manifest: Manifest) -> str | None:
+    """Return why the records of a manifest's topic cannot be rows of the table; None where they can."""
+    try:
+        ForeignRows(table, manifest)
+    except UnfitTopic as error:
+        return str(error)
+    return None

@@ -1,0 +1,231 @@
+"""Values of records that others write: their bytes to those of a row, or to a delete.
+
+The columns of the key come from the record's key, whatever the value has in fields of these names. So a value and a
+key never disagree, and a value needs no key columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+from typing_extensions import override
+
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.avro import AvroSchemas
+from tablegate.gateway.contract.foreign.columns import Hints, RowMaker, avro_hints, connect_hints
+from tablegate.gateway.contract.foreign.framing import PLAIN_ID, protobuf_body, schema_id_of
+from tablegate.gateway.contract.foreign.keys import UnfitTopic, read_json
+from tablegate.gateway.contract.keys import KeyValue
+from tablegate.gateway.contract.rows import (
+    VALUE_PREFIX_BYTES,
+    UndecodableRecord,
+    UnfitSchema,
+    row_reader,
+)
+from tablegate.gateway.contract.value_schemas import fit_fields
+from tablegate.v1 import changelog_pb2
+from tablegate.v1.changelog_pb2 import ForeignTopic
+
+_TIME_BYTES = 8
+
+
+class ValueReader(Protocol):
+    """Values of a topic."""
+
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        """Return the bytes of the row with that key, None where it is deleted; raise `UndecodableRecord`."""
+
+
+def value_reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str]) -> ValueReader:
+    """Return what reads the values of a topic; raise `UnfitTopic`."""
+    reader = _reader(table, topic.value_codec, value_schemas)
+    if topic.stored_format == changelog_pb2.STORED_FORMAT_UNSPECIFIED:
+        return reader
+    if topic.stored_format in (changelog_pb2.STORED_FORMAT_TIMESTAMPED, changelog_pb2.STORED_FORMAT_VERSIONED):
+        return _StoredValues(reader, has_flag=topic.stored_format == changelog_pb2.STORED_FORMAT_VERSIONED)
+    raise UnfitTopic("the format of its values is of a newer version of Tablegate; start newer gateways")
+
+
+def _reader(table: Table, codec: int, value_schemas: Mapping[int, str]) -> ValueReader:
+    match codec:
+        case changelog_pb2.VALUE_CODEC_JSON:
+            return _JsonValues(table)
+        case changelog_pb2.VALUE_CODEC_JSON_SCHEMA:
+            return _JsonValues(table, has_prefix=True)
+        case changelog_pb2.VALUE_CODEC_DEBEZIUM_JSON:
+            return _JsonValues(table, is_debezium=True)
+        case changelog_pb2.VALUE_CODEC_PROTOBUF | changelog_pb2.VALUE_CODEC_PROTOBUF_PLAIN:
+            return _ProtobufValues(table, has_prefix=codec == changelog_pb2.VALUE_CODEC_PROTOBUF)
+        case changelog_pb2.VALUE_CODEC_AVRO | changelog_pb2.VALUE_CODEC_AVRO_PLAIN:
+            if (PLAIN_ID in value_schemas) is not (codec == changelog_pb2.VALUE_CODEC_AVRO_PLAIN):
+                raise UnfitTopic("its value schemas have ids where its values have none, or none where they have")
+            try:
+                return _AvroValues(table, value_schemas)
+            except UnfitSchema as error:
+                raise UnfitTopic(str(error)) from None
+        case changelog_pb2.VALUE_CODEC_DEBEZIUM_AVRO:
+            try:
+                return _DebeziumAvroValues(table, value_schemas)
+            except UnfitSchema as error:
+                raise UnfitTopic(str(error)) from None
+    raise UnfitTopic("the codec of its values is of a newer version of Tablegate; start newer gateways")
+
+
+class _StoredValues(ValueReader):
+    """Values with what a store of Kafka Streams puts before them."""
+
+    def __init__(self, inner: ValueReader, *, has_flag: bool) -> None:
+        self._inner = inner
+        self._bytes = _TIME_BYTES + has_flag
+        self._has_flag = has_flag
+
+    @override
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        if len(value) < self._bytes:
+            raise UndecodableRecord("value has no time before it")
+        if self._has_flag and value[_TIME_BYTES]:
+            return None
+        return self._inner.read(value[self._bytes :], key)
+
+
+class _JsonValues(ValueReader):
+    def __init__(self, table: Table, *, has_prefix: bool = False, is_debezium: bool = False) -> None:
+        self._rows = RowMaker(table)
+        self._has_prefix = has_prefix
+        self._is_debezium = is_debezium
+        # An amount is not rounded on its way; other numbers are read faster without.
+        self._options: dict[str, Any] = {"parse_float": Decimal} if self._rows.has_money else {}
+
+    @override
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        if self._has_prefix:
+            schema_id_of(value, "value")
+            value = value[VALUE_PREFIX_BYTES:]
+        found, schema = read_json(value, "value", **self._options)
+        if self._is_debezium:
+            if after_of(found) is None:
+                return None
+            found = found["after"]
+            schema = _field_schema(schema, "after") if schema is not None else None
+        hints = connect_hints(schema) if schema is not None and self._rows.has_hints else {}
+        return self._rows.make(found, key, hints)
+
+
+def after_of(envelope: Any) -> Any:
+    """Return the row after a change in Debezium's envelope; None where it is deleted. Raise `UndecodableRecord`."""
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("op"), str):
+        raise UndecodableRecord("value is no envelope of Debezium")
+    match envelope["op"]:
+        case "c" | "u" | "r":
+            if envelope.get("after") is None:
+                raise UndecodableRecord("value is an envelope without the row after the change")
+            return envelope["after"]
+        case "d":
+            return None
+        case "t":
+            raise UndecodableRecord("value is a truncation of the table, which names no rows")
+        case "m":
+            raise UndecodableRecord("value is a message of the database, which is no row")
+    raise UndecodableRecord("value is an envelope of an unknown operation")
+
+
+def _field_schema(schema: Any, name: str) -> Any:
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    for field in fields if isinstance(fields, list) else ():
+        if isinstance(field, dict) and field.get("field") == name:
+            return field
+    return None
+
+
+class _AvroValues(ValueReader):
+    """Schemas whose fields are columns are read as those of our own changelogs are; others by way of Python."""
+
+    def __init__(self, table: Table, schemas: Mapping[int, str]) -> None:
+        self._rows = RowMaker(table)
+        self._schemas = AvroSchemas("value", schemas)
+        self._start = 0 if self._schemas.is_plain else VALUE_PREFIX_BYTES
+        self._fast: dict[int, Callable[[bytes], bytes]] = {}
+        self._hints: dict[int, Hints] = {}
+        key = [column.name for column in table.key]
+        for schema_id, text in schemas.items():
+            try:
+                fields = fit_fields(f"value schema {schema_id}", table, text, without=key)
+                self._fast[schema_id] = row_reader(fields, start=self._start)
+            except UnfitSchema:
+                self._hints[schema_id] = avro_hints(self._schemas.parsed[schema_id])
+        found = {field["name"] for parsed in self._schemas.parsed.values() for field in _fields_of(parsed)}
+        for column in table.row.fields:
+            if column.name not in key and not found & {column.name, column.json_name}:
+                raise UnfitSchema(
+                    f'no value schema has the field "{column.name}" of the contract; take it out of the row'
+                )
+
+    @override
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        schema_id = self._schemas.id_of(value)
+        fast = self._fast.get(schema_id)
+        if fast is not None:
+            return fast(value) + self._rows.key_bytes(key)
+        _, found = self._schemas.read(value)
+        return self._rows.make(found, key, self._hints[schema_id])
+
+
+def _fields_of(parsed: Any) -> Sequence[Any]:
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+        raise UnfitSchema("a value schema is no Avro record")
+    fields: Sequence[Any] = parsed["fields"]
+    return fields
+
+
+class _DebeziumAvroValues(ValueReader):
+    def __init__(self, table: Table, schemas: Mapping[int, str]) -> None:
+        self._rows = RowMaker(table)
+        self._schemas = AvroSchemas("value", schemas)
+        self._hints = {schema_id: avro_hints(_row_schema(each)) for schema_id, each in self._schemas.parsed.items()}
+
+    @override
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        schema_id, found = self._schemas.read(value)
+        after = after_of(found)
+        return None if after is None else self._rows.make(after, key, self._hints[schema_id])
+
+
+def _row_schema(envelope: Any) -> Any:
+    """Return the schema of a row in that of its envelope: where it is defined, which is mostly `before`."""
+    for field in _fields_of(envelope):
+        for one in field["type"] if isinstance(field["type"], list) else ():
+            if field["name"] in ("before", "after") and isinstance(one, dict) and one.get("type") == "record":
+                return one
+    raise UnfitSchema("a value schema is no envelope of Debezium: it has no record before or after")
+
+
+class _ProtobufValues(ValueReader):
+    """Values whose bytes are the row's: they are checked, and copied where nothing is to be left out."""
+
+    def __init__(self, table: Table, *, has_prefix: bool) -> None:
+        self._parse: Callable[[bytes], Any] = table.row_class.FromString
+        self._rows = RowMaker(table)
+        self._numbers = frozenset(column.number for column in table.row.fields)
+        self._has_prefix = has_prefix
+
+    @override
+    def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
+        if self._has_prefix:
+            value = protobuf_body(value, "value")
+        try:
+            row = self._parse(value)
+        except DecodeError:
+            raise UndecodableRecord("value does not parse") from None
+        unknown = UnknownFieldSet(row)
+        if len(unknown) == 0 and self._rows.has_key(row, key):
+            return value
+        if any(unknown[at].field_number in self._numbers for at in range(len(unknown))):
+            raise UndecodableRecord("value has a field of another type than the contract")
+        # Clients are given what the contract has, and nothing else that is in the topic.
+        row.DiscardUnknownFields()
+        for name in self._rows.key_names:
+            row.ClearField(name)
+        self._rows.put_key(row, key)
+        return bytes(row.SerializeToString())

@@ -1,0 +1,82 @@
+"""Turns the records of a topic that others write into changes for a store, beside `records.py` of our own changelogs.
+
+A record is a row (a key and a value), a delete (a key and no value, or an envelope that says so), or poison: skipped
+and counted. Nobody marks progress there, no run writes, no marker ends it. A row's version is the record's offset, as
+each key is in one partition alone.
+
+How fresh a partition is: an end that was seen at a time and is reached proves that all before that time is here
+(`EndTimes`). What the records say of their times is of producers' clocks, or of events long ago.
+
+Compaction may look at a record at once, so what was not read as it came is history only where no offset is missing.
+
+Decision: docs/decisions/0093-topics-of-others.md
+"""
+
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.topics import ForeignRows
+from tablegate.gateway.contract.rows import NO_KEY, UndecodableRecord
+from tablegate.gateway.contract.types import Offset, Partition, make_version
+from tablegate.gateway.kafka.border import TIME_MS_MAX
+from tablegate.gateway.kafka.log import Record
+from tablegate.gateway.replication.records import Batch, split_expired
+from tablegate.gateway.stores.base import Change, Position
+from tablegate.v1.changelog_pb2 import Manifest
+
+IN_TOUCH_S = 60.0  # since an end was reached: compaction has hardly had time for what came since
+
+
+class ForeignReader:
+    """Reads the records of one generation of a table, of all its partitions. As `RecordReader`."""
+
+    def __init__(self, table: Table, manifest: Manifest) -> None:
+        self._rows = ForeignRows(table, manifest)
+        self._generation = manifest.generation
+        self._expiry = table.expiry
+
+    def read(self, records: list[Record], position: Position, partition: Partition, *, passed_ms: int) -> Batch:
+        """Return what records of a partition that follow on a position come to.
+
+        `passed_ms`: a time that is over by Kafka's clock.
+        """
+        batch = Batch([], position.source_offsets, position.as_of_ms, is_final=False)
+        read, next_offset = self._rows.read, position.next_offset
+        for record in records:
+            offset = record.offset
+            if offset != next_offset:
+                batch.last_repeat = offset  # what was between may have been another row of a key that comes later
+            next_offset = Offset(offset + 1)
+            try:
+                key, row = read(record.key, record.value, partition)
+            except UndecodableRecord as error:
+                batch.skipped.append((str(error), offset))
+            # A mistake of ours in one record is no reason to serve none of the others.
+            except Exception as error:  # noqa: BLE001
+                batch.skipped.append((f"reading it failed with {type(error).__name__}", offset))
+            else:
+                time_ms = record.time_ms if 0 <= record.time_ms <= TIME_MS_MAX else 0
+                batch.changes.append(Change(offset, key, make_version(self._generation, offset), row, time_ms))
+        if self._expiry is not None and batch.changes:
+            batch.changes, strange = split_expired(batch.changes, self._expiry, now_us=passed_ms * 1_000)
+            batch.skipped += [(NO_KEY, offset) for offset in strange]
+        return batch
+
+
+class EndTimes:
+    """Where a partition ended when the brokers were asked, until that is reached."""
+
+    def __init__(self, end_offset: Offset, asked_ms: int) -> None:
+        self._ends: list[tuple[Offset, int]] = []
+        self.note(end_offset, asked_ms)
+
+    def note(self, end_offset: Offset, asked_ms: int) -> None:
+        """Record where the partition ended when the brokers were asked; -1: they did not say."""
+        if end_offset < 0:
+            return
+        # Two are enough: the one that is waited for, however far behind the partition is, and the newest.
+        self._ends = [*self._ends[:1], (end_offset, asked_ms)]
+
+    def as_of_ms(self, next_offset: Offset) -> int:
+        """Return the time up to which all is here, by the ends that a position has come to; 0: by none."""
+        reached = [end for end in self._ends if end[0] <= next_offset]
+        self._ends = [end for end in self._ends if end not in reached]
+        return max((asked_ms for _, asked_ms in reached), default=0)

@@ -1,0 +1,181 @@
+"""Records of every codec in a real Kafka, by one gateway: what real producers and registries write, and the documented
+formats of others."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+from tablegate.examples.demo.kafka import Broker
+from tablegate.gateway.kafka.published import PublishedManifests
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.manifests import read_manifest
+from tablegate.jobs.running.operations import list_tables
+from tests.kit.gateway_processes.foreign import ForeignTables
+from tests.kit.programs.kafka import new_topic
+from tests.kit.table.foreign import ORDER_SCHEMA, TOPICS, Topic, avro_order
+
+pytestmark = pytest.mark.jvm
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory, broker: Broker) -> Iterator[ForeignTables]:
+    with ForeignTables(tmp_path_factory.mktemp("foreign"), broker.bootstrap) as running:
+        yield running
+
+
+@pytest.mark.parametrize("topic", [pytest.param(one, id=one.name) for one in TOPICS])
+def test_a_codec_is_served(tables: ForeignTables, topic: Topic) -> None:
+    name = new_topic(tables.bootstrap, 3, "theirs", cleanup_policy="compact")
+    _write(tables, name, topic)
+    published = PublishedManifests(tables.bootstrap, {}, tables.tables_topic)
+    facts = published.describe(name)
+    assert facts is not None
+    old = published.newest().get(topic.table)
+    generation = 1 if old is None else old.generation + 1
+    published.publish(topic.manifest(topic=name, topic_id=facts.topic_id, partitions=3, generation=generation))
+    published.close()
+    tables.wait_for(topic.table, generation)
+    expected = [topic.row(topic.columns(number)) for number in range(COUNT) if number % 5]
+    assert sorted(map(str, tables.rows(topic.table))) == sorted(map(str, expected))
+    for row in expected:
+        assert tables.get(topic.table, row) == row
+    assert tables.poison(topic.table) == {}
+
+
+def _write(tables: ForeignTables, name: str, topic: Topic) -> None:
+    """Write rows as a Java client does; each fifth is deleted."""
+    records = []
+    for number in range(COUNT):
+        columns = topic.columns(number)
+        records.append((topic.place(columns), topic.key(columns), topic.value(columns)))
+        if not number % 5:
+            records.append((topic.place(columns), topic.key(columns), topic.delete(columns)))
+    tables.write(name, records)
+
+
+@pytest.fixture
+def client(schema_registry: str) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": schema_registry}) as opened:
+        yield opened
+
+
+def test_what_confluents_serializers_write_is_served(
+    tables: ForeignTables, schema_registry: str, client: SchemaRegistryClient
+) -> None:
+    name = new_topic(tables.bootstrap, 3, "confluent", cleanup_policy="compact")
+    topic = TOPICS[3]
+    key = AvroSerializer(client, '"string"')
+    value = AvroSerializer(client, json.dumps(ORDER_SCHEMA), lambda row, _: avro_order(row))
+    producer = Producer({"bootstrap.servers": tables.bootstrap, "partitioner": "murmur2_random"})
+    rows = [topic.columns(number) for number in range(COUNT)]
+    for row in rows:
+        producer.produce(
+            name,
+            key=key(row["order_id"], SerializationContext(name, MessageField.KEY)),
+            value=value(row, SerializationContext(name, MessageField.VALUE)),
+        )
+    assert producer.flush(20) == 0
+    printed = tables.add(
+        "orders", "--topic", name, "--key", "avro", "--value", "avro", "--partitioner", "murmur2",
+        "--registry", schema_registry,
+    )  # fmt: skip
+    assert f"{COUNT} of the newest {COUNT} records are rows" in printed
+    tables.wait_for("orders", tables.generation("orders"))
+    expected = [topic.row(row) for row in rows]
+    assert sorted(map(str, tables.rows("orders"))) == sorted(map(str, expected))
+    assert tables.get("orders", expected[7]) == expected[7]
+
+
+@pytest.mark.parametrize("kind", ["json-schema", "protobuf"])
+def test_other_serializers_of_confluent_are_served(
+    tables: ForeignTables, client: SchemaRegistryClient, kind: str
+) -> None:
+    name = new_topic(tables.bootstrap, 3, "confluent", cleanup_policy="compact")
+    rows = [{"counter_id": number, "total": number * 2} for number in range(COUNT)]
+    if kind == "json-schema":
+        properties = {column: {"type": "integer"} for column in rows[0]}
+        schema = json.dumps({"title": "Counter", "type": "object", "properties": properties})
+        write: Any = JSONSerializer(schema, client)
+        values = [write(row, SerializationContext(name, MessageField.VALUE)) for row in rows]
+    else:
+        counter = _counter_class()
+        write = ProtobufSerializer(counter, client, {"use.deprecated.format": False})
+        values = [write(counter(**row, unasked=7), SerializationContext(name, MessageField.VALUE)) for row in rows]
+    tables.write(
+        name,
+        [
+            (key, key, value)
+            for row, value in zip(rows, values, strict=True)
+            for key in [row["counter_id"].to_bytes(8, "big", signed=True)]
+        ],
+    )
+    printed = tables.add("counters", "--topic", name, "--key", "int64", "--value", kind)
+    assert f"{COUNT} of the newest {COUNT} records are rows" in printed
+    tables.wait_for("counters", tables.generation("counters"))
+    assert sorted(row.total for row in tables.rows("counters")) == [row["total"] for row in rows]
+
+
+def _counter_class() -> Any:
+    file = FileDescriptorProto(name="counter.proto", package="theirs", syntax="proto3")
+    counter = file.message_type.add(name="Counter")
+    for number, name in enumerate(("counter_id", "total", "unasked"), start=1):
+        counter.field.add(name=name, number=number, type=3, label=1)
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("theirs.Counter"))
+
+
+def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -> None:
+    name = new_topic(tables.bootstrap, 3, "bad", cleanup_policy="compact")
+    tables.write(name, [(b"k", b"k", b"no JSON")])
+    definition = tmp_path / "devices.toml"
+    definition.write_text(
+        f'table = "devices"\ntopic = "{name}"\nkey = "bytes"\nvalue = "json"\ncontract = "{tables.contract}"\n'
+    )
+    printed = tables.command("add", "--file", str(definition))
+    assert "none of the newest 1 records can be read as a row:\n  1 not: value is not JSON" in printed
+    shown = tables.command("show", "devices", "--contract", str(tables.contract))
+    assert "none of the newest 1 records can be read as a row" in shown
+    assert "is there as it is" in tables.command("add", "--file", str(definition))
+    deleting = new_topic(tables.bootstrap, 1, "deleting", cleanup_policy="delete", retention_ms="3600000")
+    refused = tables.refused("add", "--file", str(definition), "--topic", deleting)
+    assert "has cleanup.policy=delete" in refused
+    assert "keeps records for 3600 s" in tables.refused(
+        "add", "--file", str(definition), "--topic", deleting, "--retention", "2h"
+    )
+    generation = tables.generation("devices")
+    printed = tables.command("add", "--file", str(definition), "--topic", deleting, "--retention", "1h")
+    assert f"generation {generation + 1}" in printed
+    consistent = tables.refused("add", "--file", str(definition), "--partitioner", "consistent_random")
+    assert "is librdkafka's, by CRC-32" in consistent
+    tables.command("remove", "devices")
+    assert "has no manifest" in tables.refused("show", "devices")
+    assert f"generation {generation + 2}" in tables.command("add", "--file", str(definition))
+    tables.command("remove", "devices")
+
+
+def test_jobs_leave_tables_of_others_alone(broker: Broker) -> None:
+    published = PublishedManifests(broker.bootstrap, {}, "tables")
+    manifest = TOPICS[0].manifest()
+    manifest.table = "of_others_alone"
+    published.publish(manifest)
+    with pytest.raises(JobError, match="which others write; remove it first with tablegate table remove of_others"):
+        read_manifest(broker.bootstrap, manifest.table)
+    assert manifest.table not in {state.name for state in list_tables(broker.bootstrap, [])}
+    published.remove(manifest.table, newest=1)
+    assert read_manifest(broker.bootstrap, manifest.table) is None
+    published.close()

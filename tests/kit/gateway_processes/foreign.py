@@ -1,0 +1,117 @@
+"""A gateway process that serves topics that others write, and the commands that say what these are."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from google.protobuf.message import Message
+from typer.testing import CliRunner
+
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.contract.catalogue import Query
+from tablegate.gateway.contract.keys import murmur2_partition
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.programs.kafka import NewRecord, new_topic, produce
+from tests.kit.table.foreign import FOREIGN, foreign_catalogue
+
+Record = tuple[bytes, bytes | None, bytes | None]
+"""What chooses the partition, the key, the value."""
+
+
+class ForeignTables:
+    """The tables of `foreign.proto`, none of which has a manifest at first."""
+
+    def __init__(self, directory: Path, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.contract = FOREIGN
+        self.tables_topic = new_topic(bootstrap, prefix="tables", cleanup_policy="compact")
+        self.gateway = GatewayProcess(
+            directory / "gateway", bootstrap, contract=FOREIGN, tables_topic=self.tables_topic, workers=1
+        )
+
+    def __enter__(self) -> Self:
+        self.gateway.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.gateway.stop()
+
+    def command(self, *arguments: str) -> str:
+        """Return what `tablegate table …` prints, which must go well."""
+        code, printed = self._run(arguments)
+        assert code == 0, printed
+        return printed
+
+    def refused(self, *arguments: str) -> str:
+        """Return what `tablegate table …` prints, which must fail."""
+        code, printed = self._run(arguments)
+        assert code == 1, printed
+        return printed
+
+    def _run(self, arguments: Iterable[str]) -> tuple[int, str]:
+        more = ["--bootstrap", self.bootstrap, "--tables-topic", self.tables_topic]
+        ran = CliRunner().invoke(app, ["table", *arguments, *more], env={"COLUMNS": "500"})
+        return ran.exit_code, ran.output
+
+    def add(self, table: str, *arguments: str) -> str:
+        """Add a table of the contract."""
+        return self.command("add", table, "--contract", str(FOREIGN), *arguments)
+
+    def write(self, topic: str, records: Iterable[Record], partitions: int = 3) -> None:
+        """Write records, each where murmur2 of its first part says."""
+        produce(
+            self.bootstrap,
+            topic,
+            [NewRecord(key, value, (), murmur2_partition(place, partitions)) for place, key, value in records],
+        )
+
+    def generation(self, table: str) -> int:
+        """Return the generation that was published last."""
+        found = [json.loads(line) for line in self.command("list", "--json").splitlines()]
+        return next(int(one["generation"]) for one in found if one["table"] == table)
+
+    def wait_for(self, table: str, generation: int) -> None:
+        """Wait until all of a generation is answered."""
+
+        def is_live() -> bool:
+            [status] = [one for one in self.gateway.status().tables if one.table == table]
+            phases = [partition.phase for partition in status.partitions]
+            return status.serving and status.manifest.generation == generation and set(phases) == {2}
+
+        soon(is_live, f"generation {generation} of {table} is served")
+
+    def is_served(self, table: str) -> bool:
+        """Return whether the gateway answers from a table."""
+        return any(one.serving for one in self.gateway.status().tables if one.table == table)
+
+    def poison(self, table: str) -> dict[str, int]:
+        """Return how many records were set aside, by reason."""
+        [status] = [one for one in self.gateway.status().tables if one.table == table]
+        return {one.reason: one.count for one in status.poison}
+
+    def _query(self, table: str, kind: str) -> Query:
+        queries = foreign_catalogue().queries.values()
+        return next(one for one in queries if one.table.name == table and type(one).__name__ == f"{kind}Query")
+
+    def get(self, table: str, row: Any, **options: Any) -> Message:
+        """Return the row with the key of `row`."""
+        query = self._query(table, "Get")
+        request: Any = query.request_class(**({"read_options": options} if options else {}))
+        for column in query.table.key:
+            value = getattr(row, column.name)
+            if isinstance(value, Message):
+                getattr(request, column.name).CopyFrom(value)
+            else:
+                setattr(request, column.name, value)
+        assert self.gateway.channel is not None
+        call = self.gateway.channel.unary_unary(query.path, None, query.response_class.FromString)
+        found: Message = call(request.SerializeToString(), timeout=5).row
+        return found
+
+    def rows(self, table: str) -> list[Any]:
+        """Return all rows of a table."""
+        query = self._query(table, "Scan")
+        assert self.gateway.channel is not None
+        call: Any = self.gateway.channel.unary_stream(query.path, None, query.response_class.FromString)
+        return [row for part in call(query.request_class().SerializeToString(), timeout=30) for row in part.rows]

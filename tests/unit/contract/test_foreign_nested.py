@@ -1,0 +1,159 @@
+"""Values that others write, with objects, arrays and maps in them: what they are in a row that is not flat."""
+
+import io
+import json
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import json_format
+
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.columns import RowMaker
+from tablegate.gateway.contract.foreign.values import value_reader
+from tablegate.gateway.contract.rows import UndecodableRecord
+from tablegate.v1 import changelog_pb2
+from tablegate.v1.changelog_pb2 import ForeignTopic
+from tests.kit.table.filled import ROOT, catalogue_of
+
+FULL: dict[str, Any] = {
+    "items": [
+        {"sku": "a", "pieces": 2, "price": 9.99, "marks": ["x", "y"], "locker": 0, "unknown": {"a": 1}},
+        {"sku": "b", "sent_to": {"street": "s", "city": "", "floor": 3}, "courier": "c"},
+    ],
+    "address": {"street": "Main", "city": "Bern", "floor": 2},
+    "tags": ["new", "ü"],
+    "labels": {"a": "1", "b": "2"},
+    "byLine": {"7": {"sku": "c", "pieces": 1}},
+    "cash": 0.0,
+    "nickname": "",
+    "points": 5,
+    "took": "86399.999999s",
+    "extra": {"a": [1, None, 0.5]},
+    "deltas": [-1, 1],
+    "weights": [1.5],
+    "flags": [True, False],
+    "history": ["STATUS_PAID", 0],
+    "times": ["2026-01-01T00:00:00Z", 1_767_225_600_000],
+    "counts": {"true": 4},
+    "blobs": ["AA=="],
+    "maybes": [0.0, 2.5],
+    "anyValue": "text",
+    "waits": {"a": "-1.5s"},
+    "small": [0.5],
+    "fixed": [2**32 - 1],
+}
+EXPECTED: dict[str, Any] = {
+    **FULL,
+    "id": 1,
+    "items": [
+        {"sku": "a", "pieces": 2, "price": {"units": 9, "nanos": 990_000_000}, "marks": ["x", "y"], "locker": 0},
+        FULL["items"][1],
+    ],
+    "times": ["2026-01-01T00:00:00Z"] * 2,
+}
+
+
+def orders() -> Table:
+    return catalogue_of(ROOT / "tests/kit/table/orders.proto").tables["orders"]
+
+
+def expected(row: dict[str, Any]) -> Any:
+    return json_format.ParseDict(row, orders().row_class())
+
+
+def read_json(value: Any) -> Any:
+    topic = ForeignTopic(value_codec=changelog_pb2.VALUE_CODEC_JSON)
+    row = value_reader(orders(), topic, {}).read(json.dumps(value).encode(), [1])
+    assert row is not None
+    return orders().row_class.FromString(row)
+
+
+def test_json_of_every_kind() -> None:
+    assert read_json(FULL) == expected(EXPECTED)
+
+
+def test_maps_may_be_arrays_of_entries() -> None:
+    """As Kafka Connect writes a map whose keys are no text, and Avro one of ours."""
+    found = read_json({"by_line": [[7, {"sku": "c"}]], "labels": [{"key": "a", "value": "1"}]})
+    assert found == expected({"id": 1, "byLine": {"7": {"sku": "c"}}, "labels": {"a": "1"}})
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"items": [{"sku": 1}]}, "items.sku"),
+        ({"items": [None]}, "items"),
+        ({"items": {"sku": "a"}}, "items"),
+        ({"items": [{"sent_to": {"floor": 2**31}}]}, "items.sent_to.floor"),
+        ({"items": [{"courier": "a", "locker": 1}]}, "items.locker"),
+        ({"card": "", "cash": 0}, "cash"),
+        ({"address": []}, "address"),
+        ({"tags": ["a", None]}, "tags"),
+        ({"tags": "a"}, "tags"),
+        ({"labels": {"a": None}}, "labels"),
+        ({"labels": {"a": 1}}, "labels"),
+        ({"labels": [[1, 2, 3]]}, "labels"),
+        ({"labels": [{"key": "a"}]}, "labels"),
+        ({"by_line": {"x": {}}}, "by_line"),
+        ({"counts": {"yes": 1}}, "counts"),
+        ({"took": 5}, "took"),
+        ({"took": "soon"}, "took"),
+        ({"took": "315576000001s"}, "took"),
+        ({"extra": []}, "extra"),
+        ({"extra": {"a": 1e400}}, "extra"),
+        ({"points": "x"}, "points"),
+        ({"maybes": [None]}, "maybes"),
+    ],
+)
+def test_what_no_column_holds_is_refused_by_its_path(value: Any, path: str) -> None:
+    with pytest.raises(UndecodableRecord) as refused:
+        read_json(value)
+    assert str(refused.value) == f'value has a "{path}" that its column cannot hold'
+
+
+ITEM = {
+    "type": "record",
+    "name": "Item",
+    "fields": [
+        {"name": "sku", "type": "string"},
+        {"name": "pieces", "type": ["null", "int"]},
+        {"name": "marks", "type": {"type": "array", "items": "string"}},
+    ],
+}
+STATUS = {"type": "enum", "name": "Status", "symbols": ["STATUS_UNSPECIFIED", "STATUS_PAID"]}
+
+
+@pytest.mark.parametrize("more", [[], [{"name": "history", "type": {"type": "array", "items": STATUS}}]])
+def test_avro_of_others(more: list[Any]) -> None:
+    """Without an enum the bytes are read as those of our own changelogs; with one, by way of Python."""
+    named = [field.name for field in orders().row.fields if field.name not in ("id", "items", "labels", "history")]
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "items", "type": {"type": "array", "items": ITEM}},
+            {"name": "labels", "type": {"type": "map", "values": "string"}},
+            *more,
+        ],
+    }
+    old = {"type": "record", "name": "Old", "fields": [{"name": name, "type": "null"} for name in (*named, "history")]}
+    value = {"items": [{"sku": "a", "pieces": None, "marks": ["x"]}], "labels": {"a": "1"}, "history": ["STATUS_PAID"]}
+    body = io.BytesIO(b"\0\0\0\0\1")
+    body.seek(5)
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), value)
+    topic = ForeignTopic(value_codec=changelog_pb2.VALUE_CODEC_AVRO)
+    reader = value_reader(orders(), topic, {1: json.dumps(schema), 2: json.dumps(old)})
+    row = reader.read(body.getvalue(), [1])
+    assert row is not None
+    wanted = {"id": 1, "items": [{"sku": "a", "marks": ["x"]}], "labels": {"a": "1"}}
+    assert orders().row_class.FromString(row) == expected(wanted | ({"history": [1]} if more else {}))
+
+
+def test_values_that_a_library_of_avro_gives() -> None:
+    found = {"took": timedelta(seconds=-1.5), "items": [{"price": Decimal("1.50")}], "by_line": {7: {"sku": "c"}}}
+    row = orders().row_class.FromString(RowMaker(orders()).make(found, [1], {}))
+    price = {"price": {"units": 1, "nanos": 500_000_000}}
+    assert row == expected({"id": 1, "took": "-1.5s", "items": [price], "byLine": {"7": {"sku": "c"}}})

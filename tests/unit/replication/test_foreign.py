@@ -1,0 +1,251 @@
+"""A topic that others write, as a replicator follows it: what happens to it, and what it promises then."""
+
+from typing import Any
+
+import pytest
+
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.keys import murmur2_partition
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
+from tablegate.gateway.kafka.log import TopicPartition
+from tablegate.gateway.replication.foreign import EndTimes
+from tablegate.gateway.replication.manifests import problem_of
+from tablegate.gateway.replication.partitions import GenerationReplica
+from tablegate.internal.v1.store_pb2 import TableState
+from tablegate.v1.changelog_pb2 import Manifest
+from tests.kit.replication.memory_log import MemoryBroker
+from tests.kit.replication.replicator import START_MS, FakeClock, Gateway
+from tests.kit.table.foreign import TOPICS, Topic, foreign_catalogue
+
+THEIRS = "theirs"
+PARTITIONS = 2
+JSON, NESTED = (next(one for one in TOPICS if one.name == name) for name in ("utf8, json", "utf8, avro nested"))
+
+
+class Foreign:
+    """The table `orders` over a topic of others, and a gateway that follows it."""
+
+    def __init__(self, **config: Any) -> None:
+        self.clock = FakeClock()
+        self.broker = MemoryBroker(self.clock.now_ms)
+        self.broker.create("tables", 1)
+        self.topic_id = self.create(**config)
+        orders = foreign_catalogue().tables["orders"]
+        self.gateway = Gateway(self.broker, self.clock, Catalogue({"orders": orders}, {}))
+
+    def create(self, partitions: int = PARTITIONS, **config: Any) -> str:
+        self.partitions = partitions
+        self.topic_id = self.broker.create(THEIRS, partitions, **config)
+        return self.topic_id
+
+    def manifest(self, generation: int = 1, topic: Topic = JSON) -> Manifest:
+        return topic.manifest(topic_id=self.topic_id, partitions=self.partitions, generation=generation)
+
+    def publish(self, manifest: Manifest | None) -> None:
+        value = None if manifest is None else manifest.SerializeToString()
+        self.broker.append(TopicPartition("tables", Partition(0)), b"orders", value)
+
+    def put(self, *numbers: int, delete: bool = False, topic: Topic = JSON) -> None:
+        for number in numbers:
+            columns = topic.columns(number)
+            partition = murmur2_partition(topic.place(columns), self.partitions)
+            value = topic.delete(columns) if delete else topic.value(columns)
+            self.broker.append(TopicPartition(THEIRS, partition), topic.key(columns), value)
+
+    def state(self) -> TableState:
+        with self.gateway.store.snapshot() as snapshot:
+            return snapshot.table("orders") or TableState()
+
+    def history_start(self, partition: Partition) -> int:
+        with self.gateway.store.snapshot() as snapshot:
+            position = snapshot.position(StoreId(self.state().store_id), partition)
+        assert position is not None
+        return position.history_start
+
+    def generation(self) -> GenerationReplica:
+        serving = self.gateway.replicator._tables["orders"].serving
+        assert serving is not None
+        return serving
+
+    def numbers(self) -> set[int]:
+        """Return the numbers of the rows that are served."""
+        state, found = self.state(), set()
+        if state.problem or not state.HasField("manifest"):
+            return set()
+        with self.gateway.store.snapshot() as snapshot:
+            for partition in range(state.manifest.partition_count):
+                rows = snapshot.range(StoreId(state.store_id), Partition(partition), start=b"", end=None, limit=1_000)
+                found |= {JSON.contract.row_class.FromString(row).quantity + 2 for _, row in rows}  # type: ignore[attr-defined]
+        return found
+
+
+@pytest.fixture
+def foreign() -> Foreign:
+    return Foreign()
+
+
+def test_rows_come_and_go_with_their_records(foreign: Foreign) -> None:
+    foreign.put(*range(20))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    assert foreign.numbers() == {*range(20)}
+    foreign.put(3, 4, delete=True)
+    foreign.put(30)
+    foreign.gateway.steps()
+    assert foreign.numbers() == {*range(20), 30} - {3, 4}
+    foreign.gateway.restart()
+    foreign.put(5, delete=True)
+    foreign.gateway.steps()
+    assert foreign.numbers() == {*range(20), 30} - {3, 4, 5}
+    foreign.publish(None)
+    foreign.gateway.steps()
+    assert not foreign.numbers()
+
+
+def test_a_bad_record_leaves_the_row_before_it_and_is_counted(foreign: Foreign) -> None:
+    foreign.put(*range(5))
+    columns = JSON.columns(2)
+    partition = murmur2_partition(JSON.place(columns), PARTITIONS)
+    foreign.broker.append(TopicPartition(THEIRS, partition), JSON.key(columns), b"{")
+    foreign.broker.append(TopicPartition(THEIRS, Partition(1 - partition)), JSON.key(columns), b"{}")
+    foreign.broker.append(TopicPartition(THEIRS, Partition(0)), None, b"{}")
+    foreign.publish(foreign.manifest())
+    foreign.gateway.seconds(1)
+    assert foreign.numbers() == {*range(5)}
+    poison = {each.reason: each.count for each in foreign.gateway.table_status().poison}
+    other = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
+    assert poison == {"value is not JSON": 1, other: 1, "key is null": 1}
+
+
+def test_an_end_that_was_seen_says_how_fresh_it_is(foreign: Foreign) -> None:
+    foreign.put(*range(5))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+
+    def as_of_s() -> list[float]:
+        return [(each.position.as_of_ms - START_MS) / 1_000 for each in foreign.generation().replicas]
+
+    first = as_of_s()
+    assert all(0 <= each <= 0.1 for each in first)
+    foreign.gateway.seconds(20)  # nobody writes
+    assert all(10 < each <= 21 for each in as_of_s())
+
+
+def test_a_partition_that_lags_is_known_to_be_of_some_time() -> None:
+    ends = EndTimes(Offset(10), 1_000)
+    times = []
+    for number in range(2, 20):  # asked each second, and three seconds behind
+        ends.note(Offset(10 * number), 1_000 * number)
+        times.append(ends.as_of_ms(Offset(10 * (number - 3))))
+    assert [time for time in times if time] == [1_000, 4_000, 7_000, 10_000, 13_000, 16_000]
+    ends.note(Offset(-1), 50_000)  # the brokers did not say
+    assert ends.as_of_ms(Offset(10_000)) == 19_000
+    assert ends.as_of_ms(Offset(10_000)) == 0
+
+
+def test_what_compaction_may_have_removed_is_no_history(foreign: Foreign) -> None:
+    foreign.put(*range(5))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.seconds(6)
+    before = {each.partition: each.position for each in foreign.generation().replicas}
+    foreign.put(1, 1, 2)
+    foreign.gateway.steps()
+    assert all(foreign.history_start(each.partition) == 0 for each in foreign.generation().replicas)
+    foreign.gateway.replicator.close()
+    foreign.put(1, 1, 1, 1, 2, 2, 2, 2, 7, 8, 9, 10)
+    for partition in range(PARTITIONS):
+        foreign.broker.compact(TopicPartition(THEIRS, Partition(partition)))
+    foreign.clock.passed_s += 600
+    foreign.gateway.restart()
+    foreign.gateway.steps()
+    changed = [each for each in foreign.generation().replicas if each.next_offset > before[each.partition].next_offset]
+    assert changed
+    assert all(foreign.history_start(each.partition) > before[each.partition].next_offset for each in changed)
+
+
+def test_another_description_is_another_generation_beside_the_first(foreign: Foreign) -> None:
+    foreign.put(*range(10))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    foreign.put(*range(20, 30), topic=NESTED)  # not JSON: set aside by the first generation
+    foreign.publish(foreign.manifest(topic=NESTED))
+    foreign.gateway.steps()
+    assert "was replaced by one with another description of its records" in foreign.state().problem
+    foreign.publish(foreign.manifest(2, topic=NESTED))
+    foreign.gateway.steps(20)
+    assert foreign.state().manifest.generation == 2
+    assert foreign.numbers() == {*range(20, 30)}
+    foreign.put(40, topic=NESTED)
+    foreign.gateway.steps()
+    assert foreign.numbers() == {*range(20, 30), 40}
+
+
+def test_a_topic_made_anew_is_refused_until_it_is_added_again(foreign: Foreign) -> None:
+    foreign.put(*range(10))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    foreign.create()
+    foreign.put(50)
+    foreign.gateway.seconds(12)
+    assert foreign.state().problem == (
+        'table "orders": topic "theirs" was made anew; add the table again: tablegate table add orders'
+    )
+    foreign.publish(foreign.manifest(2))
+    foreign.gateway.seconds(6)
+    assert foreign.numbers() == {50}
+
+
+def test_added_partitions_are_refused_until_it_is_added_again(foreign: Foreign) -> None:
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    old_id = foreign.topic_id
+    foreign.create(3)
+    foreign.broker._topics[THEIRS].topic_id = foreign.topic_id = old_id
+    foreign.gateway.seconds(12)
+    assert "has 3 partitions, and had 2: keys have moved to others; add the table again" in foreign.state().problem
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "seconds", "problem"),
+    [
+        (
+            86_400_000,
+            0,
+            "has cleanup.policy=delete, so rows whose records are old are missing in it; have it compacted",
+        ),
+        (86_400_000, 86_401, "keeps records for 86400 s, and the table's retention is 86401 s; raise retention.ms"),
+        (86_400_000, 86_400, ""),
+        (-1, 10**8, ""),
+    ],
+)
+def test_a_topic_that_deletes_by_age_needs_a_retention(retention_ms: int, seconds: int, problem: str) -> None:
+    foreign = Foreign(retention_ms=retention_ms)
+    manifest = foreign.manifest()
+    if seconds:
+        manifest.foreign.retention.seconds = seconds
+    foreign.put(1)
+    foreign.publish(manifest)
+    foreign.gateway.seconds(1)
+    if problem:
+        assert problem in foreign.state().problem
+    else:
+        assert foreign.numbers() == {1}
+
+
+def test_a_lost_tail_is_read_again(foreign: Foreign) -> None:
+    foreign.put(*range(10))
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    foreign.broker.create(THEIRS, PARTITIONS)
+    foreign.broker._topics[THEIRS].topic_id = foreign.topic_id
+    foreign.put(1, 2)
+    foreign.gateway.seconds(12)
+    assert foreign.numbers() == {1, 2}
+
+
+def test_a_contract_that_does_not_fit_says_so(foreign: Foreign) -> None:
+    manifest = foreign.manifest()
+    manifest.foreign.key_codec = 1_000  # type: ignore[assignment]
+    problem = problem_of(JSON.contract, manifest)
+    assert problem is not None
+    assert problem.startswith('table "orders": the codec of its keys is of a newer version')
