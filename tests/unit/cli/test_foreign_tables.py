@@ -9,6 +9,7 @@ from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.cli.foreign_tables import CHOICES, Definition, DefinitionError, bound_table, foreign_topic
 from tablegate.gateway.cli.registry import RegistryError, avro_schemas
 from tablegate.gateway.cli.tables import KeyWord, StoredWord, ValueWord, WindowWord
+from tablegate.gateway.contract.registry_settings import load_registry
 from tablegate.v1 import changelog_pb2
 from tests.kit.table.foreign import FOREIGN
 
@@ -82,15 +83,11 @@ def test_a_table_that_the_contract_lacks_is_refused() -> None:
         bound_table(replace(ORDERS, table="parcels"))
 
 
-@pytest.mark.parametrize("url", ["registry", "ftp://host", "http://", "http://host:port"])
-def test_what_is_no_registry_is_refused(url: str) -> None:
-    with pytest.raises(RegistryError, match="--registry is not a URL"):
-        avro_schemas(url, "orders-value")
-
-
 def test_a_registry_that_is_away_says_so_without_its_password() -> None:
     port = free_port()
+    registry = load_registry(url=f"http://ann:secret@127.0.0.1:{port}", environ={})
+    assert registry is not None
     with pytest.raises(RegistryError) as refused:
-        avro_schemas(f"http://ann:secret@127.0.0.1:{port}", "orders-value")
+        avro_schemas(registry, "orders-value")
     assert str(refused.value).startswith(f"no schema registry answers at http://127.0.0.1:{port}")
     assert "secret" not in str(refused.value)

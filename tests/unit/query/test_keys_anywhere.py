@@ -112,3 +112,16 @@ def test_a_subscription_of_a_key_looks_into_each_partition(cluster: GrpcCluster)
         if found == {7, 8}:
             break
     assert found == {7, 8}
+
+
+def test_a_manifest_that_the_contract_cannot_read_is_told(cluster: GrpcCluster) -> None:
+    with cluster.whole.table.store.snapshot() as snapshot:
+        state = snapshot.table("ratings")
+    assert state is not None
+    state.manifest.foreign.key_codec = changelog_pb2.KEY_CODEC_UTF8
+    state.manifest.foreign.record_partitioner = changelog_pb2.RECORD_PARTITIONER_MURMUR2
+    cluster.whole.do(partial(cluster.whole.table.store.put_table, "ratings", state))
+    with pytest.raises(grpc.RpcError) as refused:
+        cluster.ask(ALONE, "GetRating", movie_id=1)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "keys of codec utf8 are one column of type string" in str(refused.value.details())

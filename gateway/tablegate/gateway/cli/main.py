@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 from tablegate.gateway.cli import ask, operating, show
 from tablegate.gateway.cli.connecting import Trust, use_trust
 from tablegate.gateway.cli.contracts import contracts
+from tablegate.gateway.cli.diff.command import diff
 from tablegate.gateway.cli.errors import complain, fail, fail_with_problems, missing_distribution
 from tablegate.gateway.cli.tables import tables
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
@@ -62,6 +63,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "subscribe": ask.subscribe,
     "tables": ask.tables,
     "status": operating.status,
+    "diff": diff,
     "explain": operating.explain,
     "drain": operating.drain,
     "serve": operating.serve,

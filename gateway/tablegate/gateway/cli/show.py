@@ -177,7 +177,7 @@ def status(answer: GetStatusResponse, directory: Directory) -> None:
     OUT.print(f"{name}replicator seen {max(age_s, 0):.1f} s ago{hangs}, Kafka {kafka}")
     if answer.gateways:
         OUT.print()
-        _print(_gateways(answer.gateways))
+        print_table(_gateways(answer.gateways))
     served = served_tables(answer, directory)
     for table in answer.tables:
         OUT.print()
@@ -185,7 +185,7 @@ def status(answer: GetStatusResponse, directory: Directory) -> None:
 
 
 def _gateways(gateways: Sequence[GatewayStatus]) -> Table:
-    shown = _columns(("gateway", "endpoint", "zone", "state"), ("last beat",), ("partitions",))
+    shown = columns(("gateway", "endpoint", "zone", "state"), ("last beat",), ("partitions",))
     newest_ms = max(each.beat_time.ToMilliseconds() for each in gateways)
     for each in gateways:
         record = each.record
@@ -259,9 +259,9 @@ def _table(table: TableStatus, directory: Directory, *, is_served: bool) -> None
         left_s = table.restore_seconds_left
         OUT.print(f"  restoring {table.restore_rows_per_second:,.0f} rows/s, about {left_s:.0f} s left")
     if directory.own_id and partition_count(table):
-        _print(_all_partitions(table, directory))
+        print_table(_all_partitions(table, directory))
     elif table.partitions:
-        _print(_own_partitions(table))
+        print_table(_own_partitions(table))
 
 
 def _unserved_state(table: TableStatus) -> str:
@@ -282,7 +282,7 @@ def _name(value: str, prefix: str) -> str:
 
 
 def _own_partitions(table: TableStatus) -> Table:
-    shown = _columns((), ("partition",), ("state",), ("next offset", "end offset", "lag", "staleness"))
+    shown = columns((), ("partition",), ("state",), ("next offset", "end offset", "lag", "staleness"))
     for partition in table.partitions:
         shown.add_row(str(partition.partition), *_progress(partition))
     return shown
@@ -291,7 +291,7 @@ def _own_partitions(table: TableStatus) -> Table:
 def _all_partitions(table: TableStatus, directory: Directory) -> Table:
     """Return all partitions of a table and the gateways that have them; the progress of those on this gateway."""
     right = ("next offset", "end offset", "lag", "staleness")
-    shown = _columns((), ("partition",), ("owner", "standby", "coming", "here"), right)
+    shown = columns((), ("partition",), ("owner", "standby", "coming", "here"), right)
     local = {partition.partition: partition for partition in table.partitions}
     coming = _coming(table.table, directory)
     for number in range(partition_count(table)):
@@ -334,18 +334,18 @@ def explanation(answer: ExplainResponse) -> None:
     OUT.print(f"[bold]{answer.query}[/bold] of {answer.table}, generation {answer.generation}")
     OUT.print(f"reads {answer.reads}")
     OUT.print(f"as fresh as: {answer.freshness}")
-    shown = _columns((), ("partition",), ("route", "why", "replicas"))
+    shown = columns((), ("partition",), ("route", "why", "replicas"))
     for plan in answer.partitions:
         route = PartitionRoute.Name(plan.route).removeprefix("PARTITION_ROUTE_").lower()
         replicas = [f"{each.gateway_id} {_phase(each.phase)} at {each.next_offset}".strip() for each in plan.replicas]
         shown.add_row(str(plan.partition), route, plan.why, ", ".join(replicas))
     if answer.partitions:
-        _print(shown)
+        print_table(shown)
     for sentence in answer.not_promised:
         OUT.print(f"not promised: {sentence}", markup=False)
 
 
-def _columns(*names: Sequence[str]) -> Table:
+def columns(*names: Sequence[str]) -> Table:
     """Return an empty table. The columns of every second sequence are right-aligned."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for place, group in enumerate(names):
@@ -354,7 +354,7 @@ def _columns(*names: Sequence[str]) -> Table:
     return shown
 
 
-def _print(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Print a table: as wide as the terminal, or in a pipe as wide as its content."""
     console = OUT if OUT.is_terminal else Console(highlight=False, width=PIPE_COLUMNS)
     console.print(table)

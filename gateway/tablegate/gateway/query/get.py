@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from google.rpc import code_pb2
+from google.rpc.status_pb2 import Status
+
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
@@ -201,13 +204,17 @@ class GetRead:
         return self._anywhere(found[0].row, access.merged_read_info(served, positions, infos))
 
     def _part(self, peer: Peer, message: bytes) -> "_Part":
-        """Return what another gateway has of the row."""
+        """Return what another gateway has of the row; raise `PeerFailed` where it is no answer."""
         query, row, infos = self.plan.query, None, []
-        for number, _, start, end in fields(message):
-            if number == query.row.number:
-                row = message[start:end]
-            elif query.read_info is not None and number == query.read_info.number:
-                infos.append(message[start:end])
+        try:
+            for number, _, start, end in fields(message):
+                if number == query.row.number:
+                    row = message[start:end]
+                elif query.read_info is not None and number == query.read_info.number:
+                    infos.append(message[start:end])
+        except ValueError:
+            why = Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked")
+            raise PeerFailed(why) from None
         return _Part(peer.gateway_id, row, {}, infos)
 
 

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
 from tablegate.gateway.contract.catalogue import Partitioner, Table
-from tablegate.gateway.contract.foreign.topics import ForeignRows, PartitionOf, is_anywhere
+from tablegate.gateway.contract.foreign.topics import PartitionOf, UnfitTopic, is_anywhere, partition_function
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
 from tablegate.gateway.contract.lineage import place_at
 from tablegate.gateway.contract.tokens import (
@@ -195,11 +195,14 @@ class TableAccess:
             raise PartitionUnavailable(self.table.name, None, text.rstrip("."))
         if state.problem:
             raise PartitionUnavailable(self.table.name, None, state.problem.rstrip("."))
+        partition_of = self._own_partition_of
+        if state.manifest.HasField("foreign"):
+            try:
+                partition_of = partition_function(self.table, state.manifest)
+            except UnfitTopic as error:  # stored by a gateway with another contract
+                raise PartitionUnavailable(self.table.name, None, str(error)) from None
+        self.partition_of = partition_of
         self._served = known = ServedGeneration(state)
-        is_foreign = state.manifest.HasField("foreign")
-        self.partition_of = (
-            ForeignRows(self.table, state.manifest).partition_of if is_foreign else self._own_partition_of
-        )
         # Read infos are of a generation's offsets.
         self._read_infos.clear()
         self._read_several = None

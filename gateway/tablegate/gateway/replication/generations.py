@@ -305,6 +305,8 @@ class LateJoiner:
                 generation=older.generation,
                 partition_count=older.partition_count,
                 changelog_topic_id=older.topic_id,
+                # Their keys are found as those of the new one are.
+                foreign=generation.manifest.foreign if generation.is_foreign else None,
             )
         if self.others is None:
             return generation.assigned() is not None or not generation.replicas

@@ -19,6 +19,8 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
+__all__ = ["ForeignRows", "PartitionOf", "UnfitTopic", "is_anywhere", "partition_function", "unfit_reason"]
+
 _OTHER_PARTITION = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
 
@@ -67,14 +69,23 @@ class ForeignRows:
             raise UndecodableRecord(f"key is longer than {KEY_BYTES_MAX} bytes")
         return own, None if value is None else self._values.read(value, values)
 
-    def partition_of(self, key: bytes, partition_count: int) -> Partition:
-        """Return the partition of a whole key's bytes, where producers choose it by murmur2; else the first."""
-        if not self._is_placed:
-            return Partition(0)
+
+def partition_function(table: Table, manifest: Manifest) -> PartitionOf:
+    """Return how keys of a manifest's topic are found, without what it says of values; raise `UnfitTopic`.
+
+    Where any partition may have a key, and where no record can have it, that is the first one.
+    """
+    if is_anywhere(manifest):
+        return lambda _key, _count: Partition(0)
+    keys = key_reader(table, manifest.foreign)
+
+    def partition_of(key: bytes, partition_count: int) -> Partition:
         try:
-            return murmur2_partition(self._keys.write(decode_key(self._table.key, key)), partition_count)
-        except UndecodableRecord:  # no record can have this key
+            return murmur2_partition(keys.write(decode_key(table.key, key)), partition_count)
+        except UndecodableRecord:
             return Partition(0)
+
+    return partition_of
 
 
 def is_anywhere(manifest: Manifest) -> bool:

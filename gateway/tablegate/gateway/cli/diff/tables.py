@@ -1,0 +1,182 @@
+"""Two tables, compared as gateways and jobs do it: the code that takes or refuses rows is asked, column by column.
+
+A changelog of OLD can be followed with NEW where the fingerprints are one (`Table.fingerprint`, which jobs and gateways
+compare) and where each column of NEW can be read from the values that OLD has written (`RowDecoder`). Rows that are
+stored stay where the row digests are one. What these say about the whole tables has the last word (`_unexplained`), so
+that no difference which this module does not know is called safe.
+
+Decision: docs/decisions/0094-a-diff-asks-the-code-that-decides.md
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from tablegate.gateway.cli.diff.differences import EFFECTS, Difference, Effect
+from tablegate.gateway.cli.diff.messages import FieldDifference, Kind, message_differences
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema, row_schema
+
+_INTEGERS = {
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64), (63, True)
+    ),
+    **dict.fromkeys(
+        (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32), (31, True)
+    ),
+    **dict.fromkeys((FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64), (64, False)),
+    **dict.fromkeys((FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_FIXED32), (32, False)),
+    FieldDescriptor.TYPE_ENUM: (31, True),
+}
+"""How many bits of a number beside its sign, and whether it has one, by the type of a column."""
+
+
+def table_differences(old: Table, new: Table) -> list[Difference]:
+    """Return in what two tables of one name differ, apart from their queries."""
+    found = [*_placing(old, new), *_retention(old, new), *_row(old, new)]
+    return [*found, *_unexplained(old, new, found)]
+
+
+def _placing(old: Table, new: Table) -> Iterator[Difference]:
+    """Yield what the fingerprint is made of: what places rows, and names them."""
+    for subject, before, now in (
+        ("key", _key(old), _key(new)),
+        ("partition_by", _partition_by(old), _partition_by(new)),
+        ("partitioner", old.partitioner.name, new.partitioner.name),
+        ("window", _window(old), _window(new)),
+    ):
+        if before != now:
+            yield Difference(subject, f"is {now}, it was {before}", Effect.REBUILD)
+    ends = [table.window.end_column if table.window is not None else None for table in (old, new)]
+    if old.window is not None and new.window is not None and ends[0] != ends[1]:
+        yield Difference("window.end_column", f"is {ends[1] or 'unset'}, it was {ends[0] or 'unset'}")
+
+
+def _key(table: Table) -> str:
+    return f"({', '.join(f'{column.name} {column.type.name.lower()}' for column in table.key)})"
+
+
+def _partition_by(table: Table) -> str:
+    return f"({', '.join(column.name for column in table.key[: table.partition_by_count])})"
+
+
+def _window(table: Table) -> str:
+    window = table.window
+    if window is None:
+        return "none"
+    start = table.key[window.start_index].name
+    return f"{window.size_us / 1e6:g} s each {window.hop_us / 1e6:g} s from {start}"
+
+
+def _retention(old: Table, new: Table) -> Iterator[Difference]:
+    before, now = old.retention_us, new.retention_us
+    if before == now:
+        return
+    text = f"is {_seconds(now)}, it was {_seconds(before)}"
+    if before is not None and (now is None or now > before):
+        more = "gateways have removed rows by the shorter one; what Kafka has dropped by its age does not come back"
+        yield Difference("retention", f"{text}: {more}; {_SETTINGS}", Effect.RESTORE)
+        return
+    more = "a store in Redis is restored, another goes on"
+    settings = f"; {_SETTINGS}" if before is None else ""
+    yield Difference("retention", f"{text}: clients miss older windows; {more}{settings}", Effect.RESTORE, True)
+
+
+_SETTINGS = "the job asks for other settings of the changelog's topic"
+
+
+def _seconds(duration_us: int | None) -> str:
+    return "none" if duration_us is None else f"{duration_us / 1e6:g} s"
+
+
+def _row(old: Table, new: Table) -> Iterator[Difference]:
+    if old.row.full_name != new.row.full_name:
+        yield Difference("row", f"is message {new.row.full_name}, it was {old.row.full_name}: its bytes are the same")
+    for each in message_differences(old.row, new.row):
+        rows, why = _of_rows(old, new, each)
+        subject = f'column "{".".join(each.path)}"'
+        yield Difference(subject, each.text + (f"; {why}" if why else ""), rows, each.breaks_clients)
+
+
+def _of_rows(old: Table, new: Table, found: FieldDifference) -> tuple[Effect, str]:
+    """Return what a difference of columns means for rows that are there, and why."""
+    is_column = len(found.path) == 1
+    if found.kind is Kind.ADDED:
+        return Effect.REBUILD, "no row has it until the job computes it"
+    # A message may be in several columns: of one alone its other places would still have the name.
+    if not is_column and found.kind is Kind.RENAMED and _refused(new, row_schema(old)) is not None:
+        return Effect.REBUILD, "rows have it under the old name"
+    if is_column and found.kind is Kind.REMOVED:
+        return Effect.REBUILD, "gateways leave it out and may go first; the job cannot go on without it"
+    if _refusal(old, new, found.old, found.new) is not None:
+        is_name = is_column and found.kind is Kind.RENAMED
+        return Effect.REBUILD, "rows have it under the old name" if is_name else "rows cannot be read as that"
+    if found.kind is Kind.ENUM_NUMBER:
+        return Effect.REBUILD, "rows would say another value"
+    if is_column and found.kind is Kind.TYPE and not _holds_all(found.old, found.new):
+        return Effect.REBUILD, "gateways would set aside rows with a number beyond it"
+    if found.kind is not Kind.ENUM and old.row_digest != new.row_digest:
+        return Effect.RESTORE, "gateways store rows anew"
+    return Effect.SAFE, ""
+
+
+def _refusal(old: Table, new: Table, before: FieldDescriptor | None, now: FieldDescriptor | None) -> str | None:
+    """Return why gateways with NEW would refuse the values of OLD for one column; None where they take them."""
+    fields = _fields_of(new)
+    if now is not None:
+        del fields[now.name]
+    if before is not None:
+        fields[before.name] = _fields_of(old)[before.name]
+    return _refused(new, {**row_schema(new), "fields": list(fields.values())})
+
+
+def _fields_of(table: Table) -> dict[str, Any]:
+    """Return the fields of a table's schema by name, each with the records in it written out."""
+    known: dict[str, Any] = {}
+    return {field["name"]: _written_out(field, known) for field in row_schema(table)["fields"]}
+
+
+def _written_out(avro: Any, known: dict[str, Any]) -> Any:
+    if isinstance(avro, list):
+        return [_written_out(one, known) for one in avro]
+    if isinstance(avro, str):
+        return known.get(avro, avro)
+    if not isinstance(avro, dict):
+        return avro
+    found = {name: _written_out(part, known) if name in _PARTS else part for name, part in avro.items()}
+    if avro.get("type") == "record":
+        known[f"{avro['namespace']}.{avro['name']}"] = found
+    return found
+
+
+_PARTS = ("type", "fields", "items", "values")
+
+
+def _refused(table: Table, schema: Any) -> str | None:
+    try:
+        RowDecoder(table, {1: json.dumps(schema)})
+    except UnfitSchema as error:
+        return str(error)
+    return None
+
+
+def _holds_all(old: FieldDescriptor | None, new: FieldDescriptor | None) -> bool:
+    """Return whether a column of integers takes all that another may hold."""
+    if old is None or new is None or old.type not in _INTEGERS or new.type not in _INTEGERS:
+        return True
+    (old_bits, old_signed), (new_bits, new_signed) = _INTEGERS[old.type], _INTEGERS[new.type]
+    return new_bits >= old_bits and (new_signed or not old_signed)
+
+
+def _unexplained(old: Table, new: Table, found: list[Difference]) -> Iterator[Difference]:
+    """Yield what gateways and jobs decide about the whole tables, where no difference says as much."""
+    worst = max((EFFECTS.index(each.rows) for each in found), default=0)
+    refused = _refused(new, row_schema(old))
+    if old.fingerprint != new.fingerprint and worst < EFFECTS.index(Effect.REBUILD):
+        yield Difference("fingerprint", "is another one, and jobs and gateways compare it", Effect.REBUILD)
+    elif refused is not None and worst < EFFECTS.index(Effect.REBUILD):
+        yield Difference("row", f"gateways refuse the rows that are there: {refused}", Effect.REBUILD)
+    elif old.row_digest != new.row_digest and worst < EFFECTS.index(Effect.RESTORE):
+        yield Difference("row", "has other fields; gateways store rows anew", Effect.RESTORE)

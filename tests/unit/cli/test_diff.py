@@ -1,0 +1,565 @@
+"""`tablegate diff`: each class is held to what gateways, jobs and clients do with the two contracts."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import fastavro
+import pytest
+from click.testing import Result
+from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from typer.testing import CliRunner
+
+from tablegate.gateway.cli.diff.command import compare
+from tablegate.gateway.cli.diff.differences import Difference, Effect, effects_of
+from tablegate.gateway.cli.diff.messages import Kind, message_differences
+from tablegate.gateway.cli.main import app
+from tablegate.gateway.contract.catalogue import Catalogue, Table
+from tablegate.gateway.contract.keys import encode_key
+from tablegate.gateway.contract.rows import row_schema
+from tablegate.gateway.contract.types import Partition, StoreId, make_version
+from tablegate.gateway.stores.redis.store import RedisStore
+from tablegate.jobs import Json, Source
+from tablegate.jobs import Table as Declaration
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.kafka.topics import changelog_settings
+from tablegate.jobs.planning.logic import logic_changes, logic_of
+from tablegate.jobs.planning.plan import changelog_lifetime_us, check_contract_unchanged
+from tablegate.v1.changelog_pb2 import KeyColumn, Manifest
+from tests.kit.programs.redis import RedisServer, needs_redis
+from tests.kit.replication.memory_log import MemoryBroker
+from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
+from tests.kit.table.contracts import RATINGS, VISITS, bind_sources, bind_visits
+
+THING = """syntax = "proto3";
+package shop.v1;
+import "tablegate/v1/options.proto";
+
+enum Place {
+  PLACE_UNSPECIFIED = 0;
+  PLACE_SHOP = 1;
+  PLACE_HOME = 2;
+}
+
+message Thing {
+  option (tablegate.v1.table) = {name: "ratings", key: "city", key: "thing_id"};
+  string city = 1;
+  int64 thing_id = 2;
+  int32 small = 3;
+  int64 big = 4;
+  float rough = 5;
+  double fine = 6;
+  string note = 7;
+  Place place = 8;
+  optional bool paid = 9;
+  reserved 15;
+}
+"""
+THING_ROW = {"city": "Bern", "thing_id": 7, "small": 2, "big": 2**40, "rough": 1.5, "fine": 2.5, "note": "a"} | {
+    "place": 1,
+    "paid": True,
+}
+WINDOWS = """syntax = "proto3";
+package shop.v1;
+import "tablegate/v1/options.proto";
+import "google/protobuf/timestamp.proto";
+
+message Visits {
+  option (tablegate.v1.table) = {
+    name: "ratings", key: "city", key: "begin"
+    window: {size: {seconds: 60}, start_column: "begin"}
+    retention: {seconds: 3600}
+  };
+  string city = 1;
+  google.protobuf.Timestamp begin = 2;
+  google.protobuf.Timestamp end = 3;
+  int64 visit_count = 4;
+}
+"""
+WINDOW_ROW = {"city": "Bern", "begin": START_MS * 1_000, "end": None, "visit_count": 5}
+
+
+def bound(directory: Path, text: str) -> Catalogue:
+    return bind_sources(directory, shop=text)
+
+
+def edited(text: str, *edits: tuple[str, str]) -> str:
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def of_rows(old: Catalogue, new: Catalogue) -> list[Difference]:
+    """Return the differences of the table alone, without those of its queries."""
+    [table] = compare(old, new)
+    methods = {path.rpartition("/")[2] for path in (*old.queries, *new.queries)}
+    return [each for each in table.differences if each.subject not in methods]
+
+
+class World:
+    """A job that has written a row by the old contract, and a gateway that has stored it."""
+
+    def __init__(self, old: Catalogue, row: dict[str, Any], store: RedisStore | None = None) -> None:
+        self.table = old.tables["ratings"]
+        clock = FakeClock()
+        broker = MemoryBroker(clock.now_ms)
+        broker.create("tables", 1)
+        self.job = Job(broker, table=self.table).create()
+        self.job.publish(self.manifest())
+        key = encode_key(self.table.key, [row[column.name] for column in self.table.key])
+        body = BytesIO()
+        fastavro.schemaless_writer(body, fastavro.parse_schema(row_schema(self.table)), row)
+        partition = self.table.partition_of(key, self.job.partitions)
+        value = pack(">bI", 0, 1) + body.getvalue()
+        broker.append(self.job.source(partition), key, value, version=make_version(1, 1))
+        self.gateway = Gateway(broker, clock, old)
+        if store is not None:
+            self.gateway.store = store  # type: ignore[assignment]
+            self.gateway.restart()
+        self.gateway.steps()
+        assert self.gateway.is_served()
+
+    def manifest(self) -> Manifest:
+        table, manifest = self.table, self.job.manifest()
+        manifest.contract_fingerprint = table.fingerprint
+        manifest.partitioner = table.partitioner.value  # type: ignore[assignment]
+        manifest.partition_by_count = table.partition_by_count
+        del manifest.key[:]
+        manifest.key.extend(KeyColumn(name=each.name, type=each.type.value) for each in table.key)  # type: ignore[arg-type]
+        manifest.value_schemas[1] = json.dumps(row_schema(table))
+        return manifest
+
+    def gateway_with(self, new: Catalogue) -> Effect:
+        """Return what a gateway makes of the same changelog and store when it comes back with another contract."""
+        before = self.gateway.state().store_id
+        self.gateway.catalogue = new
+        self.gateway.restart()
+        self.gateway.steps()
+        if not self.gateway.is_served() or self.gateway.table_status().poison_records:
+            return Effect.REBUILD
+        return Effect.SAFE if self.gateway.state().store_id == before else Effect.RESTORE
+
+    def job_with(self, new: Table) -> Effect:
+        """Return what a job makes of its table when it goes on with another contract."""
+        before, now = declared(self.table), declared(new)
+        try:
+            check_contract_unchanged(now, new, self.manifest(), 1)
+        except JobError:
+            return Effect.REBUILD
+        return Effect.REBUILD if logic_changes(logic_of(before), logic_of(now)) else Effect.SAFE
+
+
+def declared(table: Table) -> Declaration:
+    """Return a declaration with the columns of the contract: others are refused."""
+    key = {column.name: column.name for column in table.key}
+    columns = {field.name: f"max({field.name})" for field in table.row.fields if field.name not in key}
+    source = Source("in", Json("a STRING"))
+    return Declaration(name="ratings", contract="shop.proto", source=source, key=key, columns=columns)
+
+
+def worst(*effects: Effect) -> Effect:
+    return max(effects, key=list(Effect).index)
+
+
+def reads_on(old: Table, new: Table) -> bool:
+    """Return whether a client of the old contract reads each of its columns in a full row of the new one."""
+    full: Any = new.row_class()
+    values: dict[str, Any] = {**THING_ROW, "big": 9}
+    for field in new.row.fields:
+        value = values.get(field.name, 5)
+        text = value if isinstance(value, str) or field.type != field.TYPE_STRING else str(value)
+        setattr(full, field.name, text.encode() if field.type == field.TYPE_BYTES else text)
+    seen = MessageToDict(GetMessageClass(old.row).FromString(full.SerializeToString()))
+    sent = MessageToDict(full)
+    columns = [field.json_name for field in old.row.fields]
+    return all(name in sent and seen.get(name) == sent[name] for name in columns)
+
+
+@pytest.mark.parametrize(
+    ("edits", "subject", "words", "rows", "breaks"),
+    [
+        ([("note = 7;", "note = 7;\n  string more = 10;")], "more", "is new, string", Effect.REBUILD, False),
+        ([("  string note = 7;\n", "")], "note", "write `reserved 7;`", Effect.REBUILD, True),
+        ([("note = 7", "text = 7")], "text", "is the new name of note", Effect.REBUILD, True),
+        ([("note = 7", "note = 17")], "note", "has number 17, it had 7", Effect.RESTORE, True),
+        ([("int32 small", "int64 small")], "small", "is int64, it was int32", Effect.RESTORE, True),
+        ([("int64 big", "int32 big")], "big", "set aside rows with a number", Effect.REBUILD, True),
+        ([("float rough", "double rough")], "rough", "is double, it was float", Effect.RESTORE, True),
+        ([("double fine", "float fine")], "fine", "rows cannot be read as that", Effect.REBUILD, True),
+        ([("string note", "bytes note")], "note", "rows cannot be read as that", Effect.REBUILD, True),
+        ([("int64 big", "string big")], "big", "rows cannot be read as that", Effect.REBUILD, True),
+        ([("int32 small", "Place small")], "small", "is shop.v1.Place, it was int32", Effect.RESTORE, True),
+        ([("string note", "optional string note")], "note", "is optional now", Effect.RESTORE, False),
+        ([("optional bool paid", "bool paid")], "paid", "is not optional any more", Effect.RESTORE, True),
+        ([("PLACE_HOME = 2;", "PLACE_HOME = 2;\n  PLACE_BOAT = 3;")], "place.PLACE_BOAT", "is new", Effect.SAFE, False),
+        ([("PLACE_SHOP", "PLACE_MALL")], "place.PLACE_SHOP", "is PLACE_MALL now", Effect.SAFE, True),
+        ([("  PLACE_HOME = 2;\n", "")], "place.PLACE_HOME", "is gone", Effect.SAFE, True),
+    ],
+)
+def test_columns(
+    tmp_path: Path, edits: list[tuple[str, str]], subject: str, words: str, rows: Effect, breaks: bool
+) -> None:
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", edited(THING, *edits))
+    [found] = of_rows(old, new)
+    assert found.subject == f'column "{subject}"'
+    assert words in found.text
+    assert (found.rows, found.breaks_clients) == (rows, breaks)
+    world = World(old, THING_ROW)
+    assert worst(world.gateway_with(new), world.job_with(new.tables["ratings"])) is rows
+    if "optional" not in words and not subject.startswith("place"):
+        assert reads_on(old.tables["ratings"], new.tables["ratings"]) is not breaks
+
+
+def test_an_enum_number_that_changes_is_not_seen_by_gateways(tmp_path: Path) -> None:
+    swapped = edited(THING, ("SHOP = 1", "SHOP = 3"), ("HOME = 2", "HOME = 1"))
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", swapped)
+    found = of_rows(old, new)
+    assert {each.subject for each in found} == {'column "place.PLACE_SHOP"', 'column "place.PLACE_HOME"'}
+    assert all(each.effects == (Effect.REBUILD, Effect.BREAKS_CLIENTS) for each in found)
+    world = World(old, THING_ROW)
+    assert world.gateway_with(new) is Effect.SAFE
+    [row] = [message_of(row, new.tables["ratings"]) for row in stored_rows(world.gateway)]
+    assert MessageToDict(row)["place"] == "PLACE_HOME"  # it was PLACE_SHOP
+
+
+def stored_rows(gateway: Gateway) -> list[bytes]:
+    with gateway.store.snapshot() as snapshot:
+        store_id = StoreId(gateway.state().store_id)
+        return [
+            row
+            for partition in range(gateway.state().manifest.partition_count)
+            for _, row in snapshot.range(store_id, Partition(partition), start=b"", end=None, limit=10)
+        ]
+
+
+def message_of(row: bytes, table: Table) -> Message:
+    return table.row_class.FromString(row)
+
+
+@pytest.mark.parametrize(
+    ("edits", "subjects"),
+    [
+        ([('key: "thing_id"}', 'key: "thing_id", key: "small"}')], ["key", "partition_by"]),
+        ([('key: "city", key: "thing_id"', 'key: "thing_id", key: "city"')], ["key", "partition_by"]),
+        ([(', key: "thing_id"', "")], ["key", "partition_by"]),
+        ([("string city", "bytes city")], ["key", 'column "city"']),
+        ([('key: "thing_id"}', 'key: "thing_id", partition_by: "city"}')], ["partition_by", "partitioner"]),
+        ([('key: "thing_id"}', 'key: "thing_id", partitioner: PARTITIONER_CRC32}')], ["partitioner"]),
+    ],
+)
+def test_what_places_rows(tmp_path: Path, edits: list[tuple[str, str]], subjects: list[str]) -> None:
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", edited(THING, *edits))
+    found = of_rows(old, new)
+    assert [each.subject for each in found] == subjects
+    assert {each.rows for each in found} == {Effect.REBUILD}
+    world = World(old, THING_ROW)
+    assert world.gateway_with(new) is Effect.REBUILD
+    with pytest.raises(JobError, match="tablegate job rebuild"):
+        check_contract_unchanged(declared(new.tables["ratings"]), new.tables["ratings"], world.manifest(), 1)
+
+
+@pytest.mark.parametrize(
+    ("edits", "subject", "rows"),
+    [
+        ([("seconds: 60}", "seconds: 30}")], "window", Effect.REBUILD),
+        ([("seconds: 60}", "seconds: 60}, hop: {seconds: 20}")], "window", Effect.REBUILD),
+        ([('start_column: "begin"', 'start_column: "begin", end_column: "end"')], "window.end_column", Effect.SAFE),
+        ([("3600", "7200")], "retention", Effect.RESTORE),
+        ([("    retention: {seconds: 3600}\n", "")], "retention", Effect.RESTORE),
+    ],
+)
+def test_windows_and_retention(tmp_path: Path, edits: list[tuple[str, str]], subject: str, rows: Effect) -> None:
+    old, new = bound(tmp_path / "old", WINDOWS), bound(tmp_path / "new", edited(WINDOWS, *edits))
+    [found] = of_rows(old, new)
+    assert (found.subject, found.effects) == (subject, (rows,))
+    world = World(old, WINDOW_ROW)
+    assert worst(world.gateway_with(new), world.job_with(new.tables["ratings"])) is rows
+    if subject == "retention":
+        settings = [changelog_settings(changelog_lifetime_us(each.tables["ratings"])) for each in (old, new)]
+        assert settings[0] != settings[1]
+        assert "the job asks for other settings of the changelog's topic" in found.text
+
+
+@needs_redis
+def test_shorter_retention_restores_a_store_that_is_shared(tmp_path: Path, redis_server: RedisServer) -> None:
+    old, new = bound(tmp_path / "old", WINDOWS), bound(tmp_path / "new", edited(WINDOWS, ("3600", "1800")))
+    [found] = of_rows(old, new)
+    assert found.effects == (Effect.RESTORE, Effect.BREAKS_CLIENTS)
+    assert World(old, WINDOW_ROW).gateway_with(new) is Effect.SAFE
+    store = RedisStore(redis_server.new_url(), "a")
+    assert World(old, WINDOW_ROW, store).gateway_with(new) is Effect.RESTORE
+    store.close()
+
+
+def test_what_is_no_difference(tmp_path: Path) -> None:
+    text = edited(THING, ("  string city", "  // Where.\n  string city"), ("reserved 15", "reserved 15, 16"))
+    assert compare(bound(tmp_path / "old", THING), bound(tmp_path / "new", text)) == []
+
+
+def test_a_row_message_of_another_name_is_the_same_row(tmp_path: Path) -> None:
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", edited(THING, ("message Thing", "message Item")))
+    [found] = of_rows(old, new)
+    assert (found.subject, found.effects) == ("row", (Effect.SAFE,))
+    world = World(old, THING_ROW)
+    assert worst(world.gateway_with(new), world.job_with(new.tables["ratings"])) is Effect.SAFE
+
+
+def test_a_number_that_was_reserved(tmp_path: Path) -> None:
+    text = edited(THING, ("reserved 15", "string more = 15"))
+    [found] = of_rows(bound(tmp_path / "old", THING), bound(tmp_path / "new", text))
+    assert found.effects == (Effect.REBUILD, Effect.BREAKS_CLIENTS)
+    assert "clients of earlier contracts know another field by it" in found.text
+
+
+def test_a_table_that_is_new_or_gone_or_renamed(tmp_path: Path) -> None:
+    other = edited(THING, ('"ratings"', '"things"'))
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", other)
+    gone, renamed = compare(old, new)
+    assert (gone.table, effects_of([gone])) == ("ratings", (Effect.BREAKS_CLIENTS,))
+    assert renamed.table == "things"
+    assert renamed.differences[0] == Difference(
+        "table", 'is the new name of "ratings": it has no rows until its job has published it', Effect.REBUILD
+    )
+    both = bind_sources(tmp_path / "both", shop=THING, more=edited(other, ("shop.v1", "more.v1")))
+    [added] = compare(old, both)
+    assert (added.table, effects_of([added])) == ("things", (Effect.SAFE,))
+
+
+def of_query(old: Catalogue, new: Catalogue, query: str) -> list[tuple[str, bool]]:
+    """Return what is described of a query, and whether it breaks clients."""
+    found = [each for table in compare(old, new) for each in table.differences if each.subject == query]
+    assert all(each.rows is Effect.SAFE for each in found)
+    return [(each.text, each.breaks_clients) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("edits", "query", "words", "breaks"),
+    [
+        ([("rpc GetRating(", "rpc FindRating(")], "GetRating", "is gone: calls are answered UNIMPLEMENTED", True),
+        ([("rpc GetRating(", "rpc FindRating(")], "FindRating", "is new, a Get", False),
+        ([("v1;", "v2;")], "GetRating", "is gone", True),
+        ([("get: {}", "get: {on_missing: ON_MISSING_EMPTY}")], "GetRating", "is answered empty", True),
+        ([("max_keys: 500", "max_keys: 400")], "BatchGetRatings", "max_keys is 400, it was 500", True),
+        ([("max_keys: 500", "max_keys: 600")], "BatchGetRatings", "max_keys is 600, it was 500", False),
+        ([("size: 50", "size: 20")], "ListRatings", "default_page_size is 20, it was 50", True),
+        ([("size: 1000", "size: 100")], "ListRatings", "max_page_size is 100, it was 1000", True),
+        ([("scan: {}", "scan: {max_rows: 9}")], "ScanRatings", "max_rows is 9, it was 0", True),
+        ([("{seconds: 10}", "{seconds: 5}")], "GetRating", "max_timeout is 5 s, it was 10 s", True),
+        ([("{seconds: 10}", "{seconds: 20}")], "GetRating", "max_timeout is 20 s, it was 10 s", False),
+        (
+            [("{scatter: true}", "{scatter: true, slow: SLOW_SUBSCRIBER_DISCONNECT}")],
+            "SubscribeRatings",
+            "a slow subscriber is disconnected",
+            True,
+        ),
+        ([("/v1/ratings:scan", "/v1/all")], "ScanRatings", "REST route GET /v1/ratings:scan is gone", True),
+        ([("/v1/ratings:scan", "/v1/all")], "ScanRatings", "REST route GET /v1/all is new", False),
+        ([("movie_id_from = 1", "movie_id_from = 9")], "ListRatings", "has number 9, it had 1", True),
+        ([("movie_id_from = 1", "from_movie = 1")], "ListRatings", "is the new name of movie_id_from", True),
+        ([("op: OP_LT\n", "op: OP_LTE\n")], "ListRatings", '"movie_id_before" means LTE column number 1, it me', True),
+        ([("string next_page_token = 2", "string next_page_token = 9")], "ListRatings", "has number 9", True),
+        (
+            [("RatingKey missing = 2", "RatingKey missing = 5")],
+            "BatchGetRatings",
+            '"results.missing" has number 5',
+            True,
+        ),
+        ([("  // What was read.\n  tablegate.v1.ReadInfo read_info = 2;\n", "")], "GetRating", "is gone, it was", True),
+        ([("  tablegate.v1.Order order = 3;\n", "")], "ListRatings", 'request field "order" is gone', True),
+        (
+            [("    option idempotency_level = NO_SIDE_EFFECTS;\n", "")],
+            "GetRating",
+            "takes no Connect GET any more",
+            True,
+        ),
+        (
+            [("ScanRatingsRequest {\n", "ScanRatingsRequest {\n  optional int64 movie_id = 9;\n")],
+            "ScanRatings",
+            'request field "movie_id" is new, int64',
+            False,
+        ),
+    ],
+)
+def test_queries(tmp_path: Path, edits: list[tuple[str, str]], query: str, words: str, breaks: bool) -> None:
+    old, new = bound(tmp_path / "old", RATINGS), bound(tmp_path / "new", edited(RATINGS, *edits))
+    described = of_query(old, new, query)
+    assert [breaks_it for text, breaks_it in described if words in text] == [breaks], described
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        (
+            [
+                (
+                    "shop_name = 1;\n  optional Place",
+                    "shop_name = 1;\n  google.protobuf.Timestamp start_time = 9;\n  optional Place",
+                )
+            ],
+            'request field "start_time" is new',
+        ),
+        (
+            [
+                ("string shop_name = 1;\n  optional Place", "optional string shop_name = 1;\n  optional Place"),
+                ("subscribe: {}", "subscribe: {scatter: true}"),
+            ],
+            'request field "shop_name" means EQ column number 1, it meant EQ column number 1, which must be given',
+        ),
+        (
+            [("optional Place place = 2;\n  tablegate", "optional bool paid = 2;\n  tablegate")],
+            'request field "paid" means EQ column number 4, it meant EQ column number 3',
+        ),
+    ],
+)
+def test_conditions(tmp_path: Path, edits: list[tuple[str, str]], words: str) -> None:
+    old, new = bind_visits(tmp_path / "old"), bind_visits(tmp_path / "new", edited(VISITS, *edits))
+    assert [text for text, _ in of_query(old, new, "SubscribeVisits") if text.startswith(words)]
+
+
+START_BOUND = """\
+  google.protobuf.Timestamp start_time_from = 2 [(tablegate.v1.param) = {column: "start_time" op: OP_GTE}];
+"""
+
+
+def test_a_request_that_needs_more(tmp_path: Path) -> None:
+    less = edited(
+        VISITS,
+        ("ListVisitsRequest {\n  string shop_name = 1;\n", "ListVisitsRequest {\n"),
+        ("range: {", "range: {scatter: true "),
+        (START_BOUND, ""),
+    )
+    more = edited(
+        VISITS,
+        (START_BOUND, ""),
+    )
+    described = of_query(bind_visits(tmp_path / "old", less), bind_visits(tmp_path / "new", more), "ListVisits")
+    assert ('request field "shop_name" must be given', True) in described
+
+
+def test_a_query_that_reads_another_table_or_is_another_kind(tmp_path: Path) -> None:
+    old = bound(tmp_path / "old", RATINGS)
+    new = bound(tmp_path / "new", edited(RATINGS, ('name: "ratings"', 'name: "movies"')))
+    assert of_query(old, new, "GetRating") == [('reads table "movies", it read "ratings"', True)]
+    no_query = edited(RATINGS, ("    option (tablegate.v1.query) = {\n      get: {}\n    };\n", ""))
+    assert of_query(old, bound(tmp_path / "none", no_query), "GetRating") == [
+        ("is no query any more: calls are answered UNIMPLEMENTED", True),
+    ]
+
+
+def nested(text: str) -> Descriptor:
+    """Return message Outer of a .proto."""
+    file = FileDescriptorProto(name="outer.proto", package="shop", syntax="proto3")
+    text_format.Parse(text, file)
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found: Descriptor = pool.FindMessageTypeByName("shop.Outer")
+    return found
+
+
+INNER = """
+message_type { name: "Outer"
+  field { name: "lines" number: 1 type: TYPE_MESSAGE type_name: "shop.Line" label: LABEL_REPEATED }
+  field { name: "outer" number: 2 type: TYPE_MESSAGE type_name: ".shop.Outer" label: LABEL_OPTIONAL }
+}
+message_type { name: "Line"
+  field { name: "sku" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "prices" number: 2 type: TYPE_MESSAGE type_name: ".shop.Line.PricesEntry" label: LABEL_REPEATED }
+  field { name: "gift" number: 3 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+  field { name: "sale" number: 4 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+  oneof_decl { name: "reason" }
+  nested_type { name: "PricesEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "path", "kinds"),
+    [
+        (('"sku" number: 1', '"sku" number: 9'), "lines.sku", [Kind.RENUMBERED]),
+        (('"sku" number: 1', '"code" number: 1'), "lines.code", [Kind.RENAMED]),
+        (("TYPE_DOUBLE", "TYPE_FLOAT"), "lines.prices.value", [Kind.TYPE]),
+        (('"prices" number: 2', '"prices" number: 5'), "lines.prices", [Kind.RENUMBERED]),
+        (('"shop.Line" label: LABEL_REPEATED', '"shop.Line" label: LABEL_OPTIONAL'), "lines", [Kind.CARDINALITY]),
+        (('"reason"', '"cause"'), "lines.sale", [Kind.ONEOF]),
+        (
+            (
+                'type: TYPE_STRING label: LABEL_OPTIONAL }\n  field { name: "prices"',
+                'type: TYPE_STRING label: LABEL_REPEATED }\n  field { name: "prices"',
+            ),
+            "lines.sku",
+            [Kind.CARDINALITY],
+        ),
+    ],
+)
+def test_messages_inside_of_messages(edit: tuple[str, str], path: str, kinds: list[Kind]) -> None:
+    old, new = nested(INNER), nested(edited(INNER, edit))
+    found = list(message_differences(old, new))
+    assert [each.kind for each in found if ".".join(each.path) == path] == kinds
+    assert all(each.breaks_clients for each in found)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["diff", *map(str, words)], env={"COLUMNS": "200"})
+
+
+def test_command(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.proto", tmp_path / "new" / "things.proto"
+    old.write_text(THING, "utf-8")
+    new.parent.mkdir()
+    new.write_text(edited(THING, ("int32 small", "int64 small"), ("PLACE_HOME = 2;", "PLACE_HOME = 2; PLACE_A = 3;")))
+    same = run(old, old)
+    assert (same.exit_code, same.stdout) == (0, "no difference\n")
+    for path in (new, new.parent):
+        other = run(old, path)
+        assert other.exit_code == 3, other.output
+        first, head, worst_line, *_ = other.stdout.splitlines()
+        assert first == "ratings  RESTORE, BREAKS CLIENTS"
+        assert head.split() == ["effect", "subject", "difference"]
+        assert worst_line.startswith('RESTORE, BREAKS CLIENTS  column "small"')
+    safe = edited(THING, ("PLACE_HOME = 2;", "PLACE_HOME = 2; PLACE_A = 3;"))
+    new.write_text(safe)
+    assert run(old, new).exit_code == 0
+
+
+def test_command_in_json(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.proto", tmp_path / "new.proto"
+    old.write_text(THING, "utf-8")
+    new.write_text(edited(THING, ("string note = 7", "string note = 7 [deprecated = true];\n  string more = 10")))
+    done = run(old, new, "--json")
+    assert done.exit_code == 3
+    document = json.loads(done.stdout)
+    assert document["effects"] == ["REBUILD"]
+    [table] = document["tables"]
+    assert (table["table"], table["effects"]) == ("ratings", ["REBUILD"])
+    assert table["differences"][0] == {
+        "effects": ["REBUILD"],
+        "subject": 'column "more"',
+        "text": "is new, string; no row has it until the job computes it",
+    }
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    good, wrong = tmp_path / "good.proto", tmp_path / "wrong.proto"
+    good.write_text(THING, "utf-8")
+    wrong.write_text(edited(THING, ('key: "city"', 'key: "town"')), "utf-8")
+    (tmp_path / "empty").mkdir()
+    for path, words in (
+        (tmp_path / "none.proto", "is not a file"),
+        (wrong, "1 problem in the contract"),
+        (tmp_path / "empty", "has no .proto; give one that has, or a file"),
+    ):
+        done = run(good, path)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert words in done.stderr.replace("\n", " ")
