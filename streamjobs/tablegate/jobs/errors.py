@@ -27,6 +27,18 @@ class PythonWorkerLate(Exception):
         return cls(reason) if re.search(r"Python worker\b.*connect back", reason) else None
 
 
+class ShuffleBroken(Exception):
+    """A task of Real-time Mode has ended, and Spark names the one that read from it. The job starts the query again.
+
+    Why the first one ended, such as an unknown schema, is what the next start may find; so is what passes.
+    """
+
+    @classmethod
+    def found_in(cls, reason: str) -> Self | None:
+        """Return the error that a query's failure means; None where it means something else."""
+        return cls(reason) if re.search(r"\bshuffle writer \d+", reason) else None
+
+
 class CheckpointConflict(Exception):
     """Another job has written to a query's checkpoint: one that was frozen, and wakes. The job starts the query again.
 

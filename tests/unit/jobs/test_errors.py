@@ -3,7 +3,7 @@
 import pytest
 
 from tablegate.jobs.dataflow.java_errors import raised_in_function
-from tablegate.jobs.errors import CheckpointConflict, PythonWorkerLate, UnknownSchema
+from tablegate.jobs.errors import CheckpointConflict, PythonWorkerLate, ShuffleBroken, UnknownSchema
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,16 @@ def test_a_function_that_raises_is_named_with_its_line() -> None:
     without = WORKER.replace("/home/me/scores.py", "/venv/pyspark/serializers.py")
     assert raised_in_function(without) == "ZeroDivisionError: division by zero"
     assert raised_in_function("TimeoutException: no broker") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_broken"),
+    [
+        ("SparkException: Connection to streaming shuffle writer 1 closed before termination; the writer failed", True),
+        ("RuntimeException: Error sending credit control message to shuffle writer 0: Broken pipe", True),
+        ("SparkException: the writer task failed", False),
+    ],
+)
+def test_a_task_that_lost_its_writer_is_no_fault_of_the_job(reason: str, is_broken: bool) -> None:
+    """Real-time Mode may name the reader in the place of the task that has ended: its own reason comes another time."""
+    assert (ShuffleBroken.found_in(reason) is not None) is is_broken

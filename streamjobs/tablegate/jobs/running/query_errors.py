@@ -2,7 +2,14 @@
 
 import re
 
-from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
+from tablegate.jobs.errors import (
+    CheckpointConflict,
+    JobError,
+    PythonWorkerLate,
+    ShuffleBroken,
+    SourceLoss,
+    UnknownSchema,
+)
 from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan
 
@@ -12,7 +19,7 @@ _KAFKA_ERRORS = ("TimeoutException", "DisconnectException", "NetworkException", 
 
 def query_error(reason: str, plan: Plan) -> Exception:
     """Return the error of a query that has failed: a `JobError`, or why the job is to start its queries again."""
-    for mendable in (UnknownSchema, PythonWorkerLate, CheckpointConflict):
+    for mendable in (UnknownSchema, PythonWorkerLate, CheckpointConflict, ShuffleBroken):
         if (found := mendable.found_in(reason)) is not None:
             return found
     if _DATA_LOSS.search(reason):

@@ -16,7 +16,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.dataflow.frames import build
-from tablegate.jobs.errors import CheckpointConflict, JobError, PythonWorkerLate, SourceLoss, UnknownSchema
+from tablegate.jobs.errors import (
+    CheckpointConflict,
+    JobError,
+    PythonWorkerLate,
+    ShuffleBroken,
+    SourceLoss,
+    UnknownSchema,
+)
 from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
@@ -223,6 +230,9 @@ class RunningTable:
                     "python_worker_late",
                     f"{late}; Spark waits ten seconds for a Python worker, so give the machine more cores or less work",
                 )
+                return
+            except ShuffleBroken as broken:
+                self._restart("shuffle_broken", f"{broken}; the log of Spark may say why a task has ended")
                 return
             except CheckpointConflict as conflict:
                 self._restart(
