@@ -100,6 +100,14 @@ message VisitChange {
 """
 
 
+def edited(text: str, *edits: tuple[str, str]) -> str:
+    """Return a text in which each first of a pair is its second; all are there."""
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
 def bind_sources(directory: Path, **sources: str) -> Catalogue:
     """Compile and bind contracts, given as text by path, with "__" for "/" and without ".proto"."""
     sets = []

@@ -9,10 +9,6 @@ from typing import Any
 import fastavro
 import pytest
 from click.testing import Result
-from google.protobuf import text_format
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -20,12 +16,12 @@ from typer.testing import CliRunner
 
 from tablegate.gateway.cli.diff.command import compare
 from tablegate.gateway.cli.diff.differences import Difference, Effect, effects_of
-from tablegate.gateway.cli.diff.messages import Kind, message_differences
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import Partition, StoreId, make_version
+from tablegate.gateway.replication.manifests import problem_of
 from tablegate.gateway.stores.redis.store import RedisStore
 from tablegate.jobs import Json, Source
 from tablegate.jobs import Table as Declaration
@@ -33,11 +29,12 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import changelog_settings
 from tablegate.jobs.planning.logic import logic_changes, logic_of
 from tablegate.jobs.planning.plan import changelog_lifetime_us, check_contract_unchanged
+from tablegate.jobs.planning.registry import choose_value_schema
 from tablegate.v1.changelog_pb2 import KeyColumn, Manifest
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
-from tests.kit.table.contracts import RATINGS, VISITS, bind_sources, bind_visits
+from tests.kit.table.contracts import bind_sources, edited
 
 THING = """syntax = "proto3";
 package shop.v1;
@@ -89,13 +86,6 @@ WINDOW_ROW = {"city": "Bern", "begin": START_MS * 1_000, "end": None, "visit_cou
 
 def bound(directory: Path, text: str) -> Catalogue:
     return bind_sources(directory, shop=text)
-
-
-def edited(text: str, *edits: tuple[str, str]) -> str:
-    for old, new in edits:
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
 
 
 def of_rows(old: Catalogue, new: Catalogue) -> list[Difference]:
@@ -219,6 +209,32 @@ def test_columns(
         assert reads_on(old.tables["ratings"], new.tables["ratings"]) is not breaks
 
 
+def test_who_goes_first(tmp_path: Path) -> None:
+    old = bound(tmp_path / "old", THING)
+    more = bound(tmp_path / "more", edited(THING, ("note = 7;", "note = 7;\n  string more = 10;")))
+    less = bound(tmp_path / "less", edited(THING, ("  string note = 7;\n", "")))
+    world = World(old, THING_ROW)
+    assert (world.gateway_with(less), world.job_with(less.tables["ratings"])) == (Effect.RESTORE, Effect.REBUILD)
+    # A gateway of before reads what a job with more columns writes, and not what one with fewer does.
+    assert World(more, {**THING_ROW, "more": "b"}).gateway_with(old) is not Effect.REBUILD
+    assert World(less, THING_ROW).gateway_with(old) is Effect.REBUILD
+
+
+@pytest.mark.parametrize(
+    "edits", [("note = 7;", "note = 7;\n  string more = 10;"), ("  string note = 7;\n", ""), ("float", "double")]
+)
+def test_one_generation_may_have_values_of_both(tmp_path: Path, edits: tuple[str, str]) -> None:
+    old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", edited(THING, edits))
+    table = new.tables["ratings"]
+    before = World(old, THING_ROW).manifest()
+    _, schemas = choose_value_schema(row_schema(table), "changelog", 1, before, None)
+    assert len(schemas) == 2
+    both = Manifest()
+    both.CopyFrom(before)
+    both.value_schemas.update(schemas)
+    assert problem_of(table, both) is None
+
+
 def test_an_enum_number_that_changes_is_not_seen_by_gateways(tmp_path: Path) -> None:
     swapped = edited(THING, ("SHOP = 1", "SHOP = 3"), ("HOME = 2", "HOME = 1"))
     old, new = bound(tmp_path / "old", THING), bound(tmp_path / "new", swapped)
@@ -334,182 +350,6 @@ def test_a_table_that_is_new_or_gone_or_renamed(tmp_path: Path) -> None:
     assert (added.table, effects_of([added])) == ("things", (Effect.SAFE,))
 
 
-def of_query(old: Catalogue, new: Catalogue, query: str) -> list[tuple[str, bool]]:
-    """Return what is described of a query, and whether it breaks clients."""
-    found = [each for table in compare(old, new) for each in table.differences if each.subject == query]
-    assert all(each.rows is Effect.SAFE for each in found)
-    return [(each.text, each.breaks_clients) for each in found]
-
-
-@pytest.mark.parametrize(
-    ("edits", "query", "words", "breaks"),
-    [
-        ([("rpc GetRating(", "rpc FindRating(")], "GetRating", "is gone: calls are answered UNIMPLEMENTED", True),
-        ([("rpc GetRating(", "rpc FindRating(")], "FindRating", "is new, a Get", False),
-        ([("v1;", "v2;")], "GetRating", "is gone", True),
-        ([("get: {}", "get: {on_missing: ON_MISSING_EMPTY}")], "GetRating", "is answered empty", True),
-        ([("max_keys: 500", "max_keys: 400")], "BatchGetRatings", "max_keys is 400, it was 500", True),
-        ([("max_keys: 500", "max_keys: 600")], "BatchGetRatings", "max_keys is 600, it was 500", False),
-        ([("size: 50", "size: 20")], "ListRatings", "default_page_size is 20, it was 50", True),
-        ([("size: 1000", "size: 100")], "ListRatings", "max_page_size is 100, it was 1000", True),
-        ([("scan: {}", "scan: {max_rows: 9}")], "ScanRatings", "max_rows is 9, it was 0", True),
-        ([("{seconds: 10}", "{seconds: 5}")], "GetRating", "max_timeout is 5 s, it was 10 s", True),
-        ([("{seconds: 10}", "{seconds: 20}")], "GetRating", "max_timeout is 20 s, it was 10 s", False),
-        (
-            [("{scatter: true}", "{scatter: true, slow: SLOW_SUBSCRIBER_DISCONNECT}")],
-            "SubscribeRatings",
-            "a slow subscriber is disconnected",
-            True,
-        ),
-        ([("/v1/ratings:scan", "/v1/all")], "ScanRatings", "REST route GET /v1/ratings:scan is gone", True),
-        ([("/v1/ratings:scan", "/v1/all")], "ScanRatings", "REST route GET /v1/all is new", False),
-        ([("movie_id_from = 1", "movie_id_from = 9")], "ListRatings", "has number 9, it had 1", True),
-        ([("movie_id_from = 1", "from_movie = 1")], "ListRatings", "is the new name of movie_id_from", True),
-        ([("op: OP_LT\n", "op: OP_LTE\n")], "ListRatings", '"movie_id_before" means LTE column number 1, it me', True),
-        ([("string next_page_token = 2", "string next_page_token = 9")], "ListRatings", "has number 9", True),
-        (
-            [("RatingKey missing = 2", "RatingKey missing = 5")],
-            "BatchGetRatings",
-            '"results.missing" has number 5',
-            True,
-        ),
-        ([("  // What was read.\n  tablegate.v1.ReadInfo read_info = 2;\n", "")], "GetRating", "is gone, it was", True),
-        ([("  tablegate.v1.Order order = 3;\n", "")], "ListRatings", 'request field "order" is gone', True),
-        (
-            [("    option idempotency_level = NO_SIDE_EFFECTS;\n", "")],
-            "GetRating",
-            "takes no Connect GET any more",
-            True,
-        ),
-        (
-            [("ScanRatingsRequest {\n", "ScanRatingsRequest {\n  optional int64 movie_id = 9;\n")],
-            "ScanRatings",
-            'request field "movie_id" is new, int64',
-            False,
-        ),
-    ],
-)
-def test_queries(tmp_path: Path, edits: list[tuple[str, str]], query: str, words: str, breaks: bool) -> None:
-    old, new = bound(tmp_path / "old", RATINGS), bound(tmp_path / "new", edited(RATINGS, *edits))
-    described = of_query(old, new, query)
-    assert [breaks_it for text, breaks_it in described if words in text] == [breaks], described
-
-
-@pytest.mark.parametrize(
-    ("edits", "words"),
-    [
-        (
-            [
-                (
-                    "shop_name = 1;\n  optional Place",
-                    "shop_name = 1;\n  google.protobuf.Timestamp start_time = 9;\n  optional Place",
-                )
-            ],
-            'request field "start_time" is new',
-        ),
-        (
-            [
-                ("string shop_name = 1;\n  optional Place", "optional string shop_name = 1;\n  optional Place"),
-                ("subscribe: {}", "subscribe: {scatter: true}"),
-            ],
-            'request field "shop_name" means EQ column number 1, it meant EQ column number 1, which must be given',
-        ),
-        (
-            [("optional Place place = 2;\n  tablegate", "optional bool paid = 2;\n  tablegate")],
-            'request field "paid" means EQ column number 4, it meant EQ column number 3',
-        ),
-    ],
-)
-def test_conditions(tmp_path: Path, edits: list[tuple[str, str]], words: str) -> None:
-    old, new = bind_visits(tmp_path / "old"), bind_visits(tmp_path / "new", edited(VISITS, *edits))
-    assert [text for text, _ in of_query(old, new, "SubscribeVisits") if text.startswith(words)]
-
-
-START_BOUND = """\
-  google.protobuf.Timestamp start_time_from = 2 [(tablegate.v1.param) = {column: "start_time" op: OP_GTE}];
-"""
-
-
-def test_a_request_that_needs_more(tmp_path: Path) -> None:
-    less = edited(
-        VISITS,
-        ("ListVisitsRequest {\n  string shop_name = 1;\n", "ListVisitsRequest {\n"),
-        ("range: {", "range: {scatter: true "),
-        (START_BOUND, ""),
-    )
-    more = edited(
-        VISITS,
-        (START_BOUND, ""),
-    )
-    described = of_query(bind_visits(tmp_path / "old", less), bind_visits(tmp_path / "new", more), "ListVisits")
-    assert ('request field "shop_name" must be given', True) in described
-
-
-def test_a_query_that_reads_another_table_or_is_another_kind(tmp_path: Path) -> None:
-    old = bound(tmp_path / "old", RATINGS)
-    new = bound(tmp_path / "new", edited(RATINGS, ('name: "ratings"', 'name: "movies"')))
-    assert of_query(old, new, "GetRating") == [('reads table "movies", it read "ratings"', True)]
-    no_query = edited(RATINGS, ("    option (tablegate.v1.query) = {\n      get: {}\n    };\n", ""))
-    assert of_query(old, bound(tmp_path / "none", no_query), "GetRating") == [
-        ("is no query any more: calls are answered UNIMPLEMENTED", True),
-    ]
-
-
-def nested(text: str) -> Descriptor:
-    """Return message Outer of a .proto."""
-    file = FileDescriptorProto(name="outer.proto", package="shop", syntax="proto3")
-    text_format.Parse(text, file)
-    pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    found: Descriptor = pool.FindMessageTypeByName("shop.Outer")
-    return found
-
-
-INNER = """
-message_type { name: "Outer"
-  field { name: "lines" number: 1 type: TYPE_MESSAGE type_name: "shop.Line" label: LABEL_REPEATED }
-  field { name: "outer" number: 2 type: TYPE_MESSAGE type_name: ".shop.Outer" label: LABEL_OPTIONAL }
-}
-message_type { name: "Line"
-  field { name: "sku" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "prices" number: 2 type: TYPE_MESSAGE type_name: ".shop.Line.PricesEntry" label: LABEL_REPEATED }
-  field { name: "gift" number: 3 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
-  field { name: "sale" number: 4 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
-  oneof_decl { name: "reason" }
-  nested_type { name: "PricesEntry" options { map_entry: true }
-    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
-    field { name: "value" number: 2 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
-  }
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("edit", "path", "kinds"),
-    [
-        (('"sku" number: 1', '"sku" number: 9'), "lines.sku", [Kind.RENUMBERED]),
-        (('"sku" number: 1', '"code" number: 1'), "lines.code", [Kind.RENAMED]),
-        (("TYPE_DOUBLE", "TYPE_FLOAT"), "lines.prices.value", [Kind.TYPE]),
-        (('"prices" number: 2', '"prices" number: 5'), "lines.prices", [Kind.RENUMBERED]),
-        (('"shop.Line" label: LABEL_REPEATED', '"shop.Line" label: LABEL_OPTIONAL'), "lines", [Kind.CARDINALITY]),
-        (('"reason"', '"cause"'), "lines.sale", [Kind.ONEOF]),
-        (
-            (
-                'type: TYPE_STRING label: LABEL_OPTIONAL }\n  field { name: "prices"',
-                'type: TYPE_STRING label: LABEL_REPEATED }\n  field { name: "prices"',
-            ),
-            "lines.sku",
-            [Kind.CARDINALITY],
-        ),
-    ],
-)
-def test_messages_inside_of_messages(edit: tuple[str, str], path: str, kinds: list[Kind]) -> None:
-    old, new = nested(INNER), nested(edited(INNER, edit))
-    found = list(message_differences(old, new))
-    assert [each.kind for each in found if ".".join(each.path) == path] == kinds
-    assert all(each.breaks_clients for each in found)
-
-
 def run(*words: object) -> Result:
     return CliRunner().invoke(app, ["diff", *map(str, words)], env={"COLUMNS": "200"})
 
@@ -548,6 +388,18 @@ def test_command_in_json(tmp_path: Path) -> None:
         "subject": 'column "more"',
         "text": "is new, string; no row has it until the job computes it",
     }
+
+
+def test_directory_whose_files_import_each_other(tmp_path: Path) -> None:
+    place = THING[THING.index("enum Place") : THING.index("message Thing")]
+    for name in ("old", "new"):
+        (tmp_path / name / "common").mkdir(parents=True)
+        head = 'syntax = "proto3";\npackage shop.v1;\n'
+        (tmp_path / name / "common" / "place.proto").write_text(head + place, "utf-8")
+        text = edited(THING, (place, ""), ('options.proto";', 'options.proto";\nimport "common/place.proto";'))
+        (tmp_path / name / "things.proto").write_text(text, "utf-8")
+    done = run(tmp_path / "old", tmp_path / "new")
+    assert (done.exit_code, done.stdout) == (0, "no difference\n"), done.stderr
 
 
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
