@@ -1,11 +1,10 @@
 """Avro of any shape, into the Python values that its schema describes: for what no row reader takes."""
 
+import importlib
 import io
 import json
 from collections.abc import Mapping
 from typing import Any
-
-import fastavro
 
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, schema_id_of
 from tablegate.gateway.contract.rows import VALUE_PREFIX_BYTES, UndecodableRecord, UnfitSchema
@@ -19,7 +18,14 @@ class AvroSchemas:
         self.is_plain = PLAIN_ID in schemas
         if not schemas:
             raise UnfitSchema(f"its manifest has no {what} schema")
-        self.parsed = {schema_id: _parsed(f"{what} schema {schema_id}", text) for schema_id, text in schemas.items()}
+        try:
+            # Not with the module: a gateway of none but our own changelogs does without.
+            self._fastavro: Any = importlib.import_module("fastavro")
+        except ImportError:
+            raise UnfitSchema('Avro of others needs a library: pip install "tablegate-gateway[avro]"') from None
+        self.parsed = {
+            schema_id: self._parsed(f"{what} schema {schema_id}", text) for schema_id, text in schemas.items()
+        }
 
     def id_of(self, data: bytes) -> int:
         """Return the id of the schema of bytes; raise `UndecodableRecord` where there is none."""
@@ -34,7 +40,7 @@ class AvroSchemas:
         body = io.BytesIO(data)
         body.seek(0 if self.is_plain else VALUE_PREFIX_BYTES)
         try:
-            found = fastavro.schemaless_reader(body, self.parsed[schema_id], None)
+            found = self._fastavro.schemaless_reader(body, self.parsed[schema_id], None)
         except Exception:  # noqa: BLE001  the library has no list of what it may raise
             raise UndecodableRecord(f"{self._what} is not Avro of its schema") from None
         if body.tell() != len(data):
@@ -46,14 +52,13 @@ class AvroSchemas:
         body = io.BytesIO(b"" if self.is_plain else bytes(1) + schema_id.to_bytes(4, "big"))
         body.seek(0, io.SEEK_END)
         try:
-            fastavro.schemaless_writer(body, self.parsed[schema_id], found)
+            self._fastavro.schemaless_writer(body, self.parsed[schema_id], found)
         except Exception:  # noqa: BLE001  as above
             raise UndecodableRecord(f"{self._what} cannot be written by its schema") from None
         return body.getvalue()
 
-
-def _parsed(where: str, text: str) -> Any:
-    try:
-        return fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # noqa: BLE001  as above
-        raise UnfitSchema(f"{where} is not an Avro schema: {type(error).__name__}") from None
+    def _parsed(self, where: str, text: str) -> Any:
+        try:
+            return self._fastavro.parse_schema(json.loads(text))
+        except Exception as error:  # noqa: BLE001  as above
+            raise UnfitSchema(f"{where} is not an Avro schema: {type(error).__name__}") from None
