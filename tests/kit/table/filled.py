@@ -23,6 +23,7 @@ from tablegate.v1.changelog_pb2 import SourceTopic
 ROOT = Path(__file__).parents[3]
 RATINGS = ROOT / "examples/tablegate/examples/contracts/examples/ratings/v1/ratings.proto"
 ACTIONS = ROOT / "examples/tablegate/examples/contracts/examples/actions/v1/actions.proto"
+ORDERS = ROOT / "tests/kit/table/orders.proto"  # every kind of column
 SIGNER = TokenSigner([b"k" * 32])
 SOURCES = (("ratings", 2),)
 
@@ -31,6 +32,11 @@ SOURCES = (("ratings", 2),)
 def catalogue_of(path: Path = RATINGS) -> Catalogue:
     """Return the catalogue of a contract."""
     return bind(load_descriptors(path))
+
+
+def orders() -> Table:
+    """Return a table with every kind of column."""
+    return catalogue_of(ORDERS).tables["orders"]
 
 
 def now_ms() -> int:

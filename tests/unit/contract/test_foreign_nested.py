@@ -10,13 +10,12 @@ import fastavro
 import pytest
 from google.protobuf import json_format
 
-from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.columns import RowMaker
 from tablegate.gateway.contract.foreign.values import value_reader
 from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
-from tests.kit.table.filled import ROOT, catalogue_of
+from tests.kit.table.filled import orders
 
 FULL: dict[str, Any] = {
     "items": [
@@ -54,10 +53,6 @@ EXPECTED: dict[str, Any] = {
     ],
     "times": ["2026-01-01T00:00:00Z"] * 2,
 }
-
-
-def orders() -> Table:
-    return catalogue_of(ROOT / "tests/kit/table/orders.proto").tables["orders"]
 
 
 def expected(row: dict[str, Any]) -> Any:
@@ -157,3 +152,39 @@ def test_values_that_a_library_of_avro_gives() -> None:
     row = orders().row_class.FromString(RowMaker(orders()).make(found, [1], {}))
     price = {"price": {"units": 1, "nanos": 500_000_000}}
     assert row == expected({"id": 1, "took": "-1.5s", "items": [price], "byLine": {"7": {"sku": "c"}}})
+
+
+def read_protobuf(value: bytes) -> bytes | None:
+    topic = ForeignTopic(value_codec=changelog_pb2.VALUE_CODEC_PROTOBUF_PLAIN)
+    return value_reader(orders(), topic, {}).read(value, [1])
+
+
+UNASKED = b"\xda\x3e\x06secret"  # field 1003, which no message of the contract has
+ITEM_WITH_MORE = b"\x0a\x01a" + UNASKED
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(b"\x12" + bytes([len(ITEM_WITH_MORE)]) + ITEM_WITH_MORE, id="in a list"),
+        pytest.param(b"\x1a" + bytes([len(UNASKED)]) + UNASKED, id="in a message"),
+        pytest.param(
+            b"\x32" + bytes([4 + len(UNASKED)]) + b"\x08\x07\x12" + bytes([len(UNASKED)]) + UNASKED, id="in a map"
+        ),
+    ],
+)
+def test_nothing_that_the_contract_lacks_is_given_to_clients(place: bytes) -> None:
+    row = read_protobuf(b"\x08\x01" + place)
+    assert row is not None
+    assert b"secret" not in row
+    assert orders().row_class.FromString(row).id == 1
+
+
+def test_a_field_of_another_type_inside_is_refused() -> None:
+    with pytest.raises(UndecodableRecord, match="of another type than the contract"):
+        read_protobuf(b"\x08\x01\x12\x02\x10\x05\x12\x02\x08\x05")  # a sku that is a number
+
+
+def test_values_of_the_contract_are_copied() -> None:
+    value = json_format.ParseDict(EXPECTED, orders().row_class()).SerializeToString()
+    assert read_protobuf(value) == value

@@ -3,7 +3,10 @@
 A column may be whatever a field of a message may be. A key column is a scalar, an enum or a time, once.
 """
 
+from collections.abc import Iterator
+
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Op
 from tablegate.gateway.contract.keys import KeyType
@@ -11,6 +14,9 @@ from tablegate.gateway.contract.keys import KeyType
 TIMESTAMP = "google.protobuf.Timestamp"
 MONEY = "google.type.Money"
 DURATION = "google.protobuf.Duration"
+TIMESTAMP_S_MIN = -62_135_596_800  # year 1, the first that google.protobuf.Timestamp allows
+TIMESTAMP_S_MAX = 253_402_300_799  # the end of year 9999, the last
+DURATION_S_MAX = 315_576_000_000  # 10,000 years: what google.protobuf.Duration allows
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
@@ -65,6 +71,17 @@ def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
+def messages_in(message: Message) -> Iterator[Message]:
+    """Yield the messages that are in the fields of a message, those of lists and maps too."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if is_map(field):
+            yield from value.values() if field.message_type.fields_by_name["value"].message_type else ()
+        else:
+            yield from value if field.is_repeated else (value,)
+
+
 def is_message(field: FieldDescriptor) -> bool:
     """Return whether a value of `field` is a message of which the fields count: none that stands for one value."""
     message = field.message_type
@@ -115,13 +132,19 @@ def same_type(one: FieldDescriptor, other: FieldDescriptor) -> bool:
     return type_name(one) == type_name(other)
 
 
-def in_oneof(field: FieldDescriptor) -> bool:
-    """Return whether `field` is in a oneof; the one that `optional` makes behind the scenes is none."""
+def oneof_of(field: FieldDescriptor) -> str | None:
+    """Return the name of the oneof that `field` is in; the one that `optional` makes behind the scenes is none."""
     oneof = field.containing_oneof
     if oneof is None:
-        return False
+        return None
     # protoc calls that one "_" and the field's name, with as many "X" before it as make it free.
-    return len(oneof.fields) > 1 or oneof.name.lstrip("X") not in (f"_{field.name}", field.name)
+    is_made = len(oneof.fields) == 1 and oneof.name.lstrip("X") in (f"_{field.name}", field.name)
+    return None if is_made else oneof.name
+
+
+def in_oneof(field: FieldDescriptor) -> bool:
+    """Return whether `field` is in a oneof."""
+    return oneof_of(field) is not None
 
 
 def operator_fits(op: Op, column: FieldDescriptor) -> bool:

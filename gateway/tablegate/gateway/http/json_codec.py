@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from typing_extensions import override
 
-from tablegate.gateway.contract.columns import is_map
+from tablegate.gateway.contract.columns import is_map, messages_in
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 
@@ -253,15 +253,8 @@ def _seal(types: _AnyTypes, message: Message) -> None:
             _seal(types, inner)
         packed.value = inner.SerializeToString()
         return
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if is_map(field):
-            inner_messages = list(value.values()) if field.message_type.fields_by_name["value"].message_type else []
-        else:
-            inner_messages = list(value) if field.is_repeated else [value]
-        for inner in inner_messages:
-            _seal(types, inner)
+    for inner in messages_in(message):
+        _seal(types, inner)
 
 
 def _value_of(text: bytes) -> Any:

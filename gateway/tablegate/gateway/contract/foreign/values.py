@@ -4,7 +4,7 @@ The columns of the key come from the record's key, whatever the value has in fie
 key never disagree, and a value needs no key columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from typing_extensions import override
 
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.columns import messages_in
 from tablegate.gateway.contract.foreign.avro import AvroSchemas
 from tablegate.gateway.contract.foreign.columns import Hints, RowMaker, avro_hints, connect_hints
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, protobuf_body, schema_id_of
@@ -207,7 +208,6 @@ class _ProtobufValues(ValueReader):
     def __init__(self, table: Table, *, has_prefix: bool) -> None:
         self._parse: Callable[[bytes], Any] = table.row_class.FromString
         self._rows = RowMaker(table)
-        self._numbers = frozenset(column.number for column in table.row.fields)
         self._has_prefix = has_prefix
 
     @override
@@ -218,14 +218,25 @@ class _ProtobufValues(ValueReader):
             row = self._parse(value)
         except DecodeError:
             raise UndecodableRecord("value does not parse") from None
-        unknown = UnknownFieldSet(row)
-        if len(unknown) == 0 and self._rows.has_key(row, key):
+        is_known = True
+        for message, number in _unknown_fields(row):
+            is_known = False
+            if number in message.DESCRIPTOR.fields_by_number:
+                raise UndecodableRecord("value has a field of another type than the contract")
+        if is_known and self._rows.has_key(row, key):
             return value
-        if any(unknown[at].field_number in self._numbers for at in range(len(unknown))):
-            raise UndecodableRecord("value has a field of another type than the contract")
         # Clients are given what the contract has, and nothing else that is in the topic.
         row.DiscardUnknownFields()
         for name in self._rows.key_names:
             row.ClearField(name)
         self._rows.put_key(row, key)
         return bytes(row.SerializeToString())
+
+
+def _unknown_fields(message: Any) -> Iterator[tuple[Any, int]]:
+    """Yield the number of each field that a message, or one in it, has and its type has not; with that message."""
+    unknown = UnknownFieldSet(message)
+    for at in range(len(unknown)):
+        yield message, unknown[at].field_number
+    for inner in messages_in(message):
+        yield from _unknown_fields(inner)
