@@ -73,19 +73,13 @@ class Changelog:
         producer.flush()
 
     def _manifest(self, bootstrap: str) -> changelog_pb2.Manifest:
-        table = self._table
         admin = AdminClient({"bootstrap.servers": bootstrap})
         found = admin.describe_topics(TopicCollection([self._topic]))
-        return changelog_pb2.Manifest(
-            table=table.name,
+        return self._table.manifest(
             generation=1,
-            contract_fingerprint=table.fingerprint,
             changelog_topic=self._topic,
             changelog_topic_id=str(found[self._topic].result().topic_id),
             partition_count=PARTITIONS,
-            partitioner=table.partitioner.value,
-            key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in table.key],
-            partition_by_count=table.partition_by_count,
             value_schemas={1: json.dumps(self._schema)},
             sources=[changelog_pb2.SourceTopic(topic=SOURCE_TOPIC, partition_count=1, keyed=True)],
             mode=changelog_pb2.JOB_MODE_REALTIME,

@@ -1,7 +1,6 @@
 """Rows with messages, lists, maps and oneofs: from a DataFrame and from a declared job, to clients."""
 
 import json
-import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,18 +13,19 @@ from google.protobuf import json_format
 from pyspark.sql import DataFrame, SparkSession
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.binder.binder import bind, merge
+from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.jobs import FrameTable, Json, Mode, Processor, Source, Table
-from tablegate.jobs.publishing import JobError, publish, publish_batch, spark_jars
+from tablegate.jobs.publishing import JobError, publish, publish_batch
 from tablegate.jobs.testing import Event, run_table, stop_spark
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.gateway_processes.row_queries import RowQueries
+from tests.kit.job.user_session import user_session
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
-from tests.kit.table.filled import ROOT
+from tests.kit.table.filled import ORDERS
 
 pytestmark = pytest.mark.jvm
 
-ORDERS = ROOT / "tests/kit/table/orders.proto"
 ITEM = (
     "struct<sku:string,pieces:bigint,price:decimal(20,2),marks:array<string>,"
     "sent_to:struct<street:string,city:string,floor:int>,courier:string,locker:int>"
@@ -100,20 +100,8 @@ FULL_JSON = {
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Give a session as a user makes it, with Spark's own settings."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.jars", spark_jars())
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "America/New_York")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
+    with user_session() as session:
         yield session
-        session.stop()
 
 
 @pytest.fixture
@@ -128,37 +116,24 @@ def contract(tmp_path: Path, name: str) -> Path:
     return path
 
 
-class Orders:
-    """Asks a gateway for orders, as protobuf's JSON."""
+class Orders(RowQueries):
+    """Orders as protobuf's JSON."""
 
-    def __init__(self, gateway: GatewayProcess, contract: Path) -> None:
-        queries = bind(merge([load_descriptors(contract)])).queries
-        self._get = next(query for path, query in queries.items() if "/Get" in path)
-        self._scan = next(query for path, query in queries.items() if "/Scan" in path)
-        self._gateway = gateway
-
-    def get(self, number: int) -> Any:
+    def json(self, number: int) -> Any:
         """Return an order; without its Any, of which the type is not known."""
-        query = self._get
-        assert self._gateway.channel is not None
-        call = self._gateway.channel.unary_unary(query.path, response_deserializer=query.response_class.FromString)
-        row = call(query.request_class(id=number).SerializeToString(), timeout=5).row
+        row = self.get(id=number)
         row.ClearField("anything")
         return json_format.MessageToDict(row)
 
-    def scan(self, **filters: Any) -> set[int]:
+    def ids(self, **filters: Any) -> set[int]:
         """Return the ids of the orders that pass filters."""
-        query = self._scan
-        assert self._gateway.channel is not None
-        call = self._gateway.channel.unary_stream(query.path, response_deserializer=query.response_class.FromString)
-        request = query.request_class(**filters).SerializeToString()
-        return {row.id for answer in call(request, timeout=10) for row in answer.rows}
+        return {row.id for row in self.rows(**filters)}
 
 
 @pytest.fixture
 def orders(broker: Broker, tmp_path: Path, contract: Path) -> Iterator[Orders]:
     with GatewayProcess(tmp_path / "data", broker.bootstrap, contract=contract, workers=1) as gateway:
-        yield Orders(gateway, contract)
+        yield Orders(gateway, bind(load_descriptors(contract)).queries.values())
 
 
 def frame(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
@@ -181,10 +156,10 @@ def test_a_frame_of_nested_columns_is_served(
     rows = [FULL, {"id": 2, "tags": ["new"], "items": [], "address": {}}, *wrong]
     done = publish_batch(frame(spark, *rows), table, bootstrap=broker.bootstrap)
     assert (done.rows, done.set_aside) == (2, len(wrong))
-    soon(lambda: orders.get(1) == FULL_JSON, "the order as it is")
-    assert orders.get(2) == {"id": "2", "tags": ["new"], "address": {}}
-    assert orders.scan(tags_contains="ü") == {1}
-    assert orders.scan(tags_contains="new", card="x") == set()
+    soon(lambda: orders.json(1) == FULL_JSON, "the order as it is")
+    assert orders.json(2) == {"id": "2", "tags": ["new"], "address": {}}
+    assert orders.ids(tags_contains="ü") == {1}
+    assert orders.ids(tags_contains="new", card="x") == set()
     letters = consume(broker.bootstrap, f"{name}-dead-letters")
     assert {dict(letter.headers or ())["reason"][:31] for letter in letters} == {b"row is none of the contract: a "}
     assert {json.loads(letter.value or b"")["id"] for letter in letters} == {row["id"] for row in wrong}
@@ -222,7 +197,7 @@ def test_a_stream_of_nested_columns_is_served(
         bootstrap=broker.bootstrap,
     )
     try:
-        soon(lambda: orders.get(2) == {"id": "2", "tags": ["a", "a"]}, "the second order")
+        soon(lambda: orders.json(2) == {"id": "2", "tags": ["a", "a"]}, "the second order")
     finally:
         query.stop()
 

@@ -1,6 +1,5 @@
 """DataFrames of a user's own, published as tables: streams, batches, and what must be refused. Real Kafka and Spark."""
 
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,9 +15,10 @@ from pyspark.sql.functions import arrow_udf
 from tablegate.examples.demo.kafka import Broker
 from tablegate.jobs import FrameTable
 from tablegate.jobs.kafka.topics import KafkaAdmin
-from tablegate.jobs.publishing import JobError, publish, publish_batch, spark_jars
+from tablegate.jobs.publishing import JobError, publish, publish_batch
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.scores.declared import Scores, write_contract
+from tests.kit.job.user_session import user_session
 from tests.kit.programs.kafka import NewRecord, consume, new_topic, produce
 
 pytestmark = pytest.mark.jvm
@@ -28,21 +28,9 @@ AT = "TIMESTAMP '2026-01-01 00:00:00Z'"
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give a session as a user makes it, with Spark's own settings."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.jars", spark_jars())
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "America/New_York")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
+def spark() -> Iterator[SparkSession]:
+    with user_session() as session:
         yield session
-        session.stop()
 
 
 @pytest.fixture

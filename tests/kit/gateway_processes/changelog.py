@@ -43,21 +43,15 @@ def manifest_of(
     """Return the manifest of a table whose changelog is a topic, and whose job reads a source of one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     described = _described(admin, topic)
-    manifest = Manifest(
-        table=table.name,
+    manifest = table.manifest(
         generation=generation,
-        contract_fingerprint=table.fingerprint,
         changelog_topic=topic,
         changelog_topic_id=str(described.topic_id),
         partition_count=partition_count,
-        partitioner=table.partitioner.value,  # type: ignore[arg-type]
-        partition_by_count=table.partition_by_count,
         value_schemas={SCHEMA_ID: json.dumps(row_schema(table))},
         sources=[SourceTopic(topic=source, partition_count=1)],
         mode=JOB_MODE_MICROBATCH,
     )
-    for column in table.key:
-        manifest.key.add(name=column.name, type=column.type.value)  # type: ignore[arg-type]
     manifest.publish_time.GetCurrentTime()
     return manifest
 

@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from typer.testing import CliRunner
 
 from tablegate.gateway.cli.main import app
-from tablegate.gateway.contract.catalogue import Query
 from tablegate.gateway.contract.keys import murmur2_partition
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
+from tests.kit.gateway_processes.row_queries import RowQueries
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
 from tests.kit.table.foreign import FOREIGN, foreign_catalogue
 
@@ -90,28 +90,16 @@ class ForeignTables:
         [status] = [one for one in self.gateway.status().tables if one.table == table]
         return {one.reason: one.count for one in status.poison}
 
-    def _query(self, table: str, kind: str) -> Query:
+    def _queries(self, table: str) -> RowQueries:
         queries = foreign_catalogue().queries.values()
-        return next(one for one in queries if one.table.name == table and type(one).__name__ == f"{kind}Query")
+        return RowQueries(self.gateway, [query for query in queries if query.table.name == table])
 
     def get(self, table: str, row: Any, **options: Any) -> Message:
         """Return the row with the key of `row`."""
-        query = self._query(table, "Get")
-        request: Any = query.request_class(**({"read_options": options} if options else {}))
-        for column in query.table.key:
-            value = getattr(row, column.name)
-            if isinstance(value, Message):
-                getattr(request, column.name).CopyFrom(value)
-            else:
-                setattr(request, column.name, value)
-        assert self.gateway.channel is not None
-        call = self.gateway.channel.unary_unary(query.path, None, query.response_class.FromString)
-        found: Message = call(request.SerializeToString(), timeout=5).row
+        key = {column.name: getattr(row, column.name) for column in foreign_catalogue().tables[table].key}
+        found: Message = self._queries(table).get(**key, **({"read_options": options} if options else {}))
         return found
 
     def rows(self, table: str) -> list[Any]:
         """Return all rows of a table."""
-        query = self._query(table, "Scan")
-        assert self.gateway.channel is not None
-        call: Any = self.gateway.channel.unary_stream(query.path, None, query.response_class.FromString)
-        return [row for part in call(query.request_class().SerializeToString(), timeout=30) for row in part.rows]
+        return self._queries(table).rows()

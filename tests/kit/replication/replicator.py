@@ -18,7 +18,7 @@ from tablegate.gateway.kafka.log import Clock, TopicPartition
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.store_pb2 import TableState
-from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
+from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker, SourceTopic
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.state_observer import StateObserver
@@ -92,16 +92,11 @@ class Job:
         return self
 
     def manifest(self, **changes: Any) -> Manifest:
-        manifest = Manifest(
-            table="ratings",
+        manifest = ratings().manifest(
             generation=self.generation,
-            contract_fingerprint=ratings().fingerprint,
             changelog_topic=self.topic,
             changelog_topic_id=self.topic_id,
             partition_count=self.partitions,
-            partitioner=ratings().partitioner.value,  # type: ignore[arg-type]
-            key=[KeyColumn(name=column.name, type=column.type.value) for column in ratings().key],  # type: ignore[arg-type]
-            partition_by_count=1,
             value_schemas={1: json.dumps(row_schema(ratings()))},
             sources=[SourceTopic(topic="ratings", partition_count=2)],
         )

@@ -21,7 +21,7 @@ from tablegate.gateway.replication.sweep import SweepLimits
 from tablegate.gateway.stores.base import PastChange, Position, StoreWriter
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1 import options_pb2
-from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker
+from tablegate.v1.changelog_pb2 import ProgressMarker
 from tablegate.v1.status_pb2 import GetStatusResponse
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import START_MS, FakeClock
@@ -89,16 +89,11 @@ class Setup:
         self.topic_id = self.broker.create(TOPIC, PARTITIONS)
         self.store = store or MemoryStore()
         self.sequence = 0
-        manifest = Manifest(
-            table=NAME,
+        manifest = table().manifest(
             generation=1,
-            contract_fingerprint=table().fingerprint,
             changelog_topic=TOPIC,
             changelog_topic_id=self.topic_id,
             partition_count=PARTITIONS,
-            partitioner=table().partitioner.value,  # type: ignore[arg-type]
-            key=[KeyColumn(name=column.name, type=column.type.value) for column in table().key],  # type: ignore[arg-type]
-            partition_by_count=1,
             value_schemas={1: json.dumps(row_schema(table()))},
         )
         self.broker.append(TopicPartition("tables", Partition(0)), NAME.encode(), manifest.SerializeToString())

@@ -22,7 +22,7 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.v1 import changelog_pb2
-from tablegate.v1.changelog_pb2 import ForeignTopic, KeyColumn, Manifest, SourceTopic
+from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest, SourceTopic
 
 FOREIGN = Path(__file__).with_name("foreign.proto")
 SCHEMA_ID = 41
@@ -103,16 +103,11 @@ class Topic:
         self, *, topic: str = "theirs", topic_id: str = "id", partitions: int = 1, generation: int = 1
     ) -> Manifest:
         table = self.contract
-        manifest = Manifest(
-            table=table.name,
+        manifest = table.manifest(
             generation=generation,
-            contract_fingerprint=table.fingerprint,
             changelog_topic=topic,
             changelog_topic_id=topic_id,
             partition_count=partitions,
-            partitioner=table.partitioner.value,
-            partition_by_count=table.partition_by_count,
-            key=[KeyColumn(name=column.name, type=int(column.type)) for column in table.key],  # type: ignore[arg-type]
             value_schemas=self.value_schemas,
             sources=[SourceTopic(topic=topic, partition_count=partitions, keyed=True)],
             foreign=self.description,

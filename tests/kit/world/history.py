@@ -22,7 +22,7 @@ from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import Version, make_version
-from tablegate.v1.changelog_pb2 import KeyColumn, Manifest, ProgressMarker, SourceTopic
+from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker, SourceTopic
 from tests.kit.replication.replicator import START_MS
 from tests.kit.table.filled import ACTIONS, RATINGS, catalogue_of
 from tests.kit.world.job import next_offsets
@@ -86,16 +86,11 @@ class Subject:
     def manifest(self, generation: int, topic_id: str) -> Manifest:
         """Return the manifest of a generation."""
         table = self.table
-        return Manifest(
-            table=table.name,
+        return table.manifest(
             generation=generation,
-            contract_fingerprint=table.fingerprint,
             changelog_topic=self.topic(generation),
             changelog_topic_id=topic_id,
             partition_count=PARTITIONS,
-            partitioner=table.partitioner.value,
-            key=[KeyColumn(name=column.name, type=column.type.value) for column in table.key],
-            partition_by_count=table.partition_by_count,
             value_schemas={1: json.dumps(row_schema(table))},
             sources=[SourceTopic(topic=SOURCE, partition_count=SOURCE_PARTITIONS)],
         )

@@ -8,9 +8,9 @@ from tablegate.gateway.cli.diff.differences import Effect
 from tablegate.gateway.cli.diff.tables import table_differences
 from tablegate.gateway.contract.catalogue import Table
 from tests.kit.table.contracts import bind_sources
-from tests.kit.table.filled import ROOT
+from tests.kit.table.filled import ORDERS
 
-ORDERS = (ROOT / "tests/kit/table/orders.proto").read_text()
+TEXT = ORDERS.read_text()
 REBUILD, RESTORE, BREAKS = Effect.REBUILD, Effect.RESTORE, Effect.BREAKS_CLIENTS
 ADDRESS = ("address", "items.sent_to", "invoice", "by_line.value.sent_to")
 ITEM = ("items", "by_line.value")
@@ -40,7 +40,7 @@ def test_a_change_inside_of_a_row(old: str, new: str, columns: list[str], effect
     before, now = tmp_path / "before", tmp_path / "now"
     before.mkdir()
     now.mkdir()
-    assert ORDERS.count(old) == 1
-    found = table_differences(bound(before, ORDERS), bound(now, ORDERS.replace(old, new)))
+    assert TEXT.count(old) == 1
+    found = table_differences(bound(before, TEXT), bound(now, TEXT.replace(old, new)))
     assert {one.subject for one in found} == {f'column "{column}"' for column in columns}
     assert {effect for one in found for effect in one.effects} == effects

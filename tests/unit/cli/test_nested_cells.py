@@ -1,18 +1,10 @@
 """What a terminal shows of rows with messages, lists and maps."""
 
-from functools import cache
-
 import pytest
 from google.protobuf import json_format
 
 from tablegate.gateway.cli.show import cells
-from tablegate.gateway.contract.catalogue import Table
-from tests.kit.table.filled import ROOT, catalogue_of
-
-
-@cache
-def orders() -> Table:
-    return catalogue_of(ROOT / "tests/kit/table/orders.proto").tables["orders"]
+from tests.kit.table.filled import orders
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """Rows as they are: messages, lists, maps and oneofs become what protobuf says they are."""
 
 import json
-import random
-import struct
 from collections.abc import Mapping
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fastavro
 import pytest
 from google.protobuf import json_format
 from hypothesis import given
@@ -22,15 +18,8 @@ from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, Unfit
 from tablegate.gateway.kafka.border import _check_schema
 from tests.kit.seeds import examples
 from tests.kit.table.contracts import bind_sources
-from tests.kit.table.filled import ROOT
-
-ORDERS = ROOT / "tests/kit/table/orders.proto"
-
-
-@cache
-def orders() -> Table:
-    with TemporaryDirectory() as directory:
-        return bind_sources(Path(directory), test__orders__v1__orders=ORDERS.read_text()).tables["orders"]
+from tests.kit.table.filled import orders
+from tests.kit.table.values import framed, reasons_of_mutated
 
 
 @cache
@@ -38,28 +27,12 @@ def decoder() -> RowDecoder:
     return RowDecoder(orders(), {1: json.dumps(row_schema(orders()))})
 
 
-def plain(schema: Any) -> Any:
-    """Return the schema without logical types but decimals, so that fastavro takes integers for times."""
-    if isinstance(schema, list):
-        return [plain(branch) for branch in schema]
-    if isinstance(schema, dict):
-        return {name: plain(part) for name, part in schema.items() if (name, part) != ("logicalType", part)}
-    return schema
-
-
-@cache
-def writer() -> Any:
-    return fastavro.parse_schema(plain(row_schema(orders())))
-
-
-def framed(columns: Mapping[str, Any], schema: Any = None) -> bytes:
-    body = BytesIO()
-    fastavro.schemaless_writer(body, schema or writer(), dict(columns))
-    return struct.pack(">bI", 0, 1) + body.getvalue()
+def value_of(columns: Mapping[str, Any]) -> bytes:
+    return framed(row_schema(orders()), columns)
 
 
 def decoded(columns: Mapping[str, Any]) -> Any:
-    return orders().row_class.FromString(decoder().decode(framed(columns)))
+    return orders().row_class.FromString(decoder().decode(value_of(columns)))
 
 
 def fill(message: Any, values: Mapping[str, Any]) -> Any:
@@ -192,7 +165,7 @@ def test_long_lists_are_read_whole() -> None:
 
 def test_blocks_may_give_their_length() -> None:
     """Avro lets a writer say how many bytes a block has, and write several blocks."""
-    value = bytearray(framed({"id": 1, "tags": ["a", "b", "c"]}))
+    value = bytearray(value_of({"id": 1, "tags": ["a", "b", "c"]}))
     at = value.index(b"\x06\x02a\x02b\x02c\x00")
     value[at : at + 8] = b"\x03\x08\x02a\x02b\x02\x02c\x00"  # two items in 4 bytes, then one
     row = orders().row_class.FromString(decoder().decode(bytes(value)))
@@ -207,7 +180,7 @@ def test_two_fields_of_one_oneof_are_poison() -> None:
     row = decoded({"id": 1, "items": [{"courier": "a"}, {"locker": 0}], "card": "x"})
     assert [item.WhichOneof("how") for item in row.items] == ["courier", "locker"]
     with pytest.raises(UndecodableRecord):  # the record that ends early leaves nothing behind for the next one
-        decoder().decode(framed({"id": 1, "card": "x"})[:-3])
+        decoder().decode(value_of({"id": 1, "card": "x"})[:-3])
     assert decoded({"id": 2, "cash": 1.0}).cash == 1.0
 
 
@@ -253,14 +226,13 @@ def test_a_null_in_a_list_is_poison() -> None:
 
     schema = with_types(change)
     rows = RowDecoder(orders(), {1: json.dumps(schema)})
-    parsed = fastavro.parse_schema(plain(schema))
     row: Any = orders().row_class.FromString(
-        rows.decode(framed({"id": 1, "tags": ["a"], "labels": {"b": "c"}}, parsed))
+        rows.decode(framed(schema, {"id": 1, "tags": ["a"], "labels": {"b": "c"}}))
     )
     assert (list(row.tags), dict(row.labels)) == (["a"], {"b": "c"})
     for columns in ({"tags": ["a", None], "labels": {}}, {"tags": [], "labels": {"b": None}}):
         with pytest.raises(UndecodableRecord, match="a null or a union branch"):
-            rows.decode(framed({"id": 1, **columns}, parsed))
+            rows.decode(framed(schema, {"id": 1, **columns}))
 
 
 def test_what_the_contract_lacks_is_passed_over() -> None:
@@ -269,10 +241,9 @@ def test_what_the_contract_lacks_is_passed_over() -> None:
     schema["fields"].insert(1, {"name": "unknown", "type": {"type": "array", "items": extra}})
     items = next(field for field in schema["fields"] if field["name"] == "items")
     items["type"][1]["items"]["fields"].insert(0, {"name": "weight", "type": ["null", "double"]})
-    parsed = fastavro.parse_schema(plain(schema))
     columns = {"id": 7, "unknown": [{"a": {"x": 1}}, {"a": {}}], "items": [{"weight": 1.5, "sku": "s"}]}
     row: Any = orders().row_class.FromString(
-        RowDecoder(orders(), {1: json.dumps(schema)}).decode(framed(columns, parsed))
+        RowDecoder(orders(), {1: json.dumps(schema)}).decode(framed(schema, columns))
     )
     assert (row.id, [item.sku for item in row.items]) == (7, ["s"])
 
@@ -320,7 +291,6 @@ def test_a_schema_that_contains_itself_is_refused() -> None:
 
 
 def test_mutated_values_are_rows_or_poison() -> None:
-    random_ = random.Random(7)
     columns = {
         "id": 1,
         "items": [{"sku": "a", "pieces": 2, "marks": ["x"], "locker": 1, "sent_to": {"city": "b"}}] * 2,
@@ -333,20 +303,7 @@ def test_mutated_values_are_rows_or_poison() -> None:
         "weights": [1.5],
         "counts": [{"key": True, "value": 1}],
     }
-    good = framed(columns)
-    reasons = set()
-    for _ in range(5_000):
-        value = bytearray(good)
-        for _ in range(random_.randrange(1, 4)):
-            value[random_.randrange(5, len(value))] = random_.randrange(256)
-        if random_.random() < 0.3:
-            del value[random_.randrange(5, len(value)) :]
-        try:
-            row_bytes = decoder().decode(bytes(value))
-        except UndecodableRecord as reason:
-            reasons.add(str(reason))
-        else:
-            orders().row_class.FromString(row_bytes)
+    reasons = reasons_of_mutated(decoder(), orders(), value_of(columns), seed=7, kept=5)
     assert 4 < len(reasons) < 16
 
 

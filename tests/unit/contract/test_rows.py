@@ -2,16 +2,12 @@
 
 import json
 import math
-import random
-import struct
 from collections.abc import Mapping
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +16,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UndecodableRecord, UnfitSchema, row_schema
 from tests.kit.seeds import examples
 from tests.kit.table.contracts import bind_ratings, bind_sources
+from tests.kit.table.values import framed, reasons_of_mutated
 
 COLUMNS = {
     "i32": ("int32", st.integers(-(2**31), 2**31 - 1)),
@@ -77,21 +74,6 @@ def everything() -> Table:
 def ratings() -> Table:
     with TemporaryDirectory() as directory:
         return bind_ratings(Path(directory)).tables["ratings"]
-
-
-def plain(schema: Any) -> Any:
-    """Return the schema without logical types, so that fastavro takes integers for timestamps."""
-    if isinstance(schema, list):
-        return [plain(branch) for branch in schema]
-    if isinstance(schema, dict):
-        return {name: plain(part) for name, part in schema.items() if name != "logicalType"}
-    return schema
-
-
-def framed(schema: Any, columns: Mapping[str, Any], schema_id: int = 1) -> bytes:
-    body = BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(plain(schema)), dict(columns))
-    return struct.pack(">bI", 0, schema_id) + body.getvalue()
 
 
 def decoder(table: Table, *schemas: Any) -> RowDecoder:
@@ -291,22 +273,8 @@ def test_texts_are_checked() -> None:
 
 def test_mutated_values_are_rows_or_poison() -> None:
     """Whatever comes, there is a row that parses, or a reason; and few reasons, as each is logged once."""
-    random_ = random.Random(5)
     table = everything()
     rows = decoder(table, row_schema(table))
     columns = {"id": 1, "name": "naïve", "raw": b"abc", "real": 1.5, "time": 5, "flag": True, "place": 0, "u64": 77}
-    good = framed(row_schema(table), columns)
-    reasons = set()
-    for _ in range(5_000):
-        value = bytearray(good)
-        for _ in range(random_.randrange(1, 4)):
-            value[random_.randrange(len(value))] = random_.randrange(256)
-        if random_.random() < 0.3:
-            del value[random_.randrange(len(value)) :]
-        try:
-            row_bytes = rows.decode(bytes(value))
-        except UndecodableRecord as reason:
-            reasons.add(str(reason))
-        else:
-            table.row_class.FromString(row_bytes)
+    reasons = reasons_of_mutated(rows, table, framed(row_schema(table), columns), seed=5)
     assert 4 < len(reasons) < 12

@@ -11,9 +11,9 @@ from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.catalogue import ScanQuery
 from tablegate.gateway.query.requests import filters_reader
 from tests.kit.table.contracts import bind_sources
-from tests.kit.table.filled import ROOT
+from tests.kit.table.filled import ORDERS
 
-ORDERS = (ROOT / "tests/kit/table/orders.proto").read_text()
+TEXT = ORDERS.read_text()
 FILTERS = """
 service OrdersService {
   rpc ScanOrders(ScanOrdersRequest) returns (stream ScanOrdersResponse) { option (tablegate.v1.query) = { scan: {} }; }
@@ -38,7 +38,7 @@ EACH = """
 
 def bound(fields: str) -> ScanQuery:
     with TemporaryDirectory() as directory:
-        text = ORDERS + FILTERS.replace("FIELDS", fields)
+        text = TEXT + FILTERS.replace("FIELDS", fields)
         found = bind_sources(Path(directory), test__orders__v1__orders=text).queries
     [query] = found.values()
     assert isinstance(query, ScanQuery)
@@ -131,7 +131,7 @@ def test_streets_of_two_addresses_are_two_columns() -> None:
 
 
 def test_a_column_inside_of_a_message_is_no_key_column() -> None:
-    more = ORDERS.replace("message Address {", "message Address { int64 id = 9;")
+    more = TEXT.replace("message Address {", "message Address { int64 id = 9;")
     text = more + FILTERS.replace("FIELDS", 'optional int64 id = 1 [(tablegate.v1.param).column = "address.id"];')
     with TemporaryDirectory() as directory:
         [query] = bind_sources(Path(directory), test__orders__v1__orders=text).queries.values()

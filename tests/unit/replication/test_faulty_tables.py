@@ -20,7 +20,7 @@ from tablegate.gateway.kafka.client import DELETE_RETENTION_MS, retention_ms_of
 from tablegate.gateway.kafka.log import TopicFacts, TopicPartition
 from tablegate.gateway.replication.replicator import FAULT_RETRY_MAX_S, Replicator
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreFull
-from tablegate.v1.changelog_pb2 import KeyColumn, Manifest
+from tablegate.v1.changelog_pb2 import Manifest
 from tablegate.v1.status_pb2 import GetStatusResponse, TableStatus
 from tests.kit.replication.memory_log import MemoryBroker, MemoryLog
 from tests.kit.replication.replicator import FakeClock, Job, key_of
@@ -77,16 +77,11 @@ class World:
         self.numbers = 0
         job.publish()
         topic_id = broker.create(CHANGELOG.topic, 1)
-        manifest = Manifest(
-            table=PARCEL.name,
+        manifest = PARCEL.manifest(
             generation=1,
-            contract_fingerprint=PARCEL.fingerprint,
             changelog_topic=CHANGELOG.topic,
             changelog_topic_id=topic_id,
             partition_count=1,
-            partitioner=PARCEL.partitioner.value,  # type: ignore[arg-type]
-            key=[KeyColumn(name=each.name, type=each.type.value) for each in PARCEL.key],  # type: ignore[arg-type]
-            partition_by_count=1,
             value_schemas={1: json.dumps(row_schema(PARCEL))},
         )
         broker.append(TopicPartition("tables", Partition(0)), b"parcels", manifest.SerializeToString())

@@ -25,6 +25,7 @@ from tablegate.gateway.contract.binder.tables import find_rows
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 from tablegate.gateway.contract.generated.files import imports_to_add
+from tablegate.gateway.contract.generated.names import snake_case
 from tablegate.gateway.contract.generated.queries import KINDS, queries_of
 from tablegate.gateway.contract.generated.text import Names, lines_of
 
@@ -63,7 +64,7 @@ class Contract:
 
 def table_name(row: str) -> str:
     """Return the name of a table of rows called so: "order_totals" of OrderTotal."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", row).lower()
+    words = snake_case(row)
     if re.search(r"[^aeiou]y$", words):
         return words[:-1] + "ies"
     return words + ("es" if re.search(r"(s|x|z|ch|sh)$", words) else "s")

@@ -13,7 +13,7 @@ from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID
 from tablegate.gateway.kafka.log import TopicFacts
 from tablegate.v1 import changelog_pb2
-from tablegate.v1.changelog_pb2 import ForeignTopic, KeyColumn, Manifest, SourceTopic
+from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest, SourceTopic
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
@@ -148,16 +148,11 @@ def manifest_of(
     generation: int,
 ) -> Manifest:
     """Return the manifest of a table of a topic; raise `DefinitionError`."""
-    manifest = Manifest(
-        table=table.name,
+    manifest = table.manifest(
         generation=generation,
-        contract_fingerprint=table.fingerprint,
         changelog_topic=definition.topic,
         changelog_topic_id=facts.topic_id,
         partition_count=facts.partition_count,
-        partitioner=table.partitioner.value,
-        partition_by_count=table.partition_by_count,
-        key=[KeyColumn(name=column.name, type=int(column.type)) for column in table.key],  # type: ignore[arg-type]
         value_schemas=value_schemas,
         sources=[SourceTopic(topic=definition.topic, partition_count=facts.partition_count, keyed=True)],
         declared_generation=generation,

@@ -5,13 +5,12 @@ A gateway asks no registry: what it needs is in the manifest, and a registry tha
 
 import base64
 import json
-import ssl
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from tablegate.gateway.contract.registry_settings import RegistrySettings
+from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
 
 _TIMEOUT_S = 10.0
 
@@ -21,7 +20,7 @@ class RegistryError(Exception):
 
 
 def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
-    """Return the schemas of all versions of a subject, by id; raise `RegistryError`."""
+    """Return the schemas of all versions of a subject, by id; raise `RegistryError` and `KafkaSettingsError`."""
     asked = _Asked(registry)
     schemas: dict[int, str] = {}
     name = quote(subject, safe="")
@@ -36,19 +35,12 @@ def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
 
 
 class _Asked:
-    """A registry that is asked; raises `RegistryError`."""
+    """A registry that is asked; raises `RegistryError`, and when made `KafkaSettingsError`."""
 
     def __init__(self, registry: RegistrySettings) -> None:
         self._where = registry.url.split(",")[0]
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_who(registry)}
-        self._context = ssl.create_default_context()
-        try:
-            if registry.ca_file is not None:
-                self._context.load_verify_locations(registry.ca_file)
-            if registry.certificate_file is not None:
-                self._context.load_cert_chain(registry.certificate_file, registry.key_file)
-        except OSError as error:
-            raise RegistryError(f"TLS files of the section [registry] cannot be used: {error}; correct them") from None
+        self._context = tls_context(registry)
 
     def get(self, path: str, subject: str) -> Any:
         """Return what the registry answers about a subject."""

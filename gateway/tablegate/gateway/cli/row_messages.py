@@ -22,11 +22,12 @@ from tablegate.gateway.contract.columns import (
     TIMESTAMP,
     WRAPPERS,
     column_problem,
-    in_oneof,
     is_map,
+    oneof_of,
     type_name,
 )
 from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.generated.names import capitalized, folded, snake_case, words_of
 
 SAMPLE_BYTES_MAX = 16 * 2**20  # thousands of objects say no more than hundreds
 
@@ -121,19 +122,19 @@ def _import_of(type_: str) -> str | None:
 
 
 def _message(name: str, comment: str, columns: Sequence[Column], key: Collection[str]) -> Iterator[str]:
-    yield f"// {comment or f'One {_words(name)}.'}"
+    yield f"// {comment or f'One {words_of(snake_case(name))}.'}"
     yield f"message {name} {{"
     oneof = ""
     for number, one in enumerate(columns, 1):
         if oneof and one.oneof != oneof:
             yield "  }"
         if one.oneof and one.oneof != oneof:
-            yield f"  // {_capitalized(_words(one.oneof))}: one of these."
+            yield f"  // {capitalized(words_of(snake_case(one.oneof)))}: one of these."
             yield f"  oneof {one.oneof} {{"
         oneof = one.oneof
         indent = "    " if oneof else "  "
         optional = "optional " if one.optional and one.name not in key else ""
-        yield f"{indent}// {one.comment or f'{_capitalized(_words(one.name))}.'}"
+        yield f"{indent}// {one.comment or f'{capitalized(words_of(one.name))}.'}"
         yield f"{indent}{optional}{one.type} {one.name} = {number};"
     if oneof:
         yield "  }"
@@ -261,9 +262,8 @@ def _proto_column(field: FieldDescriptor, inners: _Inners) -> Column:
     type_ = _proto_type(field, inners)
     if field.is_repeated:
         return Column(field.name, field.name, f"repeated {type_}")
-    if in_oneof(field):
-        assert field.containing_oneof is not None
-        return Column(field.name, field.name, type_, oneof=field.containing_oneof.name)
+    if (oneof := oneof_of(field)) is not None:
+        return Column(field.name, field.name, type_, oneof=oneof)
     return Column(field.name, field.name, type_, field.has_presence and field.message_type is None)
 
 
@@ -290,7 +290,7 @@ def _row(name: str, columns: Sequence[Column], what: str, *, comment: str = "", 
     for each in (columns, *(one.columns for one in inner)):
         seen: dict[str, str] = {}
         for column in each:
-            first = seen.setdefault(column.name.replace("_", "").lower(), column.source)
+            first = seen.setdefault(folded(column.name), column.source)
             if first != column.source:
                 raise _refusal(column.source, f'would have the name of field "{_shown(first)}"')
     if any(one.name == name for one in inner):
@@ -315,7 +315,7 @@ def _shown(source: str) -> str:
 
 
 def _is_skipped(source: str, skipped: Collection[str]) -> bool:
-    return bool({source, _snake_case(source)} & {*skipped})
+    return bool({source, snake_case(source)} & {*skipped})
 
 
 def _named(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -482,37 +482,26 @@ def _is_time(text: str) -> bool:
 
 
 def _enum(name: str, enum: EnumDescriptor) -> Iterator[str]:
-    yield from (f"// {_capitalized(_words(name))}.", f"enum {name} {{")
+    yield from (f"// {capitalized(words_of(snake_case(name)))}.", f"enum {name} {{")
     if enum.GetOptions().allow_alias:
         yield from ("  option allow_alias = true;", "")
     for value in enum.values:
-        yield from (f"  // {_capitalized(_words(value.name).lower())}.", f"  {value.name} = {value.number};")
+        yield from (
+            f"  // {capitalized(words_of(snake_case(value.name)).lower())}.",
+            f"  {value.name} = {value.number};",
+        )
     yield "}"
 
 
-def _snake_case(name: str) -> str:
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return re.sub(r"[-. _]+", "_", words).lower()
-
-
 def _column_name(source: str, place: str) -> str:
-    name = _snake_case(source)
+    name = snake_case(source)
     if _NAME.fullmatch(name) is None:
         raise _refusal(place, "has a name that no field of a message can have", "rename it, or")
     return name
 
 
 def _message_name(name: str) -> str:
-    return "".join(_capitalized(word) for word in name.split("_"))
-
-
-def _words(name: str) -> str:
-    words = _snake_case(name).split("_")
-    return " ".join("ID" if word == "id" else word for word in words if word) or name
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return "".join(capitalized(word) for word in name.split("_"))
 
 
 def _sentence(doc: object) -> str:

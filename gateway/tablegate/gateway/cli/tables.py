@@ -189,7 +189,7 @@ def _manifest(
     """Return the manifest of a definition: with the generation that is there where it says the same, else the next."""
     from tablegate.gateway.cli.foreign_tables import manifest_of, read_schemas
     from tablegate.gateway.cli.registry import avro_schemas
-    from tablegate.gateway.kafka.published import past_name
+    from tablegate.gateway.contract.types import past_name
     from tablegate.gateway.replication.manifests import follows_on
 
     old = known.get(table.name)

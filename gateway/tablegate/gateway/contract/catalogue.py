@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -21,6 +22,7 @@ from tablegate.gateway.contract.keys import (
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.windows import Expiry, Window
 from tablegate.v1 import options_pb2
+from tablegate.v1.changelog_pb2 import Manifest
 
 
 class Partitioner(Enum):
@@ -80,6 +82,17 @@ class Table:
     def retention_us(self) -> int | None:
         """How long after the end of its window a row is gone; None where rows stay."""
         return None if self.expiry is None else self.expiry.retention_us
+
+    def manifest(self, **more: Any) -> Manifest:
+        """Return a manifest with what writer and readers must agree on, and `more` fields."""
+        return Manifest(
+            table=self.name,
+            contract_fingerprint=self.fingerprint,
+            partitioner=self.partitioner.value,
+            partition_by_count=self.partition_by_count,
+            key=[{"name": column.name, "type": column.type.value} for column in self.key],
+            **more,
+        )
 
     def partition_of(self, key: bytes, partition_count: int) -> Partition:
         """Return the partition of a whole key's bytes."""

@@ -4,6 +4,7 @@ Decision: docs/decisions/0091-one-configuration-for-kafka.md
 """
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -108,6 +109,27 @@ def split_credentials(url: str, where: str = OPTION) -> tuple[str, tuple[str, st
             user = unquote(parsed.username), unquote(parsed.password or "")
         hosts.append(f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path.rstrip('/')}")
     return ",".join(hosts), user
+
+
+def tls_context(registry: RegistrySettings) -> ssl.SSLContext:
+    """Return what connects to a registry; raise `KafkaSettingsError` where TLS cannot use a file."""
+    context = ssl.create_default_context()
+    if registry.ca_file is not None:
+        try:
+            context.load_verify_locations(registry.ca_file)
+        except OSError as error:
+            raise KafkaSettingsError(
+                f'ca_file "{registry.ca_file}" cannot be used ({error.strerror}); correct it'
+            ) from None
+    if registry.certificate_file is not None:
+        try:
+            context.load_cert_chain(registry.certificate_file, registry.key_file)
+        except OSError as error:
+            raise KafkaSettingsError(
+                f'certificate_file "{registry.certificate_file}" and key_file "{registry.key_file}" cannot be used '
+                f"({error.strerror}); give a certificate and its key"
+            ) from None
+    return context
 
 
 def _is_key(text: str) -> bool:

@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.columns import WRAPPERS, in_oneof
+from tablegate.gateway.contract.columns import DURATION_S_MAX, WRAPPERS, oneof_of
 from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
 from tablegate.gateway.contract.value_schemas import (
     ARRAY,
@@ -53,7 +53,6 @@ _RAW_BYTES = {"float": 4, "double": 8, "boolean": 1}
 _TEXT_TYPES = ("string", "bytes", DECIMAL, JSON)  # a length, then so many bytes
 _ITEMS_AT_ONCE = 64  # of a list: what is read is joined, and to join it is to copy it
 _JSON_DEPTH_MAX = 75  # messages in one another that JSON becomes: protobuf's parsers end at 100, with row and answer
-_DURATION_S_MAX = 315_576_000_000  # 10,000 years: what google.protobuf.Duration allows
 
 _KEY_NUMBER = struct.Struct(">Q").pack  # of a number + 2**63, as `keys.ENCODERS` has it
 _KEY_TEXT: Callable[[bytes], bytes] = ENCODERS[KeyType.BYTES]  # type: ignore[assignment]  # of UTF-8 as well
@@ -255,13 +254,13 @@ def _ends_early() -> UndecodableRecord:
 def _steps(fields: Sequence[AvroField], key: KeyParts | None = None) -> Sequence[_Step]:
     """Return the steps of a record's fields."""
     steps = [_step(field) if key is None else key.step(field, _step(field)) for field in fields]
-    chosen: set[str] = set()  # the oneofs of which a field was set, of the record that is being read
-    for place, field in enumerate(fields):
-        if field.column is not None and in_oneof(field.column):
-            assert field.column.containing_oneof is not None
-            steps[place] = _choosing(steps[place], field.column.containing_oneof.name, chosen)
-    if not any(field.column is not None and in_oneof(field.column) for field in fields):
+    oneofs = [None if field.column is None else oneof_of(field.column) for field in fields]
+    if not any(oneofs):
         return steps
+    chosen: set[str] = set()  # the oneofs of which a field was set, of the record that is being read
+    steps = [
+        step if oneof is None else _choosing(step, oneof, chosen) for step, oneof in zip(steps, oneofs, strict=True)
+    ]
 
     def begin(_: bytes, at: int) -> tuple[bytes, int]:
         chosen.clear()
@@ -501,7 +500,7 @@ def _timestamp(micros: int) -> bytes:
 def _duration(micros: int) -> bytes:
     """Return a google.protobuf.Duration, its length first; both of its parts have one sign."""
     seconds, rest_micros = divmod(abs(micros), 1_000_000)
-    if seconds > _DURATION_S_MAX:
+    if seconds > DURATION_S_MAX:
         raise UndecodableRecord("value has a duration of more than 10,000 years")
     sign = -1 if micros < 0 else 1
     body = b"\x08" + varint(sign * seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""

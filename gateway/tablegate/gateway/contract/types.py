@@ -44,6 +44,14 @@ RUN_KEY_PREFIX = b"run-"
 _RUN_KEY = re.compile(RUN_KEY_PREFIX + rb"[0-9a-f]{16}")
 
 
+def past_name(table: str) -> str:
+    """Return the key under which the manifests keep the newest generation of a table that was removed.
+
+    No table can have this name.
+    """
+    return f"{table}/past"
+
+
 def make_version(generation: int, sequence: int) -> Version:
     """Return the version of a row's `sequence` in `generation`, as the header carries it."""
     return Version(_LAYOUT.pack(generation, sequence))

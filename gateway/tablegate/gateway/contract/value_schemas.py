@@ -31,11 +31,11 @@ from tablegate.gateway.contract.columns import (
     DURATION,
     JSON_MESSAGES,
     WRAPPERS,
-    in_oneof,
     is_map,
     is_message,
     is_money,
     is_timestamp,
+    oneof_of,
 )
 
 LONG, TIMESTAMP_MICROS, DURATION_MICROS, DECIMAL, JSON = (
@@ -103,18 +103,25 @@ def row_schema(table: Table) -> dict[str, Any]:
     }
 
 
+def column_schemas(table: Table) -> dict[str, dict[str, Any]]:
+    """Return the fields of `row_schema` by name, each of which can stand alone: none needs a type of another one."""
+    key = {column.name for column in table.key}
+    return {field.name: _avro_field(field, set(), is_required=field.name in key) for field in table.row.fields}
+
+
 def _avro_fields(message: Descriptor, named: set[str], *, required: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a record. `named`: records that the schema has already, which are only named again."""
-    for field in message.fields:
-        avro = _avro_of(field, named)
-        if field.name in required:
-            yield {"name": field.name, "type": avro}
-            continue
-        made = {"name": field.name, "type": ["null", avro], "default": None}
-        if in_oneof(field):
-            assert field.containing_oneof is not None
-            made["oneof"] = field.containing_oneof.name
-        yield made
+    """Return the fields of a record. `named`: records that the schema has already, which are only named again."""
+    return (_avro_field(field, named, is_required=field.name in required) for field in message.fields)
+
+
+def _avro_field(field: FieldDescriptor, named: set[str], *, is_required: bool) -> dict[str, Any]:
+    avro = _avro_of(field, named)
+    if is_required:
+        return {"name": field.name, "type": avro}
+    made = {"name": field.name, "type": ["null", avro], "default": None}
+    if (oneof := oneof_of(field)) is not None:
+        made["oneof"] = oneof
+    return made
 
 
 def _avro_of(field: FieldDescriptor, named: set[str]) -> Any:
@@ -219,7 +226,7 @@ class _Fitting:
         self, avro: Any, column: FieldDescriptor | None, path: str, space: str, *, whole: bool = False
     ) -> AvroField:
         """Return what is known of a value. `whole`: it is all that the column holds, not one of several."""
-        if len(path) > 10_000 or path.count(".") + path.count("[") > _DEPTH_MAX:
+        if path.count(".") + path.count("[") > _DEPTH_MAX:
             raise UnfitSchema(f"{self._where}: its types are nested too deep")
         branches = None
         plain = avro

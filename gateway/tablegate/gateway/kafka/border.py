@@ -25,12 +25,13 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from tablegate.gateway.contract.columns import TIMESTAMP_S_MAX, TIMESTAMP_S_MIN
 from tablegate.gateway.contract.types import PARTITIONS_MAX
 from tablegate.gateway.kafka.log import TopicFacts
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tablegate.v1.cluster_pb2 import GatewayRecord, GenerationAnnouncement, TableAnnouncement
 
-TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, beyond which no protobuf has a time
+TIME_MS_MAX = TIMESTAMP_S_MAX * 1_000 + 999  # beyond it no protobuf has a time
 SCHEMA_DEPTH_MAX = 128  # six for each message in a row: see `columns.NESTING_MAX`
 SCHEMAS_MAX = 1_000  # of one generation, each with its decoder
 RUN_MAX = 2**63 - 1  # an offset of Kafka's is no larger
@@ -38,7 +39,6 @@ TEXT_BYTES_MAX = 255  # of names, ids and addresses that others choose
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # Kafka's own rule
 _ENDPOINT = re.compile(r"[^\s\x00-\x1f/]+:[0-9]{1,5}")
-_SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799  # of a google.protobuf.Timestamp
 _NANOS_MAX = 999_999_999
 
 
@@ -182,7 +182,7 @@ def _check_text(kind: str, what: str, text: str) -> None:
 
 
 def _check_time(kind: str, time: Timestamp) -> None:
-    if not (_SECONDS_MIN <= time.seconds <= _SECONDS_MAX and 0 <= time.nanos <= _NANOS_MAX):
+    if not (TIMESTAMP_S_MIN <= time.seconds <= TIMESTAMP_S_MAX and 0 <= time.nanos <= _NANOS_MAX):
         raise Poison(f"{kind} has a time that is none")
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tablegate.gateway.contract.lineage import Place
-from tablegate.gateway.contract.types import Offset, Partition
+from tablegate.gateway.contract.types import Offset, Partition, past_name
 from tablegate.gateway.kafka.border import Poison, read_manifest
 from tablegate.gateway.kafka.client import REQUEST_TIMEOUT_S, KafkaLog, quiet_logger
 from tablegate.gateway.kafka.log import LogUnavailable, Record, TopicFacts, TopicPartition
@@ -113,8 +113,3 @@ class PublishedManifests:
     def close(self) -> None:
         """Disconnect."""
         self._log.close()
-
-
-def past_name(table: str) -> str:
-    """Return the key of the newest generation of a table that was removed. No table can have this name."""
-    return f"{table}/past"

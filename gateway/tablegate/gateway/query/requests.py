@@ -9,7 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tablegate.gateway.contract.catalogue import Op, Param, Table
-from tablegate.gateway.contract.columns import is_timestamp
+from tablegate.gateway.contract.columns import TIMESTAMP_S_MAX, TIMESTAMP_S_MIN, is_timestamp
 from tablegate.gateway.contract.keys import (
     ENCODERS,
     INT64_MAX,
@@ -20,9 +20,6 @@ from tablegate.gateway.contract.keys import (
     after_prefix,
 )
 from tablegate.gateway.query.errors import InvalidField
-
-TIMESTAMP_SECONDS_MIN = -62_135_596_800  # year 1, the first that google.protobuf.Timestamp allows
-TIMESTAMP_SECONDS_MAX = 253_402_300_799  # the end of year 9999, the last
 
 ReadKey = Callable[[Message], bytes]
 """From a message to the key bytes of some of its fields; raises `InvalidField`."""
@@ -54,7 +51,7 @@ def parse(message_class: type[Message], data: bytes) -> Message:
 def timestamp_parts(field: str, value: Any) -> tuple[int, int]:
     """Return seconds and nanoseconds of a Timestamp; raise `InvalidField` where it is not a moment."""
     seconds, nanos = value.seconds, value.nanos
-    if not (TIMESTAMP_SECONDS_MIN <= seconds <= TIMESTAMP_SECONDS_MAX and 0 <= nanos < 1_000_000_000):
+    if not (TIMESTAMP_S_MIN <= seconds <= TIMESTAMP_S_MAX and 0 <= nanos < 1_000_000_000):
         raise InvalidField(field, "is not a moment from year 1 to 9999; send seconds and nanos in their ranges")
     return seconds, nanos
 

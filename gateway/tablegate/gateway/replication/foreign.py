@@ -16,7 +16,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import ForeignRows
 from tablegate.gateway.contract.rows import NO_KEY, UndecodableRecord
 from tablegate.gateway.contract.types import Offset, Partition, make_version
-from tablegate.gateway.kafka.border import TIME_MS_MAX
+from tablegate.gateway.kafka.border import known_time_ms
 from tablegate.gateway.kafka.log import Record
 from tablegate.gateway.replication.records import Batch, split_expired
 from tablegate.gateway.stores.base import Change, Position
@@ -53,8 +53,8 @@ class ForeignReader:
             except Exception as error:  # noqa: BLE001
                 batch.skipped.append((f"reading it failed with {type(error).__name__}", offset))
             else:
-                time_ms = record.time_ms if 0 <= record.time_ms <= TIME_MS_MAX else 0
-                batch.changes.append(Change(offset, key, make_version(self._generation, offset), row, time_ms))
+                version = make_version(self._generation, offset)
+                batch.changes.append(Change(offset, key, version, row, known_time_ms(record.time_ms)))
         if self._expiry is not None and batch.changes:
             batch.changes, strange = split_expired(batch.changes, self._expiry, now_us=passed_ms * 1_000)
             batch.skipped += [(NO_KEY, offset) for offset in strange]

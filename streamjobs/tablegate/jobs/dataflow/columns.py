@@ -7,7 +7,6 @@ struct may be in any order.
 Decision: docs/decisions/0095-rows-as-they-are.md
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +84,6 @@ class _Types:
         self._records: dict[str, Mapping[str, Any]] = {}
         for field in value_schema["fields"]:
             self._note(field["type"])
-        self._count = itertools.count()
 
     def _note(self, avro: Any) -> None:
         """Note the records that are named later on by their names alone."""

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.kafka_refusals import Right
 from tablegate.gateway.contract.kafka_settings import settings_of
+from tablegate.gateway.contract.types import past_name
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import (
     BROKER_TIMEOUT_S,
@@ -48,7 +49,7 @@ def remove_manifest(bootstrap: str, table: str, *, newest: int) -> None:
     `newest` is the newest generation that the table has had. It is kept under another key: a later
     table must not use its number again, as tokens of clients would seem valid.
     """
-    name = _past_name(table)
+    name = past_name(table)
     newest = max(newest, past_generation(bootstrap, table))
     _write(bootstrap, name, changelog_pb2.Manifest(table=name, generation=newest).SerializeToString())
     _write(bootstrap, table, None)
@@ -56,13 +57,8 @@ def remove_manifest(bootstrap: str, table: str, *, newest: int) -> None:
 
 def past_generation(bootstrap: str, table: str) -> int:
     """Return the newest generation that a table had when it was reset; 0 where it never was; raise `JobError`."""
-    manifest = read_manifest(bootstrap, _past_name(table))
+    manifest = read_manifest(bootstrap, past_name(table))
     return manifest.generation if manifest is not None else 0
-
-
-def _past_name(table: str) -> str:
-    """Return the key for the newest generation of a table that was reset. No table can have this name."""
-    return f"{table}/past"
 
 
 def _write(bootstrap: str, table: str, value: bytes | None) -> None:

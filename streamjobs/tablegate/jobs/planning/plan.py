@@ -254,16 +254,11 @@ def make_manifest(
     atomic: bool = False,
 ) -> changelog_pb2.Manifest:
     """Return the manifest of a table that is written from now on; `mode` None: by runs that end."""
-    manifest = changelog_pb2.Manifest(
-        table=table.name,
+    manifest = contract.manifest(
         generation=generation,
-        contract_fingerprint=contract.fingerprint,
         changelog_topic=changelog.name,
         changelog_topic_id=changelog.topic_id,
         partition_count=changelog.partition_count,
-        partitioner=contract.partitioner.value,
-        key=[changelog_pb2.KeyColumn(name=column.name, type=column.type.value) for column in contract.key],
-        partition_by_count=contract.partition_by_count,
         value_schemas=value_schemas,
         sources=[
             changelog_pb2.SourceTopic(topic=source.name, partition_count=source.partition_count, keyed=keyed)

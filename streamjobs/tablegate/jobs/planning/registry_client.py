@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from tablegate.gateway.contract.registry_settings import RegistrySettings
+from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
 from tablegate.jobs.errors import JobError
 
 REGISTRY_TIMEOUT_S = 10
@@ -40,7 +41,7 @@ def client_settings(registry: RegistrySettings) -> dict[str, object]:
             "bearer.auth.custom.provider.function": _bearer(registry),
             "bearer.auth.custom.provider.config": {},
         }
-    _check_files(registry)
+    _context(registry)
     return wanted
 
 
@@ -107,22 +108,12 @@ def _certificate_refusal(whose: str, registry: RegistrySettings, text: str) -> s
     return f'{whose} that ca_file "{registry.ca_file}" does not prove; give the CA that signed it'
 
 
-def _check_files(registry: RegistrySettings) -> None:
-    """Raise `JobError` where TLS cannot use a file: the client would say so without its name."""
-    context = ssl.create_default_context()
-    if registry.ca_file is not None:
-        try:
-            context.load_verify_locations(registry.ca_file)
-        except OSError as error:
-            raise JobError(f'ca_file "{registry.ca_file}" cannot be used ({error.strerror}); correct it') from None
-    if registry.certificate_file is not None:
-        try:
-            context.load_cert_chain(registry.certificate_file, registry.key_file)
-        except OSError as error:
-            raise JobError(
-                f'certificate_file "{registry.certificate_file}" and key_file "{registry.key_file}" cannot be used '
-                f"({error.strerror}); give a certificate and its key"
-            ) from None
+def _context(registry: RegistrySettings) -> ssl.SSLContext:
+    """Return what connects; raise `JobError` where TLS cannot use a file: the client would not name it."""
+    try:
+        return tls_context(registry)
+    except KafkaSettingsError as error:
+        raise JobError(str(error)) from None
 
 
 # Tokens.

@@ -13,7 +13,7 @@ from enum import Enum
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
-from tablegate.gateway.contract.columns import in_oneof, is_map, type_name
+from tablegate.gateway.contract.columns import is_map, oneof_of, type_name
 
 _OWN_VERSION = ("google.", "tablegate.v1.")  # the binder holds these to what this version knows
 
@@ -172,7 +172,8 @@ def _is_reserved(message: Descriptor, number: int) -> bool:
 
 
 def _oneof(field: FieldDescriptor) -> str:
-    return f"oneof {field.containing_oneof.name}" if in_oneof(field) and field.containing_oneof is not None else ""
+    oneof = oneof_of(field)
+    return f"oneof {oneof}" if oneof is not None else ""
 
 
 def _is_other_message(old: FieldDescriptor, new: FieldDescriptor) -> bool:

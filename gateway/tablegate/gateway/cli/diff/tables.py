@@ -18,6 +18,7 @@ from tablegate.gateway.cli.diff.differences import EFFECTS, Difference, Effect
 from tablegate.gateway.cli.diff.messages import FieldDifference, Kind, message_differences
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema, row_schema
+from tablegate.gateway.contract.value_schemas import column_schemas
 
 _INTEGERS = {
     **dict.fromkeys(
@@ -124,34 +125,12 @@ def _of_rows(old: Table, new: Table, found: FieldDifference) -> tuple[Effect, st
 
 def _refusal(old: Table, new: Table, before: FieldDescriptor | None, now: FieldDescriptor | None) -> str | None:
     """Return why gateways with NEW would refuse the values of OLD for one column; None where they take them."""
-    fields = _fields_of(new)
+    fields = column_schemas(new)
     if now is not None:
         del fields[now.name]
     if before is not None:
-        fields[before.name] = _fields_of(old)[before.name]
+        fields[before.name] = column_schemas(old)[before.name]
     return _refused(new, {**row_schema(new), "fields": list(fields.values())})
-
-
-def _fields_of(table: Table) -> dict[str, Any]:
-    """Return the fields of a table's schema by name, each with the records in it written out."""
-    known: dict[str, Any] = {}
-    return {field["name"]: _written_out(field, known) for field in row_schema(table)["fields"]}
-
-
-def _written_out(avro: Any, known: dict[str, Any]) -> Any:
-    if isinstance(avro, list):
-        return [_written_out(one, known) for one in avro]
-    if isinstance(avro, str):
-        return known.get(avro, avro)
-    if not isinstance(avro, dict):
-        return avro
-    found = {name: _written_out(part, known) if name in _PARTS else part for name, part in avro.items()}
-    if avro.get("type") == "record":
-        known[f"{avro['namespace']}.{avro['name']}"] = found
-    return found
-
-
-_PARTS = ("type", "fields", "items", "values")
 
 
 def _refused(table: Table, schema: Any) -> str | None:

@@ -12,6 +12,7 @@ from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import (
+    DURATION_S_MAX,
     TIMESTAMP,
     column_problem,
     in_oneof,
@@ -23,7 +24,7 @@ from tablegate.gateway.contract.keys import KeyColumn, column_place
 from tablegate.gateway.contract.windows import Expiry, Window
 from tablegate.v1 import options_pb2
 
-DURATION_MAX_US = 315_576_000_000 * 1_000_000  # 10,000 years: what google.protobuf.Duration allows
+DURATION_MAX_US = DURATION_S_MAX * 1_000_000
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")  # a table's name is part of the names of topics
 _KEY_TYPES = "string, bytes, bool, integer, enum or google.protobuf.Timestamp"

@@ -23,12 +23,15 @@ from google.protobuf.message import Message
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import (
     DURATION,
+    DURATION_S_MAX,
     JSON_MESSAGES,
+    TIMESTAMP_S_MAX,
+    TIMESTAMP_S_MIN,
     WRAPPERS,
-    in_oneof,
     is_map,
     is_money,
     is_timestamp,
+    oneof_of,
 )
 from tablegate.gateway.contract.keys import KeyColumn, KeyType, KeyValue
 from tablegate.gateway.contract.rows import UndecodableRecord, put_json
@@ -39,9 +42,8 @@ _DECIMAL_CHARACTERS_MAX = 64  # more digits than any amount has
 _NANOS = 10**9
 _UNITS_MAX = 2**63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROS_MIN, _MICROS_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # of a google.protobuf.Timestamp
+_MICROS_MIN, _MICROS_MAX = TIMESTAMP_S_MIN * 1_000_000, TIMESTAMP_S_MAX * 1_000_000 + 999_999
 _DAY_MICROS = 86_400_000_000
-_DURATION_S_MAX = 315_576_000_000  # 10,000 years: what google.protobuf.Duration allows
 _MICROS_OF = {
     "": 1_000,
     "io.debezium.time.Timestamp": 1_000,
@@ -75,7 +77,7 @@ class RowMaker:
         self._row_class: type[Message] = table.row_class
         self.key_names = tuple(column.name for column in table.key)
         columns = [column for column in table.row.fields if column.name not in self.key_names]
-        self._columns = [(column.name, column.json_name, _oneof_of(column), _setter(column)) for column in columns]
+        self._columns = [(column.name, column.json_name, oneof_of(column), _setter(column)) for column in columns]
         self._key = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
         every = [*columns_of(table.row)]
         self.has_money = any(is_money(column) for column in every)
@@ -272,7 +274,7 @@ def _message_setter(field: FieldDescriptor) -> _Put:
     if message.full_name in WRAPPERS:
         convert = _converter(message.fields_by_name["value"])
         return lambda wrapper, value, _: setattr(wrapper, "value", convert(value))
-    fields = [(inner.name, inner.json_name, _oneof_of(inner), _setter(inner)) for inner in message.fields]
+    fields = [(inner.name, inner.json_name, oneof_of(inner), _setter(inner)) for inner in message.fields]
 
     def put(inside: Any, value: Any, _: Hint) -> None:
         if not isinstance(value, dict):
@@ -280,10 +282,6 @@ def _message_setter(field: FieldDescriptor) -> _Put:
         put_fields(inside, fields, value, {})
 
     return put
-
-
-def _oneof_of(field: FieldDescriptor) -> str | None:
-    return field.containing_oneof.name if in_oneof(field) and field.containing_oneof is not None else None
 
 
 def put_fields(
@@ -323,7 +321,7 @@ def _put_duration(duration: Any, value: Any, hint: Hint) -> None:
         duration.FromMicroseconds(_integer(value))
     else:
         raise TypeError
-    if abs(duration.seconds) > _DURATION_S_MAX:
+    if abs(duration.seconds) > DURATION_S_MAX:
         raise ValueError
 
 

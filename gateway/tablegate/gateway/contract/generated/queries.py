@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from tablegate.gateway.contract.catalogue import Op, Table
 from tablegate.gateway.contract.columns import is_one_value, operator_fits, type_name
+from tablegate.gateway.contract.generated.names import capitalized, folded, words_of
 
 KINDS = ("get", "batch_get", "range", "scan", "subscribe")
 """Kinds of queries, by their names in QueryOptions, in the order in which they are written."""
@@ -165,7 +166,7 @@ class _Writer:
     def range(self) -> _Part:
         """Return the Range."""
         prefix = self._prefix()
-        what = f"Rows of one {' and '.join(map(_words, prefix))}," if prefix else "Rows"
+        what = f"Rows of one {' and '.join(words_of(field.name) for field in prefix)}," if prefix else "Rows"
         method = Method(
             f"{what} in key order, a page at a time.",
             f"List{self.rows}",
@@ -227,7 +228,7 @@ class _Writer:
             yield _same(bounded)
         if operator_fits(Op.GTE, bounded):
             for suffix, op, which in (("from", Op.GTE, "from this {} on"), ("before", Op.LT, "before this {}")):
-                comment = f"Only rows {which.format(_words(bounded))}."
+                comment = f"Only rows {which.format(words_of(bounded.name))}."
                 yield _optional(bounded, f"{bounded.name}_{suffix}", op, comment)
 
     def _filtered(self, parts: Sequence[Field]) -> list[Field]:
@@ -246,12 +247,12 @@ class _Writer:
             if number in _RESERVED or number > _NUMBER_MAX:
                 continue
             if operator_fits(Op.CONTAINS, field):
-                comment = f"Only rows with this among their {_words(field)}."
+                comment = f"Only rows with this among their {words_of(field.name)}."
                 filter_ = _optional(field, f"{field.name}_contains", Op.CONTAINS, comment)
             elif not is_one_value(field):
                 continue
             elif field.message_type is not None or field.type in _FLOATS:
-                comment = f"Only rows with at least this {_words(field)}."
+                comment = f"Only rows with at least this {words_of(field.name)}."
                 if field.message_type is not None:
                     comment = f"Only rows whose {field.name} is this or later."
                 filter_ = _optional(field, f"min_{field.name}", Op.GTE, comment)
@@ -276,13 +277,12 @@ def _request(params: Iterable[Field], parts: Sequence[Field], *, by_name: Collec
 
     Params keep their names, but for those that are in `by_name`, by which a part is found.
     """
-    kept = {_json_name(name) for name in by_name}
+    kept = {folded(name) for name in by_name}
     columns = [
-        replace(field, column=field.column or field.name) if _json_name(field.name) in kept else field
-        for field in params
+        replace(field, column=field.column or field.name) if folded(field.name) in kept else field for field in params
     ]
     # A column's own name comes before the names made of others.
-    used = kept | {_json_name(field.name) for field in columns if not field.column}
+    used = kept | {folded(field.name) for field in columns if not field.column}
     asked = [_free(field, used) if field.column else field for field in columns]
     return [*asked, *(part if part.name in by_name else _free(part, used) for part in parts)]
 
@@ -290,37 +290,22 @@ def _request(params: Iterable[Field], parts: Sequence[Field], *, by_name: Collec
 def _free(field: Field, used: set[str]) -> Field:
     """Return the field under a name that is not used; take it."""
     name = field.name
-    while _json_name(name) in used:
+    while folded(name) in used:
         name = f"query_{name}"
-    used.add(_json_name(name))
+    used.add(folded(name))
     return replace(field, name=name)
 
 
-def _json_name(name: str) -> str:
-    """Return what of a name must differ from others: JSON has no underscores, and protoc looks at case as well."""
-    return name.replace("_", "").lower()
-
-
 def _given(field: FieldDescriptor) -> Field:
-    return Field(f"{_capitalized(_words(field))}.", type_name(field), field.name, required=True)
+    return Field(f"{capitalized(words_of(field.name))}.", type_name(field), field.name, required=True)
 
 
 def _same(field: FieldDescriptor) -> Field:
-    return replace(_optional(field, field.name, Op.EQ, f"Only rows with this {_words(field)}."), column="")
+    return replace(_optional(field, field.name, Op.EQ, f"Only rows with this {words_of(field.name)}."), column="")
 
 
 def _optional(field: FieldDescriptor, name: str, op: Op, comment: str) -> Field:
     return Field(comment, type_name(field), name, Label.OPTIONAL, column=field.name, op=op)
-
-
-def _words(field: FieldDescriptor) -> str:
-    """Return a column's name as words: "order ID" of order_id. Comments say it."""
-    words = field.name.split("_")
-    return " ".join("ID" if word == "id" else word for word in words if word) or field.name
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _with_article(name: str) -> str:
