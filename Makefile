@@ -48,9 +48,9 @@ lint: $(READY) proto-check ## format, lint, types, import layers, generated code
 
 test: $(READY) ## every test, with real Kafka, Spark and gateways
 	@$(BIN)/pytest -q -n 4 --dist worksteal -m "not jvm and not long" tests
-	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "jvm and not long" tests
 
-test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (up to an hour)
+test-long: $(READY) ## the full counts: tables, faults of clusters and subscribers (two to three hours)
 	@$(BIN)/pytest -q -m long tests
 
 simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; with FAULT=LostTail that happens more often)

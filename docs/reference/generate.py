@@ -299,8 +299,15 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def metrics_page() -> str:
-    """Return the page of the metrics, from what the gateway prints for a status and a worker that have one of each."""
+    """Return the page of the metrics.
+
+    Those of a gateway are from what it prints for a status and a worker that have one of each, those of jobs from the
+    module that defines them.
+    """
+    from prometheus_client.metrics import MetricWrapperBase
+
     from tablegate.gateway.server.metrics import store_lines, worker_lines
+    from tablegate.jobs import metrics
     from tablegate.v1.status_pb2 import GetStatusResponse
 
     status = GetStatusResponse()
@@ -311,8 +318,9 @@ def metrics_page() -> str:
     table.partitions.add(phase=1, state=1).as_of_time.GetCurrentTime()  # type: ignore[arg-type]
     worker = {"worker": "a worker", "streams": 1, "calls": [("a path", 0, 1)]}
     text = NOTE + "# Metrics\n\n"
-    text += "`GET /metrics` on the gateway's port, in the text format of Prometheus. Any worker answers for all.\n\n"
-    text += "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
+    head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
+    text += "## Gateways\n\n`GET /metrics` on the gateway's port, in the text format of Prometheus. "
+    text += f"Any worker answers for all.\n\n{head}"
     families = "".join([*store_lines(status), *worker_lines([worker])]).split("# HELP ")[1:]
     for family in families:
         about, kind, *samples = family.splitlines()
@@ -321,6 +329,14 @@ def metrics_page() -> str:
             raise SystemExit(f"metrics: nothing here makes a sample of {name}")
         labels = ", ".join(f"`{label}`" for label in re.findall(r'(\w+)="', samples[0]))
         text += f"| `{name}` | {kind.rpartition(' ')[2]} | {labels} | {_cell(about)} |\n"
+    text += f"\n## Jobs\n\n{_prose(str(metrics.__doc__).partition('Decision:')[0])}\n\n{head}"
+    for metric in vars(metrics).values():
+        if not isinstance(metric, MetricWrapperBase):
+            continue
+        [family] = metric.describe()
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        text += f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n"
     return text
 
 

@@ -1,21 +1,26 @@
 """Every example table on real Kafka and Spark comes to an independent fold of its sources, though its job is killed.
 
-One application keeps all tables that a mode permits. It is killed in the middle of the second third of hard events.
+One application keeps all tables that a mode permits. It is killed in the middle of the second third of hard events; or
+it keeps two, and is killed as often as `KILLS` says: at a start, at the first changes, or a moment later.
 """
 
+import itertools
 import json
+import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.samples import create_topic, send
 from tablegate.jobs.planning.declarations import load_contract
+from tablegate.jobs.running.audit import audit_table
 from tablegate.jobs.table import Mode
 from tests.kit.job import fold_outputs
 from tests.kit.job.example_tables import LATE_ACTIONS, TOPICS, examples_of, parts_of
@@ -28,6 +33,9 @@ from tests.kit.programs.processes import kill_tree
 
 pytestmark = pytest.mark.jvm
 
+KILLS = 20
+SIZE = 6_000  # events of each source, of which two tables read a few
+MOMENTS = ("at the start", "at the first changes", "a moment later")
 WAIT_S = 600.0  # many times what it takes: these machines are shared
 PARTITIONS = 2
 
@@ -42,10 +50,11 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 class Run:
     """The tables of one mode: their sources, what their jobs write, and what that must be."""
 
-    def __init__(self, bootstrap: str, mode: Mode, directory: Path) -> None:
+    def __init__(self, bootstrap: str, mode: Mode, directory: Path, names: Collection[str] | None = None) -> None:
         self.bootstrap = bootstrap
         self.mode = mode
-        self.examples = {example.table.name: example for example in examples_of(mode)}
+        found = {example.table.name: example for example in examples_of(mode)}
+        self.examples = {name: found[name] for name in names or found}
         self._directory = directory
         self._contracts = {name: load_contract(example.table) for name, example in self.examples.items()}
         self.folds: dict[str, Fold] = {}
@@ -53,6 +62,11 @@ class Run:
         for topic, partitions in TOPICS.items():
             create_topic(bootstrap, topic, partitions)
         self.followed = Followed(bootstrap)
+
+    @property
+    def checkpoints(self) -> str:
+        """The directory of all checkpoints."""
+        return str(self._directory / "checkpoints")
 
     def __enter__(self) -> Self:
         return self
@@ -63,7 +77,7 @@ class Run:
     def start(self) -> JobProcess:
         """Start one application with the jobs of all tables."""
         arguments = [word for example in self.examples.values() for word in ("--table", example.job)]
-        arguments += ["--bootstrap", self.bootstrap, "--checkpoints", str(self._directory / "checkpoints")]
+        arguments += ["--bootstrap", self.bootstrap, "--checkpoints", self.checkpoints]
         arguments += ["--mode", self.mode.value, "--partitions", str(PARTITIONS)]
         arguments += ["--spark-log", str(self._directory / "spark.log")]
         return JobProcess(self._directory / "logs", *arguments)
@@ -90,6 +104,14 @@ class Run:
         """Fold all that the sources have now."""
         self.records = [record for topic in TOPICS for record in records_of(topic, consume(self.bootstrap, topic))]
         self.folds = {name: example.fold(self.records) for name, example in self.examples.items()}
+
+    def source_ends(self, topic: str) -> dict[int, int]:
+        """Return where the partitions of a source ended when it was folded."""
+        ends = dict.fromkeys(range(TOPICS[topic]), 0)
+        for record in self.records:
+            if record.topic == topic:
+                ends[record.partition] = max(ends[record.partition], record.offset + 1)
+        return ends
 
     def check_rows(self) -> None:
         """Fail unless each table has the rows of its fold."""
@@ -125,6 +147,13 @@ def eventually(check: Callable[[], None], job: JobProcess) -> None:
             time.sleep(0.2)
         else:
             return
+
+
+def pairs() -> Iterator[tuple[Mode, tuple[str, ...]]]:
+    """Yield two tables at a time of those that each mode permits."""
+    for mode in Mode:
+        names = [example.table.name for example in examples_of(mode)]
+        yield from ((mode, tuple(names[at : at + 2])) for at in range(0, len(names), 2))
 
 
 @pytest.mark.parametrize("mode", [Mode.MICROBATCH, Mode.REALTIME], ids=lambda mode: mode.value)
@@ -171,7 +200,72 @@ def test_tables_equal_the_folds_of_their_sources(own_broker: Broker, tmp_path: P
         for check in checks:  # nothing has come since
             check()
         for name, changelog in run.changelogs.items():
-            check_versions(name, changelog, at_kill[name], mode)
+            check_versions(name, changelog, [at_kill[name]], mode)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize(
+    ("mode", "names"), list(pairs()), ids=lambda one: one.value if isinstance(one, Mode) else "-".join(one)
+)
+def test_tables_killed_again_and_again(
+    spark: SparkSession, own_broker: Broker, tmp_path: Path, mode: Mode, names: tuple[str, ...]
+) -> None:
+    moment = random.Random(f"{mode} {names}")
+    with Run(own_broker.bootstrap, mode, tmp_path, names) as run:
+        tables = [example.table for example in run.examples.values()]
+        read = {table.source_of(side).topic for table in tables for side in table.all_sides}
+        events = [event for part in parts_of(SIZE) for event in part if event.topic in read]
+        ends = [len(events) * number // (KILLS + 1) for number in range(KILLS + 2)]
+        slices = [events[begin:end] for begin, end in itertools.pairwise(ends)]
+        at_kills: dict[str, list[int]] = {name: [] for name in names}
+        within_a_batch = 0
+        for number in range(KILLS):
+            with run.start() as job:
+                how = MOMENTS[number % len(MOMENTS)] if number else "a moment later"
+                send(run.bootstrap, slices[number][::2])
+                run.wait_until_running(job)
+                if number == 0:
+                    run.follow()
+                changes = run.change_count()
+                send(run.bootstrap, slices[number][1::2])
+                if how != "at the start":
+                    wait_until("changes", lambda before=changes: run.change_count() > before, job)
+                if how == "a moment later":
+                    time.sleep(moment.random() * 2)
+                kill_tree(job.process)
+            run.followed.read_to_end()
+            for name, changelog in run.changelogs.items():
+                at_kills[name].append(len(changelog.changes))
+            run.fold_sources()
+            within_a_batch += any(
+                changelog.source_offsets(topic) != run.source_ends(topic)
+                for table, changelog in zip(tables, run.changelogs.values(), strict=True)
+                for topic in {table.source_of(side).topic for side in table.all_sides}
+            )
+        assert within_a_batch > KILLS // 2, "the kills came too late to show anything"
+        with run.start() as job:
+            run.wait_until_running(job)
+            send(run.bootstrap, slices[KILLS])
+            run.fold_sources()
+            eventually(run.check_rows, job)
+            eventually(partial(check_dead_letters, run), job)
+            check_audits(spark, run)
+            assert job.stop() == 0
+        run.followed.read_to_end()
+        run.check_rows()
+        for name, changelog in run.changelogs.items():
+            check_versions(name, changelog, at_kills[name], mode)
+
+
+def check_audits(spark: SparkSession, run: Run) -> None:
+    """Fail unless each row of each table is what the state of its job says, and some are compared."""
+    for name, example in run.examples.items():
+        if example.table.processor is None:
+            found = audit_table(spark, example.table, bootstrap=run.bootstrap, checkpoints=run.checkpoints)
+            assert found.is_equal, f"{name}: {found}"
+            assert found.is_settled, name
+            assert found.compared > 0, name
 
 
 def check_first_part(run: Run, job: JobProcess) -> None:
@@ -179,13 +273,9 @@ def check_first_part(run: Run, job: JobProcess) -> None:
     ignored = sum(event["records"] for event in job.events("ignored"))
     assert ignored == run.folds["balances"].ignored > 0
     topic = "browser_actions"
-    ends = dict.fromkeys(range(TOPICS[topic]), 0)
-    for record in run.records:
-        if record.topic == topic:
-            ends[record.partition] = max(ends[record.partition], record.offset + 1)
     run.followed.read()
     for name in ("action_counts", "arrival_counts"):
-        assert run.changelogs[name].source_offsets(topic) == ends
+        assert run.changelogs[name].source_offsets(topic) == run.source_ends(topic)
 
 
 def check_late(run: Run, job: JobProcess) -> None:
@@ -212,16 +302,15 @@ def check_dead_letters(run: Run) -> None:
         )
 
 
-def check_versions(name: str, changelog: TableChangelog, at_kill: int, mode: Mode) -> None:
+def check_versions(name: str, changelog: TableChangelog, at_kills: Sequence[int], mode: Mode) -> None:
     """Fail where a key's versions go down, but for what Real-time Mode does again after a kill.
 
     A version names one value where batches are done again as they were. The last record of a key is its newest.
     """
     newest: dict[bytes, bytes] = {}
     values: defaultdict[tuple[bytes, bytes], set[bytes | None]] = defaultdict(set)
-    runs = (
-        [changelog.changes] if mode is Mode.MICROBATCH else [changelog.changes[:at_kill], changelog.changes[at_kill:]]
-    )
+    cuts = [0, *at_kills, None] if mode is Mode.REALTIME else [0, None]
+    runs = [changelog.changes[begin:end] for begin, end in itertools.pairwise(cuts)]
     for changes in runs:
         seen: dict[bytes, bytes] = {}
         for record in changes:

@@ -100,19 +100,24 @@ def test_what_confluents_serializers_write_is_served(
     assert tables.get("orders", expected[7]) == expected[7]
 
 
-@pytest.mark.parametrize("kind", ["json-schema", "protobuf"])
+@pytest.mark.parametrize("kind", ["json-schema", "protobuf", "protobuf of a message in the second one"])
 def test_other_serializers_of_confluent_are_served(
     tables: ForeignTables, client: SchemaRegistryClient, kind: str
 ) -> None:
     name = new_topic(tables.bootstrap, 3, "confluent", cleanup_policy="compact")
     rows = [{"counter_id": number, "total": number * 2} for number in range(COUNT)]
+    place: list[str] = []
     if kind == "json-schema":
         properties = {column: {"type": "integer"} for column in rows[0]}
         schema = json.dumps({"title": "Counter", "type": "object", "properties": properties})
         write: Any = JSONSerializer(schema, client)
         values = [write(row, SerializationContext(name, MessageField.VALUE)) for row in rows]
     else:
-        counter = _counter_class()
+        is_inner = kind != "protobuf"
+        counter, place = (
+            _counter_class("Second.Counter" if is_inner else "Counter"),
+            ["--value-index", "1.0"] * is_inner,
+        )
         write = ProtobufSerializer(counter, client, {"use.deprecated.format": False})
         values = [write(counter(**row, unasked=7), SerializationContext(name, MessageField.VALUE)) for row in rows]
     tables.write(
@@ -123,20 +128,21 @@ def test_other_serializers_of_confluent_are_served(
             for key in [row["counter_id"].to_bytes(8, "big", signed=True)]
         ],
     )
-    printed = tables.add("counters", "--topic", name, "--key", "int64", "--value", kind)
+    printed = tables.add("counters", "--topic", name, "--key", "int64", "--value", kind.partition(" ")[0], *place)
     assert f"{COUNT} of the newest {COUNT} records are rows" in printed
     tables.wait_for("counters", tables.generation("counters"))
     assert sorted(row.total for row in tables.rows("counters")) == [row["total"] for row in rows]
 
 
-def _counter_class() -> Any:
+def _counter_class(place: str) -> Any:
     file = FileDescriptorProto(name="counter.proto", package="theirs", syntax="proto3")
-    counter = file.message_type.add(name="Counter")
-    for number, name in enumerate(("counter_id", "total", "unasked"), start=1):
-        counter.field.add(name=name, number=number, type=3, label=1)
+    first, second = (file.message_type.add(name=name) for name in ("Counter", "Second"))
+    for counter in (first, second.nested_type.add(name="Counter")):
+        for number, name in enumerate(("counter_id", "total", "unasked"), start=1):
+            counter.field.add(name=name, number=number, type=3, label=1)
     pool = DescriptorPool()
     pool.Add(file)
-    return GetMessageClass(pool.FindMessageTypeByName("theirs.Counter"))
+    return GetMessageClass(pool.FindMessageTypeByName(f"theirs.{place}"))
 
 
 def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -> None:

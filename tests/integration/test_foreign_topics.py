@@ -109,6 +109,29 @@ def test_a_restarted_gateway_goes_on(orders: Orders) -> None:
     assert {row.order_id for row in orders.tables.rows("orders")} == {f"o-{n}" for n in (*range(50), 99) if n != 1}
 
 
+def test_a_second_table_of_the_topic(orders: Orders) -> None:
+    tables = orders.tables
+    tables.add("devices", "--topic", orders.topic, "--key", "bytes", "--value", "json")
+    tables.wait_for("devices", 1)
+    assert len(tables.rows("devices")) == len(tables.rows("orders")) == 50
+    orders.put("o-1", None)
+    orders.put("o-2", b'{"name": "both", "quantity": 7}')
+    assert orders.get("o-2", latest=True).quantity == 7
+    device: Any = tables.get("devices", message("Device", {"address": b"o-2"}), latest=True)
+    assert device.name == "both"
+    tables.gateway.stop()
+    orders.put("o-3", None)
+    tables.gateway.start()
+    for name in ("orders", "devices"):
+        tables.wait_for(name, 1)
+        assert len(tables.rows(name)) == 48
+    tables.command("remove", "orders")
+    soon(lambda: not tables.is_served("orders"), "the first table is served no more")
+    orders.put("o-4", None)
+    with pytest.raises(grpc.RpcError):
+        tables.get("devices", message("Device", {"address": b"o-4"}), latest=True)
+
+
 def test_a_removed_table_is_served_no_more(orders: Orders) -> None:
     described = json.loads(orders.tables.command("list", "--json"))
     assert (described["table"], described["key"], described["value"]) == ("orders", "utf8", "json")

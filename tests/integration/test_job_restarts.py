@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
@@ -24,7 +24,7 @@ from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
-from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, new_topic, produce
+from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, drop_records, new_topic, produce
 
 pytestmark = pytest.mark.jvm
 
@@ -231,13 +231,6 @@ def test_source_made_again_under_a_running_job(
         JobInProcess(spark, job, options)
 
 
-def drop_records(broker: Broker, topic: str, before: int) -> None:
-    """Let a topic drop its first records, as retention does."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    place = TopicPartition(topic, 0, before)
-    admin.delete_records([place])[place].result(20)
-
-
 def test_records_dropped_before_they_were_read(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
 ) -> None:
@@ -247,7 +240,7 @@ def test_records_dropped_before_they_were_read(
     with JobInProcess(spark, job, options) as running:
         running.run_until_read(topic, 5)
     produce(broker.bootstrap, topic, orders("ann", 20))
-    drop_records(broker, topic, 15)
+    drop_records(broker.bootstrap, topic, 15)
     with pytest.raises(JobError) as caught:
         JobInProcess(spark, job, options)
     assert (
@@ -267,7 +260,7 @@ def test_records_dropped_while_the_job_runs(
         running.run_until_read(topic, 5)
         # The table's next batch is a minute away, that of the dead letters some seconds.
         produce(broker.bootstrap, topic, orders("ann", 20))
-        drop_records(broker, topic, 25)
+        drop_records(broker.bootstrap, topic, 25)
         with pytest.raises(JobError) as caught:
             running.run_until_read(topic, 1_000)
     sentence = f'source topic "{topic}" partition 0 has dropped 20 records that table "overtaken" has not read'
@@ -462,12 +455,12 @@ def test_next_generation_of_what_sources_dropped(
     topic = new_topic(broker.bootstrap)
     job = write_job(tmp_path, "loss", topic)
     produce(broker.bootstrap, topic, orders("ann", 10))
-    drop_records(broker, topic, 4)  # before the table began: nobody misses them
+    drop_records(broker.bootstrap, topic, 4)  # before the table began: nobody misses them
     with JobInProcess(spark, job, options) as running:
         running.run_until_read(topic, 10)
     with JobInProcess(spark, job, options, generation=2, is_rebuild=True):
         pass
-    drop_records(broker, topic, 9)
+    drop_records(broker.bootstrap, topic, 9)
     with pytest.raises(JobError) as caught:
         JobInProcess(spark, job, options, generation=3, is_rebuild=True)
     assert str(caught.value) == (

@@ -2,7 +2,10 @@
 
 import json
 import sys
+import time
+import urllib.request
 import uuid
+import zipfile
 from pathlib import Path
 
 import pyspark
@@ -11,8 +14,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from prometheus_client.parser import text_string_to_metric_families
 
-from tablegate.examples.demo.kafka import Broker
+from tablegate.examples.demo.kafka import Broker, free_port
 from tablegate.examples.samples import create_topic
 from tablegate.examples.tables.ratings import RATING_SCHEMA
 from tablegate.gateway.contract.rows import row_schema
@@ -50,6 +54,7 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
     schemas = {1: json.dumps(row_schema(contract))}
     arguments = ["--table", job, "--bootstrap", broker.bootstrap, "--checkpoints", str(tmp_path / "checkpoint")]
     arguments += ["--mode", mode, "--partitions", str(PARTITIONS + 1)]
+    metrics = f"127.0.0.1:{free_port()}"
     malformed = [
         NewRecord(b"a", None),
         NewRecord(b"b", b"not Avro"),
@@ -72,10 +77,16 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
         produce(broker.bootstrap, source, some_ratings(RATINGS // 4, seed=3))
         wanted = fold_source(broker.bootstrap, source)
         ends = end_offsets(broker.bootstrap, source)
-        with JobProcess(tmp_path / "logs", *arguments) as running:
+        pages, jar = f"http://127.0.0.1:{free_port()}", _jar(tmp_path / "users.jar")
+        more = ["--metrics", metrics, "--conf", "spark.ui.enabled=true", "--conf", f"spark.jars={jar}"]
+        more += ["--conf", f"spark.ui.port={pages.rpartition(':')[2]}"]
+        with JobProcess(tmp_path / "logs", *arguments, *more) as running:
             wait_until("rows of everything", lambda: changelog.rows(schemas) == wanted, running)
             wait_until("markers with the source's ends", lambda: changelog.source_offsets(source) == ends, running)
+            wait_until("all dead letters", lambda: len(_dead_letters(broker, name)) == len(malformed), running)
             wait_until("log of the dead letters", lambda: bool(running.events("dead_letters")), running)
+            _check_metrics(f"http://{metrics}/metrics", name, source)
+            _check_spark_settings(pages, jar)
             assert running.stop() == 0
             assert running.events("stopped")
             assert "Traceback" not in running.errors()
@@ -95,9 +106,50 @@ def test_table_equals_the_fold_of_its_input(broker: Broker, tmp_path: Path, mode
     assert manifest.mode == changelog_pb2.JobMode.Value(f"JOB_MODE_{mode.upper()}")
 
 
-def _check_dead_letters(broker: Broker, name: str, source: str, malformed: list[NewRecord]) -> None:
+def _asked(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _jar(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as jar:
+        jar.writestr("users/own.txt", "own")
+    return path
+
+
+def _check_spark_settings(pages: str, jar: Path) -> None:
+    """The pages of Spark are there, and the jar is beside those of the job."""
+    [application] = json.loads(_asked(f"{pages}/api/v1/applications"))
+    environment = json.loads(_asked(f"{pages}/api/v1/applications/{application['id']}/environment"))
+    classes = {entry.rpartition("/")[2] for entry, _ in environment["classpathEntries"]}
+    assert {jar.name, *(own.name for own in jars("spark"))} <= classes
+
+
+def _check_metrics(url: str, name: str, source: str) -> None:
+    wait_until("lag since the second batch", lambda: "tablegate_job_source_lag_records{" in _asked(url))
+    text = _asked(url)
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    mine = {sample.name: sample for sample in samples if sample.labels.get("table") == name}
+    assert mine["tablegate_job_running"].value == 1
+    assert mine["tablegate_job_generation"].value == 1
+    assert mine["tablegate_job_records_total"].value > 0
+    assert mine["tablegate_job_changes_total"].value > 0
+    assert mine["tablegate_job_batch_seconds_count"].value > 0
+    assert mine["tablegate_job_source_lag_records"].labels["topic"] == source
+    assert mine["tablegate_job_marker_time_seconds"].value <= time.time()
+    assert mine["tablegate_job_state_rows"].value == MOVIES
+    assert mine["tablegate_job_state_bytes"].value > 0
+    dead = {sample.labels["kind"] for sample in samples if sample.name == "tablegate_job_dead_letters_total"}
+    assert "undecodable" in dead
+
+
+def _dead_letters(broker: Broker, name: str) -> dict[tuple[bytes | None, bytes | None], dict[str, bytes]]:
     letters = consume(broker.bootstrap, f"{name}-dead-letters")
-    found = {(letter.key, letter.value): dict(letter.headers) for letter in letters}
+    return {(letter.key, letter.value): dict(letter.headers) for letter in letters}
+
+
+def _check_dead_letters(broker: Broker, name: str, source: str, malformed: list[NewRecord]) -> None:
+    found = _dead_letters(broker, name)
     assert set(found) == {(record.key, record.value) for record in malformed}
     reasons = [found[record.key, record.value]["reason"].decode() for record in malformed]
     assert reasons == [

@@ -331,6 +331,7 @@ def test_rows_as_changelog_records(spark: SparkSession) -> None:
         schema_id=258,
         partition_count=4,
         row_outputs=True,
+        schema_ids={},
     ).collect()
     averages = {bytes(one["key"]): bytes(one["value"]) for one in records if one["topic"] == "rating-averages"}
     assert averages == {struct.pack(">q", 362): struct.pack(">d", 9.0), struct.pack(">q", -1): struct.pack(">d", 2.0)}

@@ -389,6 +389,20 @@ class Numbered(Processor):
         yield {"number": state.views, "product": record.product}
 
 
+class Sessions(Processor):
+    """Keeps the newest session of a product: it ends where half an hour goes by without a view."""
+
+    state = "start TIMESTAMP, last TIMESTAMP, views BIGINT"
+    emits = "views BIGINT, started_at TIMESTAMP"
+
+    def on_record(self, key: Any, record: Any, state: Any) -> Iterator[dict[str, object]]:
+        now = record.kafka.timestamp
+        if state.last is None or now - state.last > timedelta(minutes=30):
+            state.start, state.views = now, 0
+        state.last, state.views = now, state.views + 1
+        yield {"views": state.views, "started_at": state.start}
+
+
 VISITS = Table(
     name="product_views",
     contract="examples/products/v1/products.proto",
@@ -422,6 +436,14 @@ class TestProcessors:
         told = [(key, value["views"], value["told_at"]) for key, value in result.outputs["told"]]
         assert told == [("a", 3, "2026-01-01T00:01:01.000Z"), ("b", 1, "2026-01-01T00:02:01.000Z")]
         assert result.outputs["numbered"] == (("a", 1), ("a", 2), ("a", 3), ("b", 4))
+
+    def test_newest_session_of_a_key(self) -> None:
+        result = run_table(
+            replace(VISITS, processor=Sessions(), outputs=()),
+            [replace(view("a"), timestamp=at(second)) for second in (0, 1_800, 3_601)],
+            [replace(view("a"), timestamp=at(second)) for second in (3_700, 3_800)],
+        )
+        assert [change.row for change in result.changes] == [{"view_count": count} for count in (1, 2, 1, 2, 3)]
 
     def test_no_timer_before_its_time(self) -> None:
         assert not run_table(VISITS, [view("a")], then_wait_s=59).changes

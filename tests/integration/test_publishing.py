@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.compute
 import pytest
+from prometheus_client import REGISTRY
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.functions import arrow_udf
@@ -76,6 +77,7 @@ def test_a_batch_is_served_added_to_and_replaced(
     deleting = FrameTable(name=name, contract=table.contract, order="scored_at", deletes="score < 0")
     second = publish_batch(changes, deleting, bootstrap=broker.bootstrap)
     assert (second.generation, second.rows, second.deleted, second.set_aside) == (1, 2, 1, 1)
+    assert REGISTRY.get_sample_value("tablegate_job_dead_letters_total", {"table": name, "kind": "row"}) == 1
     soon(lambda: scores.all() == {1: (0.9, "b"), 3: (0.3, "b")}, "changes served")
     (letter,) = consume(broker.bootstrap, f"{name}-dead-letters")
     assert b'"model":"b"' in (letter.value or b"")

@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry import (
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from tablegate.gateway.cli.registry import avro_schemas
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
@@ -137,6 +138,7 @@ def test_types_of_other_subjects_are_written_out(writer: Writer) -> None:
     value = {"amount": 1, "account": {"currency": "EUR"}, "more": None, "currency": "USD"}
     assert fastavro.validate(value, alone)
     assert registry.find(schema_id) == registry.newest(subject) == found.decoded[schema_id]
+    assert avro_schemas(RegistrySettings(url=writer.url), subject) == found.decoded, "tablegate table add has them, too"
 
 
 @pytest.mark.parametrize(

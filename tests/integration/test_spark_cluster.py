@@ -10,17 +10,37 @@ import pytest
 from tablegate.examples.demo.kafka import Broker
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.jars.jars import cache_directory, jars
+from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_contract, load_table
+from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.process import Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import PARTITIONS, fold_source, some_ratings, write_job
+from tests.kit.job.shop.written import ShopRows, write_shop
 from tests.kit.programs.deployment import ROOT, command_line
-from tests.kit.programs.kafka import new_topic, produce
+from tests.kit.programs.kafka import NewRecord, new_topic, produce
 from tests.kit.programs.spark_cluster import CORES, EXECUTOR_MB, SparkCluster, spark_environment
 
 pytestmark = pytest.mark.jvm
 
 RATINGS = 1_000
 REGISTRY = "--schema-registry="
+
+
+def submitted(cluster: SparkCluster, job: str, broker: Broker, directory: Path) -> JobProcess:
+    """Start a job by spark-submit."""
+    replacements = {
+        "spark://spark-master:7077": cluster.url,
+        "/opt/tablegate/jars": str(cache_directory()),
+        "/opt/job/lib/python3.11/site-packages": str(ROOT / "streamjobs"),
+        "kafka:9092": broker.bootstrap,
+        "/var/lib/tablegate/checkpoints": str(directory / "checkpoints"),
+        "=ratings": f"={job}",
+        "-memory=1g": f"-memory={EXECUTOR_MB}m",
+        "-memory=2g": f"-memory={EXECUTOR_MB}m",
+    }
+    command = [word for word in command_line("ratings", replacements) if not word.startswith(REGISTRY)]
+    command[0] = str(Path(sys.executable).with_name(command[0]))
+    return JobProcess(directory / "logs", command=command, environment=spark_environment(directory))
 
 
 def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp_path: Path) -> None:
@@ -36,20 +56,7 @@ def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp
 
     with SparkCluster(tmp_path / "spark") as cluster:
         cluster.start_worker()
-        replacements = {
-            "spark://spark-master:7077": cluster.url,
-            "/opt/tablegate/jars": str(cache_directory()),
-            "/opt/job/lib/python3.11/site-packages": str(ROOT / "streamjobs"),
-            "kafka:9092": broker.bootstrap,
-            "/var/lib/tablegate/checkpoints": str(tmp_path / "checkpoints"),
-            "=ratings": f"={job}",
-            "-memory=1g": f"-memory={EXECUTOR_MB}m",
-            "-memory=2g": f"-memory={EXECUTOR_MB}m",
-        }
-        command = [word for word in command_line("ratings", replacements) if not word.startswith(REGISTRY)]
-        command[0] = str(Path(sys.executable).with_name(command[0]))
-        environment = spark_environment(tmp_path)
-        with JobProcess(tmp_path / "logs", command=command, environment=environment) as running:
+        with submitted(cluster, job, broker, tmp_path) as running:
             running.wait_for("waiting_for_slots")
             cluster.start_worker()
             running.wait_for("running")
@@ -59,3 +66,23 @@ def test_submitted_job_waits_for_workers_and_keeps_its_table(broker: Broker, tmp
             assert 'metrics_master_workers_Value{type="gauges"} 2' in cluster.master.metrics("MasterUI")
             for worker in cluster.workers:
                 assert 'metrics_worker_executors_Value{type="gauges"} 1' in worker.metrics("WorkerUI")
+
+
+def test_workers_run_the_functions_of_a_declaration(broker: Broker, tmp_path: Path) -> None:
+    prefix = f"clustered{uuid.uuid4().hex[:8]}_"
+    file = write_shop(tmp_path / "shop", prefix)
+    contract = file.with_name("shop.proto")
+    topic = f"{prefix}visits_of_users"
+    KafkaAdmin(broker.bootstrap).ensure(topic, {}, new_partition_count=2)
+    visits = [{"user": user, "pages": 2 * user, "at": "2026-01-01T12:00:00Z"} for user in range(1, 4)]
+    produce(broker.bootstrap, topic, [NewRecord(None, json.dumps(visit).encode()) for visit in visits])
+    with SparkCluster(tmp_path / "spark") as cluster:
+        cluster.start_worker()
+        with (
+            submitted(cluster, f"{file}:{prefix}visits", broker, tmp_path) as running,
+            GatewayProcess(tmp_path / "data", broker.bootstrap, contract=contract, workers=1) as gateway,
+        ):
+            running.wait_for("running")
+            rows = ShopRows(gateway, contract, prefix)
+            wanted = [(1, "odd", 1.0), (2, "even", 2.0), (3, "odd", 3.0)]
+            soon(lambda: rows.of("visits", "user", "segment", "score") == wanted, "rows of the workers", 120)

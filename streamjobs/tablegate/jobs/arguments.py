@@ -47,9 +47,28 @@ RegistryUrl = Annotated[
         metavar="URL",
     ),
 ]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option("--metrics", help="Address to serve Prometheus' metrics at; nowhere without it.", metavar="HOST:PORT"),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="Setting of Spark. Repeatable. Jars go beside those of the job.", metavar="NAME=VALUE"),
+]
 SparkLog = Annotated[
     Path | None, typer.Option(help="File for what Spark itself writes; stderr without it.", metavar="FILE")
 ]
+
+
+def spark_conf(given: list[str] | None) -> dict[str, str]:
+    """Return settings of Spark by their names; raise `JobError`."""
+    found = {}
+    for text in given or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name.startswith("spark."):
+            raise JobError(f'--conf "{text}" is no setting of Spark; give NAME=VALUE, such as spark.ui.enabled=true')
+        found[name] = value
+    return found
 
 
 def reach_kafka(bootstrap: str | None, file: Path | None) -> str:

@@ -18,10 +18,16 @@ from tablegate.jobs.messages import find_message
 _DDL_FIELD = re.compile(r"\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*:?\s+\S")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+OWN_SCHEMA_ID = 1
+"""Id of a declared schema where there is no registry; its `others` have those after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """Avro in the Confluent wire format, or with the schema's GUID in a header; for sources.
+    """Avro in the Confluent wire format; in sources also with the schema's GUID in a header.
+
+    In an output, `schema` is that of its records: each field is an expression's name, a column's or a field's. A job
+    registers it as `<topic>-value` or `<topic>-key`; without a registry its id is 1.
 
     `schema`: JSON text of the record that the job reads. A schema registry tells which schemas the writers of values
     used. Without one, and in a key, `schema` is every writer's; but with `others`, the schemas of record types that

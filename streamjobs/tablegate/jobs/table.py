@@ -12,17 +12,22 @@ A file of one declaration has a constant `TABLE`:
 
 Its expressions are Spark SQL. Those of a source (`where`, `event_time`) and the table's `key` see the fields of one
 record; `columns` aggregate over the records of a key; `having` sees the row that came out. The struct `kafka` beside
-the fields has the record's own `key`, `value`, `topic`, `partition`, `offset` and `timestamp`.
+the fields has the record's own `key`, `value`, `topic`, `partition`, `offset` and `timestamp`. Where a source has
+`each`, all but `each` itself see `item`, too.
+
+Decision: docs/decisions/0100-declarations-take-more.md
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.function_code import function_code
 from tablegate.jobs.processor import Processor
 
 __all__ = [
@@ -32,7 +37,6 @@ __all__ = [
     "DeclarationError",
     "Double",
     "Format",
-    "FrameTable",
     "Global",
     "Join",
     "Json",
@@ -51,20 +55,24 @@ __all__ = [
 ]
 
 KAFKA_COLUMN = "kafka"
-"""Struct of a source record's own key, value, topic, partition, offset and timestamp, for expressions."""
+"""Struct of a source record's own key, value, topic, partition, offset and timestamp, for expressions.
+
+With `each`, it has the place of the element in its array as well: `element`, from 0. With `headers`, it has those, a
+MAP<STRING, BINARY>: of several with one name the last.
+"""
 WINDOW_COLUMN = "window"
 """Struct of a window's start and end, for the key and columns of a table with a `Window`."""
 ITEM_COLUMN = "item"
-"""Element of the array that a `RecordOutput` has `each` of."""
+"""Element of the array that a `Source` or a `RecordOutput` has `each` of."""
 
 GENERATION_MAX = 2**32 - 1  # it travels in 4 bytes
 REALTIME_TRIGGER_S_MIN = 5.0  # Spark refuses shorter batches in Real-time Mode
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_SIDE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+SIDE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _WORD = re.compile(r"[A-Za-z_]\w*(?!\w|\s*\()")  # functions are none
-_WINDOW_CALL = re.compile(r"\b(?:session_)?window\s*\(", re.IGNORECASE)
+_WINDOW_CALL = re.compile(r"\b(session_)?window\s*\(", re.IGNORECASE)
 _OWN_NAMES = "__"
 """What the names of the runtime's own columns begin with."""
 
@@ -92,6 +100,10 @@ class Source:
     default Kafka's own. `keyed`: the records of one key of the table lie in one partition, in their order, so that a
     row's version can be the offset of its newest input, by which producers read their own writes; the job stops where
     that turns out to be untrue. Else the version is the number of inputs, right for any producer.
+    `each`: an array made of the record's fields, each element of which is an input of its own, `item` in all other
+    expressions, `where` among them. A record without elements makes none. `kafka.element` is the element's place.
+    `headers`: expressions see the record's headers by name, `kafka.headers['trace']`, null where there is none of it.
+    `more_topics`: topics with records of the same formats, read as if they were one with it; `kafka.topic` tells which.
     """
 
     topic: str
@@ -101,6 +113,9 @@ class Source:
     where: str | None = None
     event_time: str | None = None
     keyed: bool = False
+    each: str | None = None
+    headers: bool = False
+    more_topics: tuple[str, ...] = ()
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +124,10 @@ class Source:
             raise DeclarationError(
                 f'{self.declared_at}: source "{self.topic}" has a key of several types; remove others'
             )
+        if self.more_topics:
+            self._check_topics()
+        if self.each is not None:
+            self._check_each()
         seen: set[str] = set()
         for name in self.field_names:
             if name == KAFKA_COLUMN or name.startswith(_OWN_NAMES):
@@ -122,6 +141,51 @@ class Source:
                     "in names); give one of them another name"
                 )
             seen.add(name.lower())
+
+    def _check_topics(self) -> None:
+        if isinstance(self.more_topics, str):
+            raise DeclarationError(
+                f'{self.declared_at}: more_topics of source "{self.topic}" is a text; write ("{self.more_topics}",)'
+            )
+        for name in self.more_topics:
+            check_topic(name, f"{self.declared_at}: source topic")
+        if len({*self.topics}) < len(self.topics):
+            raise DeclarationError(f'{self.declared_at}: source "{self.topic}" has a topic twice; remove one')
+        if self.keyed:
+            raise DeclarationError(
+                f'{self.declared_at}: source "{self.topic}" has several topics, and offsets of two topics have no '
+                "order; remove keyed=True"
+            )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that are read."""
+        return self.topic, *self.more_topics
+
+    def of_one_topic(self) -> "Iterator[Source]":
+        """Yield a source for each of the topics."""
+        for name in self.topics:
+            yield replace(self, topic=name, more_topics=())
+
+    def _check_each(self) -> None:
+        where = f'{self.declared_at}: source "{self.topic}"'
+        if not (self.each or "").strip():
+            raise DeclarationError(f"{where} has an empty each; give an expression that makes an array, or remove it")
+        if self.keyed:
+            raise DeclarationError(
+                f"{where} has each and keyed, and several elements of one record would make changes of one version; "
+                "remove keyed=True"
+            )
+        if ITEM_COLUMN in map(str.lower, self.field_names):
+            raise DeclarationError(
+                f'{where} has a field "{ITEM_COLUMN}", which with each is the element; give the field another name in '
+                "the schema"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that expressions see beside `kafka`: of the record's fields, and `item` with `each`."""
+        return self.field_names if self.each is None else (*self.field_names, ITEM_COLUMN)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -191,8 +255,8 @@ class Window:
 class RowOutput:
     """A topic that gets a record for each change of the table; one without value where the row is gone.
 
-    `key` and `value` are expressions over the row in a format: `Long("movie_id")`, `Json("id, name")`. `where`: changes
-    to rows that do not meet it are left out.
+    `key` and `value` are expressions over the row in a format: `Long("movie_id")`, `Json("id, name")`. The fields of an
+    `Avro` record are columns of these names. `where`: changes to rows that do not meet it are left out.
     """
 
     topic: str
@@ -256,6 +320,9 @@ class Table:
     possible. `atomic` (micro-batches): readers see the changes of a batch in one partition all at once, and a batch has
     20,000 changes at most. `generation` is raised when logic or input changes: then the table is built anew, in a
     changelog of its own.
+
+    `functions` (micro-batches): UDFs of Spark's by name, for the expressions: what `udf`, `pandas_udf` or `arrow_udf`
+    makes of a function of yours. They get what the expression gives them, nulls too, and give the same for the same.
     """
 
     name: str
@@ -266,6 +333,7 @@ class Table:
     columns: Mapping[str, str]
     window: Window | None = None
     having: str | None = None
+    functions: Mapping[str, Any] = field(default_factory=dict)
     processor: Processor | None = None
     outputs: tuple[Output, ...] = ()
     mode: Mode = Mode.REALTIME
@@ -273,13 +341,17 @@ class Table:
     emit_interval_s: float | None = None
     atomic: bool = False
     generation: int = 1
+    function_codes: Mapping[str, str] = field(init=False, default_factory=dict, compare=False, repr=False)
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for problem in self._problems():
             raise DeclarationError(f'{self.declared_at}: table "{self.name}": {problem}')
+        # Now, as the file may be another one when a job asks.
+        codes = {name: function_code(function) for name, function in self.functions.items()}
+        object.__setattr__(self, "function_codes", codes)
         # A frozen declaration holds no dict that somebody else may still change.
-        for name in ("sides", "key", "columns"):
+        for name in ("sides", "key", "columns", "functions", "function_codes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
@@ -324,6 +396,8 @@ class Table:
             return "atomic batches"
         if self.processor is not None:
             return "a processor"
+        if self.functions:
+            return f'the function "{next(iter(self.functions))}", which Python computes'
         for name, side in self.all_sides.items():
             if isinstance(side, Global):
                 return f'the global side "{name}"'
@@ -335,19 +409,46 @@ class Table:
     def _problems(self) -> Iterator[str]:
         yield from problems_of_name(self.name, self.generation)
         yield from self._problems_of_columns()
+        yield from self._problems_of_functions()
         yield from self._problems_of_sides()
+        yield from self._problems_of_each()
         yield from self._problems_of_outputs()
         yield from self._problems_of_time()
+
+    def _problems_of_functions(self) -> Iterator[str]:
+        for name, function in self.functions.items():
+            if not SIDE_NAME.fullmatch(name):
+                yield f'"{name}" is not a valid name of a function; use lower-case letters, digits and underscores'
+            if not hasattr(function, "evalType"):
+                yield (
+                    f'function "{name}" is no UDF of Spark\'s; decorate it with udf, pandas_udf or arrow_udf of '
+                    "pyspark.sql.functions, and its type"
+                )
+            elif not function.deterministic:
+                yield (
+                    f'function "{name}" is called nondeterministic: it would give something else when a batch runs '
+                    "again; compute it from what is in the record"
+                )
 
     def _problems_of_sides(self) -> Iterator[str]:
         if (self.source is None) == (not self.sides):
             yield "give either source or sides"
             return
         for name, side in self.sides.items():
-            if not _SIDE_NAME.fullmatch(name) or name in (KAFKA_COLUMN, WINDOW_COLUMN, ITEM_COLUMN):
+            if not SIDE_NAME.fullmatch(name) or name in (KAFKA_COLUMN, WINDOW_COLUMN, ITEM_COLUMN):
                 yield f'"{name}" is not a valid side name; use lower-case letters, digits and underscores'
             if isinstance(side, Latest):
                 yield from self._problems_of_latest(name, side)
+            if not isinstance(side, Source) and side.source.more_topics:
+                yield (
+                    f'side "{name}" has several topics, and which of two topics has the newer record of a key is not '
+                    "known; give each topic a side of its own"
+                )
+            if not isinstance(side, Source) and side.source.each is not None:
+                yield (
+                    f'side "{name}" has each, and the newest record of a key counts on it, with all that is in it; '
+                    "remove each, or make it a Source"
+                )
         if self.sides and all(isinstance(side, Global) for side in self.sides.values()):
             yield "all sides are global, so no record would ever make a row; give a source or a Latest side"
         if self.processor is not None and self.source is None:
@@ -390,11 +491,16 @@ class Table:
         for name, expression in {**self.key, **self.columns}.items():
             if not expression.strip():
                 yield f'column "{name}" has no expression; write Spark SQL'
-            if name in self.key and _WINDOW_CALL.search(expression):
+        own_keys = [side.key for side in self.sides.values() if isinstance(side, Latest) and side.key is not None]
+        for name, expression in (pair for key in (self.key, *own_keys) for pair in key.items()):
+            made = _WINDOW_CALL.search(expression)
+            if made is not None and made.group(1):
                 yield (
-                    f'key column "{name}" makes windows of its own; give window=Window(size_s=…) and window.start; '
-                    "there are no session windows"
+                    f'key column "{name}" makes session windows, in which each record would be a session of its own; '
+                    "keep the newest session of a key by a processor"
                 )
+            elif made is not None:
+                yield f'key column "{name}" makes windows of its own; give window=Window(size_s=…) and window.start'
         starts = [name for name, expression in self.key.items() if is_window_start(expression)]
         if self.window is not None and len(starts) != 1:
             yield 'has a window, so one key column must be "window.start"'
@@ -402,12 +508,18 @@ class Table:
             yield f'key column "{starts[0]}" is the start of a window; give window=Window(size_s=…)'
 
     def _problems_of_outputs(self) -> Iterator[str]:
+        schemas: dict[tuple[str, int], str] = {}
         for output in self.outputs:
+            for place, form in enumerate((output.key, output.value)):
+                # A subject has one schema at a time.
+                if isinstance(form, Avro) and schemas.setdefault((output.topic, place), form.schema) != form.schema:
+                    yield f'outputs to "{output.topic}" have different Avro schemas; give them one, or other topics'
             check_topic(output.topic, f'{self.declared_at}: table "{self.name}": output topic')
             for form in (output.key, output.value):
-                if isinstance(form, Avro | Protobuf):
-                    name = type(form).__name__
-                    yield f'output "{output.topic}" is in {name}; use Json, Text, Long, Double or Bytes'
+                if isinstance(form, Protobuf):
+                    yield f'output "{output.topic}" is in Protobuf; use Avro, Json, Text, Long, Double or Bytes'
+                if isinstance(form, Avro):
+                    yield from _problems_of_avro(output.topic, form)
                 if isinstance(form, Json) and form.at is not None:
                     yield f'output "{output.topic}" has Json(…, at="{form.at}"), which is for sources; remove at'
             if isinstance(output, RowOutput):
@@ -418,12 +530,28 @@ class Table:
                     )
                 continue
             names = [name for name, side in self.all_sides.items() if not isinstance(side, Global)]
+            if (
+                isinstance(output, RecordOutput)
+                and output.each is not None
+                and (output.side or "") in names
+                and self.source_of(output.side or "").each is not None
+            ):
+                yield f'output "{output.topic}" has each, and its source, too; remove one: both name the element item'
             if (output.side or "") not in names:
                 known = ", ".join(f'"{name}"' for name in names if name)
                 yield (
                     f'output "{output.topic}" needs side=, one of {known}'
                     if known
                     else (f'output "{output.topic}" names a side, but the table has one source; remove side=')
+                )
+
+    def _problems_of_each(self) -> Iterator[str]:
+        for name in self.all_sides:
+            source = self.source_of(name)
+            if self.atomic and source.each is not None:
+                yield (
+                    f'source "{source.topic}" has each, which makes any number of changes of one record, and an atomic '
+                    "batch is bounded; remove each, or atomic"
                 )
 
     def _problems_of_time(self) -> Iterator[str]:
@@ -450,34 +578,24 @@ class Table:
                 yield f"emit_interval_s {self.emit_interval_s:g} is negative; use 0 or more"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameTable:
-    """A table whose rows come from a DataFrame of your own: `tablegate.jobs.publishing` publishes it.
-
-    `name` and `contract` are as `Table` has them. The DataFrame has a column for each field of the contract's row, of
-    the same name; it may have others. `deletes`: a condition over the DataFrame's columns; where it is true, the row of
-    that key is deleted. `order`: an expression; of several rows of one key in a batch that with the greatest counts.
-    `generation` is raised when the table is to be built anew.
-    """
-
-    name: str
-    contract: str
-    deletes: str | None = None
-    order: str | None = None
-    generation: int = 1
-    declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for problem in problems_of_name(self.name, self.generation):
-            raise DeclarationError(f'{self.declared_at}: table "{self.name}": {problem}')
-
-
 def problems_of_name(name: str, generation: int) -> Iterator[str]:
     """Yield what is wrong with what every table has."""
     if not _TABLE_NAME.fullmatch(name):
         yield "the name is not valid; use a lower-case letter, then at most 62 letters, digits or underscores"
     if not 1 <= generation <= GENERATION_MAX:
         yield f"generation {generation} is not from 1 to {GENERATION_MAX}"
+
+
+def _problems_of_avro(topic: str, form: Avro) -> Iterator[str]:
+    try:
+        names = form.field_names
+    except ValueError as error:
+        yield f'output "{topic}": {error}'
+        return
+    if not names:
+        yield f'output "{topic}" has an Avro record without fields; give it one'
+    if form.others:
+        yield f'output "{topic}" has Avro of several types, which is for sources; remove others'
 
 
 def _problems_of_window(window: Window, *, has_processor: bool) -> Iterator[str]:

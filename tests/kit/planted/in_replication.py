@@ -356,14 +356,14 @@ BUGS = [
         (
             "        is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)\n"
             "        if not self.is_frozen:\n"
-            "            self._log.unfollow(replica.topic_partition)\n"
+            "            self.log.unfollow(replica.topic_partition)\n"
             "        self.replicas.remove(replica)\n"
         ),
         (
             "        self.replicas.remove(replica)\n"
             "        is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)\n"
             "        if not self.is_frozen:\n"
-            "            self._log.unfollow(replica.topic_partition)\n"
+            "            self.log.unfollow(replica.topic_partition)\n"
         ),
         "tests/unit/replication/test_refused_writes.py::test_once_there_is_room_a_cluster_answers_right_again",
     ),

@@ -3,11 +3,13 @@ import java.io.InputStreamReader;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.Properties;
+import java.util.TreeSet;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.kstream.Aggregator;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
@@ -16,12 +18,14 @@ import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.WindowedSerdes;
+import org.apache.kafka.streams.query.StateQueryRequest;
+import org.apache.kafka.streams.query.VersionedKeyQuery;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * Three tables of one topic in Kafka Streams, whose stores are asked by interactive queries: a line "N" on stdin waits for
- * N inputs, and prints all rows, then "end". Arguments: bootstrap, application, topic, topic for windows.
+ * Five tables of one topic in Kafka Streams, a store of each kind, which are asked by interactive queries: a line "N" on
+ * stdin waits for N inputs, and prints all rows, then "end". Arguments: bootstrap, application, topic, topic for windows.
  */
 public class StreamsTables {
     private static final Duration SIZE = Duration.ofMinutes(1);
@@ -45,6 +49,12 @@ public class StreamsTables {
             folded.incrementAndGet();
             return value.equals("delete") ? null : "{\"quantity\":" + (number(old) + 1) + ",\"customer\":\"" + value + "\"}";
         }, Materialized.<String, String>as(Stores.inMemoryKeyValueStore("totals")).withKeySerde(text).withValueSerde(text));
+        Aggregator<String, String, String> counting = (key, value, old) -> value.equals("delete") ? null
+            : "{\"quantity\":" + (number(old) + 1) + "}";
+        input.aggregate(() -> "", counting, Materialized.<String, String>as(
+            Stores.persistentTimestampedKeyValueStore("stamped")).withKeySerde(text).withValueSerde(text));
+        input.aggregate(() -> "", counting, Materialized.<String, String>as(
+            Stores.persistentVersionedKeyValueStore("versions", KEPT)).withKeySerde(text).withValueSerde(text));
         var views = input.windowedBy(TimeWindows.ofSizeWithNoGrace(SIZE)).aggregate(() -> "",
             (key, value, old) -> "{\"view_count\":" + (number(old) + 1) + "}",
             Materialized.<String, String>as(Stores.inMemoryWindowStore("views", KEPT, SIZE, false)).withKeySerde(text).withValueSerde(text));
@@ -73,6 +83,21 @@ public class StreamsTables {
         var totals = streams.store(StoreQueryParameters.fromNameAndType("totals", QueryableStoreTypes.<String, String>keyValueStore()));
         try (var rows = totals.all()) {
             rows.forEachRemaining(row -> System.out.println("totals\t" + row.key + "\t" + row.value));
+        }
+        var keys = new TreeSet<String>();
+        var stamped = streams.store(StoreQueryParameters.fromNameAndType("stamped", QueryableStoreTypes.<String, String>timestampedKeyValueStore()));
+        try (var rows = stamped.all()) {
+            rows.forEachRemaining(row -> {
+                keys.add(row.key);
+                System.out.println("stamped\t" + row.key + "\t" + row.value.value());
+            });
+        }
+        for (var key : keys) {
+            var answer = streams.query(StateQueryRequest.inStore("versions").withQuery(VersionedKeyQuery.<String, String>withKey(key)));
+            for (var found : answer.getPartitionResults().values()) {
+                if (found.isFailure()) throw new IllegalStateException(found.getFailureMessage());
+                if (found.getResult() != null) System.out.println("versions\t" + key + "\t" + found.getResult().value());
+            }
         }
         var views = streams.store(StoreQueryParameters.fromNameAndType("views", QueryableStoreTypes.<String, String>windowStore()));
         try (var rows = views.fetchAll(Instant.EPOCH, Instant.now().plus(KEPT))) {

@@ -170,3 +170,10 @@ class Tail:
             for index in self._directory.glob(pattern):
                 index.unlink()
         self._broker.start()
+
+
+def drop_records(bootstrap: str, topic: str, before: int, *, partition: int = 0) -> None:
+    """Let a partition drop its first records, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    place = TopicPartition(topic, partition, before)
+    admin.delete_records([place])[place].result(20)

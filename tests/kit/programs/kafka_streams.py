@@ -1,4 +1,4 @@
-"""Kafka Streams for tests: three tables of a topic (`StreamsTables.java`), asked by its interactive queries."""
+"""Kafka Streams for tests: five tables of a topic (`StreamsTables.java`), asked by its interactive queries."""
 
 import fcntl
 import hashlib
@@ -68,7 +68,7 @@ class StreamsTables:
         [rocksdb] = spark_jars.glob("rocksdbjni-*.jar")
         paths = [class_path("broker"), str(jar), str(rocksdb)]
         self._log_file = directory / f"{application}.log"
-        options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={directory}"]
+        options = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={directory}"]
         self._command = [str(find_java()), *options, "-cp", ":".join(paths), str(PROGRAM)]
         self._command += [bootstrap, application, topic, windows]
 

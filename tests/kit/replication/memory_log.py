@@ -231,6 +231,10 @@ class MemoryLog(Log):
         return answer
 
     @override
+    def another(self) -> "MemoryLog":
+        return type(self)(self._broker)
+
+    @override
     def trouble(self) -> str:
         return "" if self._broker.is_up else "the broker is down"
 

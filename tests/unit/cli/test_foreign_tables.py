@@ -78,6 +78,25 @@ def test_what_is_no_duration_is_refused() -> None:
         foreign_topic(replace(ORDERS, retention="a week").checked(), {})
 
 
+@pytest.mark.parametrize(("place", "index"), [("", []), ("0", []), ("2", [2]), ("1.0", [1, 0])])
+def test_a_place_of_a_message_is_its_index(place: str, index: list[int]) -> None:
+    topic = foreign_topic(replace(ORDERS, value="protobuf", value_index=place).checked(), {})
+    assert topic.value_index == index
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"value_index": "1"}, "--value-index is of --value protobuf alone, which has an index; leave it out"),
+        ({"value": "protobuf", "value_index": "-1"}, '--value-index "-1" is no place of a message; give one such as 1'),
+        ({"key": "protobuf", "key_index": "Order"}, '--key-index "Order" is no place of a message'),
+    ],
+)
+def test_what_is_no_place_of_a_message_is_refused(changes: dict[str, str], why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        foreign_topic(replace(ORDERS, **changes).checked(), {})
+
+
 def test_a_table_that_the_contract_lacks_is_refused() -> None:
     with pytest.raises(DefinitionError, match='has no table "parcels", only orders, lines'):
         bound_table(replace(ORDERS, table="parcels"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tablegate.gateway.contract.foreign.framing import ProtobufFrame
 from tablegate.gateway.contract.foreign.topics import ForeignRows, partition_function, unfit_reason
 from tablegate.gateway.contract.keys import decode_key, murmur2_partition
 from tablegate.gateway.contract.rows import UndecodableRecord
@@ -121,11 +122,13 @@ def _mutated(data: bytes, rng: random.Random) -> bytes:
         ("utf8, json", b'{"customer": "\\ud800"}', 'value has a "customer" that its column cannot hold'),
         ("utf8, json", b'{"price": "0.0000000001"}', 'value has a "price" that its column cannot hold'),
         ("utf8, json", b'{"price": "1e99"}', 'value has a "price" that its column cannot hold'),
+        ("utf8, json", b'{"price": "1.%s1"}' % (b"0" * 30), 'value has a "price" that its column cannot hold'),
+        ("utf8, json", b'{"price": [0, [1, 2], -1]}', 'value has a "price" that its column cannot hold'),
         ("utf8, json", b"[" * 100_000, "value is not JSON"),
         ("utf8, avro", b"\x01" + FRAME[1:], "value is not in the Confluent wire format"),
         ("utf8, avro", b"\x00\x00\x00\x00\x09", "value has a schema id that is not in the manifest"),
         ("utf8, avro", FRAME, "value ends early"),
-        ("avro, protobuf", FRAME + b"\x02\x02", "value is not of the first message of its schema"),
+        ("avro, protobuf", FRAME + b"\x02\x02", "value is not of message 0 of its schema"),
         ("avro, protobuf", FRAME + b"\x00\x18\x05", "value has a field of another type than the contract"),
         ("json, debezium json", b"{}", "value is no envelope of Debezium"),
         ("json, debezium json", compact({"op": "t"}), "value is a truncation of the table, which names no rows"),
@@ -140,6 +143,16 @@ def test_a_bad_value_has_a_reason(name: str, value: bytes, reason: str) -> None:
     with pytest.raises(UndecodableRecord) as refused:
         _reader(topic).read(topic.key(columns), value, murmur2_partition(topic.place(columns), PARTITIONS))
     assert str(refused.value) == reason
+
+
+def test_columns_may_be_called_schema_and_payload() -> None:
+    topic = _named("utf8, json")
+    columns = topic.columns(1)
+    place = murmur2_partition(topic.place(columns), PARTITIONS)
+    for value in (b'{"schema": "a", "payload": {"quantity": 5}}', b'{"schema": {"quantity": 5}, "payload": "a"}'):
+        assert _reader(topic).read(topic.key(columns), value, place) == _reader(topic).read(
+            topic.key(columns), b"{}", place
+        )
 
 
 @pytest.mark.parametrize(
@@ -208,3 +221,23 @@ def test_a_topic_that_cannot_be_a_table_says_why(name: str, changes: dict[str, A
     for field, value in changes.items():
         setattr(manifest.foreign, field, value)
     assert why in (unfit_reason(topic.contract, manifest) or "")
+
+
+@pytest.mark.parametrize(
+    ("index", "paths"),
+    [
+        ([], ["00", "0200"]),
+        ([0], ["00", "0200"]),
+        ([1], ["0202"]),
+        ([1, 0], ["040200"]),
+        ([0, 0], ["040000"]),
+        ([100], ["02c801"]),
+    ],
+)
+def test_a_message_is_found_by_its_place_in_the_schema(index: list[int], paths: list[str]) -> None:
+    frame = ProtobufFrame(index, "value")
+    for path in paths:
+        assert frame.body(FRAME + bytes.fromhex(path) + b"body") == b"body"
+    for other in ("0204", "040202", "06", ""):
+        with pytest.raises(UndecodableRecord, match="value is not of message"):
+            frame.body(FRAME + bytes.fromhex(other))

@@ -4,6 +4,7 @@ import io
 import json
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -15,6 +16,7 @@ from tablegate.gateway.contract.foreign.values import value_reader
 from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
+from tests.kit.table.contracts import bind_sources
 from tests.kit.table.filled import orders
 
 FULL: dict[str, Any] = {
@@ -53,6 +55,9 @@ EXPECTED: dict[str, Any] = {
     ],
     "times": ["2026-01-01T00:00:00Z"] * 2,
 }
+
+
+STRUCT, WRAPPERS = "google/protobuf/struct.proto", "google/protobuf/wrappers.proto"
 
 
 def expected(row: dict[str, Any]) -> Any:
@@ -101,12 +106,25 @@ def test_maps_may_be_arrays_of_entries() -> None:
         ({"extra": {"a": 1e400}}, "extra"),
         ({"points": "x"}, "points"),
         ({"maybes": [None]}, "maybes"),
+        ({"small": [1e39]}, "small"),
     ],
 )
 def test_what_no_column_holds_is_refused_by_its_path(value: Any, path: str) -> None:
     with pytest.raises(UndecodableRecord) as refused:
         read_json(value)
     assert str(refused.value) == f'value has a "{path}" that its column cannot hold'
+
+
+def test_a_null_of_json_may_be_in_a_map(tmp_path: Path) -> None:
+    columns = "string id = 1; map<string, google.protobuf.Value> facts = 2; google.protobuf.Int64Value count = 3;"
+    imports = "".join(f'import "{name}";' for name in ("tablegate/v1/options.proto", STRUCT, WRAPPERS))
+    row = f'message Row {{ option (tablegate.v1.table) = {{name: "rows", key: "id"}}; {columns} }}'
+    table = bind_sources(tmp_path, shop=f'syntax = "proto3"; package shop.v1; {imports} {row}').tables["rows"]
+    topic = ForeignTopic(value_codec=changelog_pb2.VALUE_CODEC_JSON)
+    read = value_reader(table, topic, {}).read(b'{"facts": {"a": null, "b": [null]}, "count": 0}', ["x"])
+    assert read is not None
+    found = json_format.MessageToDict(table.row_class.FromString(read))
+    assert found == {"id": "x", "facts": {"a": None, "b": [None]}, "count": "0"}
 
 
 ITEM = {

@@ -140,6 +140,7 @@ RATING = {"movie_id": 1, "rating": 1.0}
             "event 2: partition -1 is not a number from 0 on",
         ),
         (RATINGS, Event("ratings", value=RATING, timestamp=datetime(2026, 1, 1)), "is not a datetime with a time zone"),
+        (RATINGS, Event("ratings", value=RATING, headers=[("a", "b")]), "('a', 'b') is not a name with its bytes"),  # type: ignore[list-item]
         (RATINGS, Event("ratings", value=RATING, key="a"), "key has no format in the declaration; give bytes, or give"),
         (RATINGS, Event("ratings", value="{}"), "value is '{}'; its format Avro needs a dict"),
         (

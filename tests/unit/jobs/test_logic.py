@@ -50,6 +50,14 @@ def changes(table: Table, **change: Any) -> str:
         ({"key": {"customer": "lower(customer)"}}, 'key column "customer" is lower(customer), it was customer'),
         ({"having": None}, "having is gone, it was count(*)> 0"),
         ({"source": replace(ORDERS, where="amount > 1")}, 'source "orders" where is amount > 1, it was amount > 0'),
+        (
+            {"source": replace(ORDERS, each="split(customer, ' ')")},
+            """source "orders" each is new, split(customer,' ')""",
+        ),
+        (
+            {"source": replace(ORDERS, more_topics=("old",))},
+            'source "orders" kind is Source("orders", "old"), it was Source("orders")',
+        ),
         ({"source": replace(ORDERS, keyed=True)}, 'source "orders" keyed is new, True'),
         (
             {"source": replace(ORDERS, value=Json("customer STRING, amount BIGINT, note STRING"))},

@@ -293,7 +293,7 @@ def test_realtime_mode_is_refused() -> None:
             f'does not support the Protobuf of source "orders" ({source.declared_at}), which Python decodes; '
             "use mode=Mode.MICROBATCH"
         ) in str(caught.value)
-    with pytest.raises(DeclarationError, match='output "out" is in Protobuf; use Json'):
+    with pytest.raises(DeclarationError, match='output "out" is in Protobuf; use Avro, Json'):
         Table(
             **good,
             source=Source("orders", ORDER),

@@ -6,7 +6,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from tablegate.jobs.planning.references import written_out
+from tablegate.gateway.contract.avro_references import written_out
 from tests.kit.job.avro_pairs import field, record
 
 ACCOUNT = record(field("id", "long"), name="Account", namespace="bank")

@@ -99,7 +99,15 @@ def test_frozen() -> None:
         ({**WINDOWED, "window": Window(size_s=5, hop_s=6)}, "at most size_s"),
         ({**WINDOWED, "window": Window(size_s=5, late_s=-1)}, "late_s -1 is negative"),
         ({**WINDOWED, "window": Window(size_s=5, ahead_s=-1)}, "ahead_s -1 is negative"),
-        ({"key": {"a": "session_window(kafka.timestamp, '5 minutes').start"}}, "there are no session windows"),
+        (
+            {"key": {"a": "session_window(kafka.timestamp, '5 minutes').start"}},
+            "keep the newest session of a key by a processor",
+        ),
+        ({"key": {"a": "window(kafka.timestamp, '5 minutes').start"}}, "makes windows of its own; give window=Window"),
+        (
+            {"source": None, "sides": {"a": Latest(OTHER, key={"movie_id": "session_window(t, '5 minutes').start"})}},
+            'key column "movie_id" makes session windows',
+        ),
         ({"outputs": (RowOutput("o", key=Text("1"), value=Json("a", at="b")),)}, "which is for sources; remove at"),
         (
             {"outputs": (RowOutput("no topic", key=Text("1"), value=Text("1")),)},
@@ -149,6 +157,81 @@ def test_wrong_source_is_refused(topic: str, value: Format, words: str) -> None:
         Source(topic, value)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"each": " "}, "has an empty each"),
+        ({"each": "lines", "keyed": True}, "remove keyed=True"),
+        ({"each": "lines", "key": Text("Item")}, 'has a field "item"'),
+    ],
+)
+def test_wrong_each_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Source(**{"topic": "orders", "value": Json("lines ARRAY<STRING>"), **change})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"more_topics": "b"}, 'more_topics of source "a" is a text'),
+        ({"more_topics": ("b!",)}, 'source topic "b!" is not a valid topic name'),
+        ({"more_topics": ("b", "a")}, 'source "a" has a topic twice'),
+        ({"more_topics": ("b",), "keyed": True}, "offsets of two topics have no order; remove keyed=True"),
+    ],
+)
+def test_wrong_topics_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Source("a", Json("x INT"), **change)
+    assert words in str(caught.value)
+
+
+def test_table_of_several_topics_is_refused() -> None:
+    newest = Latest(Source("a", Json("x INT"), key=Text("id"), more_topics=("b",)))
+    with pytest.raises(DeclarationError, match='side "newest" has several topics'):
+        Table(**{**GOOD, "source": None, "sides": {"newest": newest}})
+
+
+EACH = Source("orders", Json("lines ARRAY<STRING>"), each="lines")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": None, "sides": {"lines": Latest(EACH)}}, 'side "lines" has each'),
+        ({"source": EACH, "atomic": True, "mode": Mode.MICROBATCH}, "remove each, or atomic"),
+        (
+            {"source": EACH, "outputs": (RecordOutput("o", key=Text("item"), value=Text("item"), each="lines"),)},
+            "both name the element item",
+        ),
+    ],
+)
+def test_each_where_it_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Table(**{**GOOD, "key": {"line": "item"}, **change})
+    assert words in str(caught.value)
+
+
+ONE = Avro('{"type": "record", "name": "A", "fields": [{"name": "movie_id", "type": "long"}]}')
+NONE = Avro('{"type": "record", "name": "A", "fields": []}')
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([Avro("{")], "the schema is not an Avro record"),
+        ([NONE], "has an Avro record without fields"),
+        ([dataclasses.replace(ONE, others=(RATING_SCHEMA,))], "is for sources; remove others"),
+        ([ONE, Avro(RATING_SCHEMA)], 'outputs to "o" have different Avro schemas'),
+    ],
+)
+def test_wrong_avro_of_an_output_is_refused(values: list[Avro], words: str) -> None:
+    outputs = tuple(RowOutput("o", key=Long("movie_id"), value=value) for value in values)
+    with pytest.raises(DeclarationError) as caught:
+        Table(**{**GOOD, "outputs": outputs})
+    assert words in str(caught.value)
 
 
 def test_key_in_avro_is_of_one_type() -> None:

@@ -1,5 +1,6 @@
 """A topic that others write, as a replicator follows it: what happens to it, and what it promises then."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway
+from tests.kit.table.contracts import bind_sources, edited
 from tests.kit.table.foreign import TOPICS, Topic, foreign_catalogue
 
 THEIRS = "theirs"
@@ -115,6 +117,125 @@ def test_a_bad_record_leaves_the_row_before_it_and_is_counted(foreign: Foreign) 
     poison = {each.reason: each.count for each in foreign.gateway.table_status().poison}
     other = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
     assert poison == {"value is not JSON": 1, other: 1, "key is null": 1}
+
+
+KINDS = """syntax = "proto3";
+package shop.others.v1;
+import "tablegate/v1/options.proto";
+enum Kind { KIND_UNSPECIFIED = 0; KIND_SALE = 1; }
+message Order {
+  option (tablegate.v1.table) = {name: "orders", key: "order_id"};
+  string order_id = 1;
+  int64 quantity = 3;
+  oneof by { string customer = 2; string shop = 4; }
+  Kind kind = 5;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "value"),
+    [
+        (("KIND_SALE = 1;", "KIND_SALE = 1; KIND_GIFT = 2;"), b'{"kind": "KIND_GIFT"}'),
+        (("KIND_SALE", "KIND_GIFT"), b'{"kind": "KIND_GIFT"}'),
+        (("int64 quantity = 3;", 'int64 quantity = 3 [json_name = "pieces"];'), b'{"pieces": 7}'),
+        (("oneof by { string customer = 2;", "oneof to { string customer = 2;"), b"{}"),
+    ],
+)
+def test_rows_are_read_anew_by_a_contract_that_reads_otherwise(
+    foreign: Foreign, tmp_path: Path, edit: tuple[str, str], value: bytes
+) -> None:
+    foreign.gateway.catalogue = bind_sources(tmp_path / "old", shop=KINDS)
+    foreign.gateway.restart()
+    foreign.put(*range(5))
+    partition = murmur2_partition(b"o-9", PARTITIONS)
+    foreign.broker.append(TopicPartition(THEIRS, partition), b"o-9", value)
+    foreign.publish(foreign.manifest())
+    foreign.gateway.steps()
+    before = foreign.state().store_id
+    foreign.gateway.restart()
+    foreign.gateway.steps()
+    assert foreign.state().store_id == before
+    foreign.gateway.catalogue = bind_sources(tmp_path / "new", shop=edited(KINDS, edit))
+    foreign.gateway.restart()
+    foreign.gateway.steps()
+    assert foreign.state().store_id != before
+    assert not foreign.gateway.replicator._tables["orders"].skipped.total
+
+
+BOTH = (
+    KINDS
+    + """
+message Buyer {
+  option (tablegate.v1.table) = {name: "buyers", key: "order_id"};
+  string order_id = 1;
+  string customer = 2;
+}
+"""
+)
+
+
+def test_two_tables_of_one_topic(foreign: Foreign, tmp_path: Path) -> None:
+    foreign.gateway.catalogue = bind_sources(tmp_path, shop=BOTH)
+    foreign.gateway.restart()
+    tables, log = TopicPartition("tables", Partition(0)), TopicPartition(THEIRS, Partition(0))
+
+    def publish(name: str, generation: int = 1) -> None:
+        manifest = foreign.manifest(generation)
+        manifest.table, manifest.contract_fingerprint = name, foreign.gateway.catalogue.tables[name].fingerprint
+        foreign.broker.append(tables, name.encode(), manifest.SerializeToString())
+
+    def counts() -> list[int]:
+        found = []
+        for name in ("orders", "buyers"):
+            with foreign.gateway.store.snapshot() as snapshot:
+                state = snapshot.table(name)
+                assert state is not None
+                is_served = not state.problem
+                rows = snapshot.range(StoreId(state.store_id), Partition(0), start=b"", end=None, limit=1_000)
+                found.append(len([*rows]) if is_served else 0)
+        return found
+
+    foreign.create(partitions=1)
+    foreign.put(*range(5))
+    publish("orders")
+    foreign.gateway.steps()
+    publish("buyers")
+    foreign.put(5)
+    foreign.gateway.steps()
+    assert counts() == [6, 6]
+    foreign.gateway.restart()
+    foreign.put(6)
+    foreign.gateway.steps()
+    assert counts() == [7, 7]
+    publish("buyers", generation=2)  # the topic is read anew for one of them
+    foreign.gateway.steps(20)
+    foreign.put(7)
+    foreign.gateway.steps()
+    assert counts() == [8, 8]
+    foreign.broker.append(tables, b"orders", None)
+    foreign.broker.append(log, b"o-9", b"{}")
+    foreign.gateway.steps()
+    assert counts() == [0, 9]
+    publish("orders")
+    foreign.gateway.steps(20)
+    assert counts() == [9, 9]
+
+
+def test_a_table_of_the_topic_of_manifests(foreign: Foreign, tmp_path: Path) -> None:
+    foreign.gateway.catalogue = bind_sources(tmp_path, shop=BOTH)
+    foreign.gateway.restart()
+    facts = foreign.broker.facts("tables")
+    assert facts is not None
+    manifest = foreign.manifest()
+    manifest.changelog_topic, manifest.changelog_topic_id, manifest.partition_count = "tables", facts.topic_id, 1
+    manifest.contract_fingerprint = foreign.gateway.catalogue.tables["orders"].fingerprint
+    foreign.publish(manifest)
+    foreign.gateway.steps()
+    assert foreign.gateway.replicator._tables["orders"].skipped.reasons == {"value is not JSON": 1}
+    foreign.publish(None)
+    foreign.gateway.steps()
+    assert foreign.state().problem
 
 
 def test_an_end_that_was_seen_says_how_fresh_it_is(foreign: Foreign) -> None:

@@ -104,7 +104,8 @@ def test_markers_reach_every_partition(gateway: Gateway, job: Job) -> None:
 
 def test_no_manifest_is_told(gateway: Gateway, job: Job) -> None:
     gateway.steps()
-    assert gateway.state().problem == 'table "ratings" has no manifest in topic "tables"; start the table\'s job'
+    problem = 'table "ratings" has no manifest in topic "tables"; start the table\'s job, or give it a topic with'
+    assert gateway.state().problem == f"{problem} tablegate table add"
     gateway.seconds(1)
     assert gateway.table_status().problem == gateway.state().problem
     job.put([1])
@@ -118,7 +119,7 @@ def test_no_manifest_is_told(gateway: Gateway, job: Job) -> None:
 def test_no_topic_of_manifests_is_told(gateway: Gateway, broker: MemoryBroker, job: Job) -> None:
     broker.delete("tables")
     gateway.seconds(6)
-    assert gateway.state().problem == 'table "ratings": topic "tables" does not exist; start the table\'s job'
+    assert gateway.state().problem.startswith('table "ratings": topic "tables" does not exist; start the table\'s job')
     broker.create("tables", 1)
     job.publish()
     gateway.seconds(3)
@@ -428,18 +429,25 @@ def test_a_full_disk_pauses_and_goes_on(gateway: Gateway, job: Job, caplog: pyte
     job.put(range(10, 20))
     gateway.full = False
     gateway.steps()
-    gateway.seconds(2)
+    gateway.seconds(6)
     assert gateway.rows() == {movie: movie + 1 for movie in range(20)}
     lines = [record.message for record in caplog.records]
     assert sum("applying goes on when there is room" in line for line in lines) == 1
     assert lines.count("there is room again: applying goes on") == 1
 
 
-def test_a_disk_that_is_full_at_the_start_is_waited_for(gateway: Gateway, job: Job) -> None:
+def test_a_disk_that_is_full_at_the_start_is_waited_for(
+    gateway: Gateway, job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     gateway.full = True
     job.publish().put(range(5))
-    gateway.seconds(5)
+    gateway.seconds(30)
     assert not gateway.is_served()
+    assert gateway.table_status().problem == "no room for the batch"
+    lines = [record.message for record in caplog.records]
+    assert sum("applying goes on when there is room" in line for line in lines) == 1
+    assert "there is room again: applying goes on" not in lines
     gateway.full = False
     gateway.seconds(3)
     assert gateway.is_served()

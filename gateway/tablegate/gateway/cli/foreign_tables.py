@@ -16,6 +16,7 @@ from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic, Manifest, SourceTopic
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_INDEX = re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){0,9}")
 _DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
 
 
@@ -39,6 +40,8 @@ class Definition:
     key_message: str = ""
     key_schema: str = ""
     value_schema: str = ""
+    key_index: str = ""
+    value_index: str = ""
     retention: str = ""
 
     def with_file(self, file: Path) -> "Definition":
@@ -129,6 +132,8 @@ def foreign_topic(definition: Definition, key_schemas: Mapping[int, str]) -> For
         record_partitioner=numbers["partitioner"],
         key_schemas=key_schemas,
         key_message=definition.key_message,
+        key_index=_index(definition.key_index, "key", definition.key),
+        value_index=_index(definition.value_index, "value", definition.value),
     )
     if definition.retention:
         matched = _DURATION.fullmatch(definition.retention)
@@ -136,6 +141,19 @@ def foreign_topic(definition: Definition, key_schemas: Mapping[int, str]) -> For
             raise DefinitionError(f'--retention "{definition.retention}" is no duration; give one such as 7d or 12h')
         topic.retention.seconds = int(matched[1]) * _UNITS_S[matched[2]]
     return topic
+
+
+def _index(text: str, part: str, codec: str) -> list[int]:
+    """Return the place of a message in its schema; nothing for the first one. Raise `DefinitionError`."""
+    if not text:
+        return []
+    if codec != "protobuf":
+        raise DefinitionError(f"--{part}-index is of --{part} protobuf alone, which has an index; leave it out")
+    if not _INDEX.fullmatch(text):
+        raise DefinitionError(
+            f'--{part}-index "{text}" is no place of a message; give one such as 1, or 1.0 for the first message in it'
+        )
+    return [] if text == "0" else [int(place) for place in text.split(".")]
 
 
 def manifest_of(

@@ -19,11 +19,12 @@ from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import complain, fail
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 from tablegate.gateway.contract.registry_settings import RegistrySettings
-from tablegate.jobs import Table
 from tablegate.jobs.arguments import (
     CHECKPOINTS,
     Checkpoints,
+    Conf,
     Master,
+    MetricsAddress,
     Once,
     OtherMode,
     Partitions,
@@ -31,7 +32,9 @@ from tablegate.jobs.arguments import (
     SparkLog,
     reach_kafka,
     reach_registry,
+    spark_conf,
 )
+from tablegate.jobs.frame_table import Declared
 
 if TYPE_CHECKING:  # they import Spark, which the other commands need not wait for
     from tablegate.jobs.planning.options import Options, Start
@@ -87,6 +90,11 @@ def _registry(url: str | None, kafka: Path | None) -> RegistrySettings | None:
         return reach_registry(url, kafka)
 
 
+def _conf(given: list[str] | None) -> dict[str, str]:
+    with _job_errors():
+        return spark_conf(given)
+
+
 @jobs.command("run")
 def run(
     bootstrap: Bootstrap = None,
@@ -98,8 +106,10 @@ def run(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
+    conf: Conf = None,
     spark_log: SparkLog = None,
     once: Once = False,
+    metrics: MetricsAddress = None,
 ) -> None:
     """Keep tables, in one Spark application: [bold]tablegate job run ratings --bootstrap 127.0.0.1:9092[/bold].
 
@@ -118,7 +128,9 @@ def run(
         partition_count=partitions,
         registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
+        conf=_conf(conf),
         once=once,
+        metrics=metrics,
     )
     with _job_errors():
         run_declared(_named(names, every=every), options)
@@ -135,14 +147,14 @@ def check(names: Names = None, every: Every = False, spark_log: SparkLog = None)
     from tablegate.jobs.running.checks import check_session, check_table
 
     wrong = 0
-    tables: list[Table] = []
+    tables: list[Declared] = []
     for name in _named(names, every=every):
         try:
             tables += load_all([name])
         except JobError as error:
             complain(error)
             wrong += 1
-    sound: list[Table] = []
+    sound: list[Declared] = []
     for table in tables:
         try:
             load_contract(table)
@@ -231,6 +243,41 @@ def audit(
 
 
 @jobs.command()
+def diff(
+    name: Name,
+    bootstrap: Bootstrap = None,
+    kafka: KafkaFile = None,
+    checkpoints: Checkpoints = CHECKPOINTS,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a changed declaration means for the rows of a table: [bold]tablegate job diff orders.py[/bold].
+
+    Compare it, column by column, with the one that the rows which are served were computed by.
+
+    Say of each column whether its history is kept by tablegate job rebuild --from-state.
+
+    Exit with 0 where nothing has changed, with 3 where something has, with 1 for what cannot be compared.
+
+    It only reads. Spark is started only where the checkpoints are on no disk of this machine.
+    """
+    from tablegate.gateway.cli.diff.command import DIFFERS
+    from tablegate.jobs.planning.declarations import load_table
+    from tablegate.jobs.running.kept_logic import diff_job, needs_spark
+
+    bootstrap = _reached(bootstrap, kafka)
+    with _job_errors():
+        table = load_table(name)
+        if needs_spark(checkpoints):
+            Console(stderr=True, soft_wrap=True).print(f"starting Spark, which alone can read {checkpoints}")
+        found = diff_job(table, bootstrap=bootstrap, checkpoints=checkpoints, spark_log=Path(os.devnull))
+    if as_json:
+        print(json.dumps(show_jobs.change_to_dict(found)))
+    else:
+        show_jobs.change(found)
+    raise typer.Exit(0 if found.is_unchanged else DIFFERS)
+
+
+@jobs.command()
 def rebuild(
     name: Name,
     bootstrap: Bootstrap = None,
@@ -246,6 +293,17 @@ def rebuild(
             "--accept-loss", help="Build it also where sources have dropped records that the table was made of."
         ),
     ] = False,
+    from_state: Annotated[
+        bool,
+        typer.Option("--from-state", help="Begin from the state of the running generation: its history is kept."),
+    ] = False,
+    from_now: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --from-state: a column that begins with what comes from now on. Repeatable.", metavar="COLUMN"
+        ),
+    ] = None,
+    conf: Conf = None,
     spark_log: SparkLog = None,
 ) -> None:
     """Build the next generation of a table from its sources: [bold]tablegate job rebuild ratings[/bold].
@@ -257,9 +315,14 @@ def rebuild(
     A running job switches to the new generation by itself. The old one stays until tablegate job drop-old.
 
     If the command is interrupted, run it again: it resumes.
+
+    With [bold]--from-state[/bold] it reads on where the state of the running generation has read to. Of a column that
+    this state does not have, tablegate job diff tells.
     """
     from tablegate.jobs.planning.options import Options
 
+    if from_now and not from_state:
+        fail("--from-now is given without --from-state: give both")
     bootstrap = _reached(bootstrap, kafka)
     options = Options(
         bootstrap=bootstrap,
@@ -269,10 +332,14 @@ def rebuild(
         partition_count=partitions,
         registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
+        conf=_conf(conf),
         accept_loss=accept_loss,
+        from_state=from_state,
+        from_now=tuple(from_now or ()),
     )
     with _job_errors():
-        _rebuild(name, options, lambda _: None, retry_hint=f"resume with tablegate job rebuild {name}")
+        flags = "".join([" --from-state" * from_state, *(f" --from-now {column}" for column in options.from_now)])
+        _rebuild(name, options, lambda _: None, retry_hint=f"resume with tablegate job rebuild {name}{flags}")
 
 
 @jobs.command()
@@ -296,6 +363,7 @@ def seek(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
+    conf: Conf = None,
     spark_log: SparkLog = None,
 ) -> None:
     """Build the next generation of a table from a part of its sources, and switch to it.
@@ -322,6 +390,7 @@ def seek(
         partition_count=partitions,
         registry=_registry(schema_registry, kafka),
         spark_log=spark_log,
+        conf=_conf(conf),
     )
     retry_hint = "start again with the same command"
     with _job_errors():
@@ -352,7 +421,7 @@ def _offsets(words: list[str]) -> dict[str, dict[int, int]]:
     return found
 
 
-def _rebuild(name: str, options: "Options", start_of: "Callable[[Table], Start | None]", *, retry_hint: str) -> None:
+def _rebuild(name: str, options: "Options", start_of: "Callable[[Declared], Start | None]", *, retry_hint: str) -> None:
     from tablegate.jobs.planning.declarations import load_table
     from tablegate.jobs.running.handover import HandoverPhase
     from tablegate.jobs.running.rebuild import rebuild_job

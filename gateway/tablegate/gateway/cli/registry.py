@@ -5,12 +5,15 @@ A gateway asks no registry: what it needs is in the manifest, and a registry tha
 
 import base64
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
+from tablegate.gateway.contract.registry_tokens import new_token
 
 _TIMEOUT_S = 10.0
 
@@ -28,9 +31,10 @@ def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
         found = asked.get(f"/subjects/{name}/versions/{version}", subject)
         if found.get("schemaType", "AVRO") != "AVRO":
             raise RegistryError(f'subject "{subject}" is of type {found["schemaType"]}, not AVRO; choose its codec')
+        schema = str(found["schema"])
         if found.get("references"):
-            raise RegistryError(f'subject "{subject}" has references to other subjects, which are not read')
-        schemas[int(found["id"])] = str(found["schema"])
+            schema = written_out(schema, asked.referred(found["references"], set()))
+        schemas[int(found["id"])] = schema
     return schemas
 
 
@@ -62,13 +66,27 @@ class _Asked:
                 f"no schema registry answers at {self._where}: {error}; correct --registry, or the section [registry]"
             ) from None
 
+    def referred(self, references: Iterable[Mapping[str, Any]], asked: set[tuple[str, int]]) -> Iterator[str]:
+        """Yield the schemas that these references come to, those that they refer to among them; each once."""
+        for reference in references:
+            subject, version = str(reference["subject"]), int(reference["version"])
+            if (subject, version) in asked:
+                continue
+            asked.add((subject, version))
+            found = self.get(f"/subjects/{quote(subject, safe='')}/versions/{version}", subject)
+            yield from self.referred(found.get("references") or (), asked)
+            yield str(found["schema"])
+
 
 def _who(registry: RegistrySettings) -> dict[str, str]:
     """Return the headers that say who asks."""
-    if registry.oauth_client_id is not None:
-        raise RegistryError("this command asks no OpenID provider; give [registry] a username or a token_file")
-    if registry.token is not None:
-        return {"Authorization": f"Bearer {registry.token.current()}"}
+    if registry.token is not None or registry.oauth_client_id is not None:
+        token = registry.token.current() if registry.token is not None else new_token(registry)
+        named = {
+            "target-sr-cluster": registry.confluent_cluster,
+            "Confluent-Identity-Pool-Id": registry.confluent_identity_pool,
+        }
+        return {"Authorization": f"Bearer {token}", **{name: text for name, text in named.items() if text is not None}}
     if registry.username is None or registry.password is None:
         return {}
     user = f"{registry.username}:{registry.password.current()}"

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
 
-from tablegate.jobs import Mode, Table
+from tablegate.jobs import FrameTable, Mode
+from tablegate.jobs.frame_table import Declared
 
 if TYPE_CHECKING:  # they import Spark
+    from tablegate.jobs.planning.changes import DeclarationChange
     from tablegate.jobs.running.audit import Audit
     from tablegate.jobs.running.operations import StoredArtifacts, TableState
     from tablegate.jobs.running.rebuild import RebuildProgress
@@ -21,8 +23,10 @@ LOG_EVERY_S = 5.0
 MODES = {Mode.REALTIME: "Real-time Mode", Mode.MICROBATCH: "micro-batches"}
 
 
-def described(table: Table) -> str:
+def described(table: Declared) -> str:
     """Return a declaration in one line."""
+    if isinstance(table, FrameTable):
+        return f"{table.name}: rows of a function, {MODES[table.mode]}"
     parts = [f"key {', '.join(table.key)}", _counted(len(table.columns), "column"), MODES[table.mode]]
     parts += [f"output {output.topic}" for output in table.outputs]
     return f"{table.name}: {', '.join(parts)}"
@@ -130,6 +134,52 @@ def _row(row: Mapping[str, Any] | None, sequence: int | None) -> str:
         return "has nothing"
     text = "no row" if row is None else json.dumps(row, ensure_ascii=False)
     return f"{text}, sequence {sequence}"
+
+
+def change_to_dict(found: "DeclarationChange") -> dict[str, Any]:
+    """Return how a declaration has changed as JSON has it."""
+    return {
+        "table": found.table,
+        "generation": found.generation,
+        "changed": not found.is_unchanged,
+        "from_state": not found.why_not,
+        "why_not": found.why_not,
+        "columns": [
+            {
+                "name": one.name,
+                "key": one.is_key,
+                "change": one.change.value.replace(" ", "_"),
+                "before": one.before,
+                "now": one.now,
+                "kept": one.is_kept,
+                "why_not": one.why_not,
+            }
+            for one in found.columns
+        ],
+        "others": [{"part": one.part, "before": one.before, "now": one.now} for one in found.parts],
+    }
+
+
+def change(found: "DeclarationChange") -> None:
+    """Print how a declaration has changed: a line for each column, then what was and is, and what else has changed."""
+    console = Console(highlight=False, soft_wrap=True)
+    if found.is_unchanged:
+        console.print(f"table {found.table}: as generation {found.generation} was computed")
+        return
+    console.print(f"table {found.table}, compared with generation {found.generation}")
+    shown = Shown(box=None, pad_edge=False, header_style="bold")
+    for name in ("column", "", "history, with --from-state"):
+        shown.add_column(name, no_wrap=not name.startswith("history"), overflow="fold")
+    for one in found.columns:
+        history = "" if one.now is None else "kept" if one.is_kept else f"not kept: {one.why_not}"
+        shown.add_row(one.name, one.change.value, history)
+    console.print(shown)
+    changes = [(f'column "{one.name}"', one.before, one.now) for one in found.columns if one.before != one.now]
+    for part, before, now in [*changes, *((one.part, one.before, one.now) for one in found.parts)]:
+        console.print(f"{part}:", markup=False)
+        for when, text in (("was", before), ("is", now)):
+            if text is not None:
+                console.print(f"  {when:<3} {text}", markup=False)
 
 
 def artifact_lines(found: "StoredArtifacts") -> Iterator[str]:

@@ -114,6 +114,17 @@ def add(
     key_message: Annotated[
         str | None, typer.Option(help="Message of the contract that a Protobuf key is.", metavar="NAME")
     ] = None,
+    key_index: Annotated[
+        str | None,
+        typer.Option(
+            help="Which message of its schema a key of protobuf is: 1 is the second, 1.0 the first one in that. "
+            "Default: 0.",
+            metavar="PLACE",
+        ),
+    ] = None,
+    value_index: Annotated[
+        str | None, typer.Option(help="Which message of its schema a value of protobuf is.", metavar="PLACE")
+    ] = None,
     key_schema: Annotated[Path | None, typer.Option(help="Avro schema of the keys of avro-plain.")] = None,
     value_schema: Annotated[Path | None, typer.Option(help="Avro schema of the values of avro-plain.")] = None,
     retention: Annotated[
@@ -153,6 +164,8 @@ def add(
         key_message=key_message or "",
         key_schema=str(key_schema) if key_schema else "",
         value_schema=str(value_schema) if value_schema else "",
+        key_index=key_index or "",
+        value_index=value_index or "",
         retention=retention or "",
     )
     with _explained(), _published(bootstrap, kafka, tables_topic) as published:

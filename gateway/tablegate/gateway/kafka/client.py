@@ -115,7 +115,10 @@ class KafkaLog(Log):
         quiet_s: float = QUIET_S,
         renew_s: float = RENEW_S,
     ) -> None:
+        self._options = options
+        self._others: list[KafkaLog] = []  # what this one hears of Kafka holds for them, too
         self._request_timeout_s = request_timeout_s
+        self._renew_s = renew_s
         self._quiet_s = quiet_s
         self._client = fresh(options).also({"bootstrap.servers": bootstrap, "client.id": "tablegate"})
         self._password = self._client.get(_PASSWORD)
@@ -155,7 +158,8 @@ class KafkaLog(Log):
             answer.set_exception(error)
             return
         answer.set_result(facts)
-        self._check_consumer(topic)
+        for log in (self, *self._others):
+            log._check_consumer(topic)
 
     def _take_up_password(self) -> None:
         """Tell the clients a password that has changed: their next connection uses it."""
@@ -167,7 +171,8 @@ class KafkaLog(Log):
             _logger.info("the password of the user of Kafka has changed, and is taken up")
 
     def _ask(self, topic: str) -> TopicFacts | None:
-        self._take_up_password()
+        for log in (self, *self._others):
+            log._take_up_password()
         try:
             facts = self._describe(topic)
         except KafkaException as error:
@@ -419,6 +424,18 @@ class KafkaLog(Log):
             answer.set_exception(error if isinstance(error, LogUnavailable) else LogUnavailable(str(error)))
 
     @override
+    def another(self) -> "KafkaLog":
+        other = KafkaLog(
+            self._bootstrap,
+            self._options,
+            request_timeout_s=self._request_timeout_s,
+            quiet_s=self._quiet_s,
+            renew_s=self._renew_s,
+        )
+        self._others.append(other)
+        return other
+
+    @override
     def trouble(self) -> str:
         return self._trouble
 
@@ -426,6 +443,8 @@ class KafkaLog(Log):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for other in self._others:
+                other.close()
             self._appender.close()
             self._consumer.close()
 

@@ -134,6 +134,9 @@ class Log(Protocol):
         records may have been appended then.
         """
 
+    def another(self) -> "Log":
+        """Return another client of the same brokers: each follows a topic partition once. It lives as long as this."""
+
     def trouble(self) -> str:
         """Return why no broker can be reached; "" as far as is known."""
 

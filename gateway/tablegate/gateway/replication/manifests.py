@@ -24,6 +24,7 @@ from tablegate.v1.changelog_pb2 import Manifest
 
 DELETE_RETENTION_MIN_MS = 60_000  # a store is too old after half of it, and its age is known each few seconds
 REBUILD = "build the table's next generation with tablegate job rebuild"
+_PUBLISH = "start the table's job, or give it a topic with tablegate table add"
 PROBLEM_CHARACTERS_MAX = 1_000  # a manifest may have names and types of any length, and a problem goes into each status
 
 
@@ -87,11 +88,11 @@ class ManifestTopic(CompactedTopic):
     def why_missing(self, table_name: str) -> str:
         """Return why there is no manifest of a table."""
         if not self.exists:
-            return f'table "{table_name}": topic "{self.topic_partition.topic}" does not exist; start the table\'s job'
+            return f'table "{table_name}": topic "{self.topic_partition.topic}" does not exist; {_PUBLISH}'
         why = self._set_aside_last.get(table_name)
         more = f" (its newest manifest was set aside: {why})" if why else ""
         what = f'table "{table_name}" has no manifest in topic "{self.topic_partition.topic}"'
-        return f"{what}{more}; start the table's job"
+        return f"{what}{more}; {_PUBLISH}"
 
 
 def problem_of(table: Table, manifest: Manifest) -> str | None:

@@ -297,7 +297,7 @@ class GenerationReplica:
         self.replicas: list[PartitionReplica] = []
         self._table = table
         self._store = store
-        self._log = log
+        self.log = log
         self._assignment = assignment
         self._reconciled: tuple[int, frozenset[Partition]] | None = None  # with what; None: anew
         self._is_assignment_known = False
@@ -348,7 +348,7 @@ class GenerationReplica:
         )
         self.replicas.append(replica)
         if not replica.position.is_final:
-            self._log.follow(replica.topic_partition, self._place(partition, replica.position))
+            self.log.follow(replica.topic_partition, self._place(partition, replica.position))
 
     def _place(self, partition: Partition, position: Position) -> Place:
         """Return the place to follow a partition from."""
@@ -490,7 +490,7 @@ class GenerationReplica:
         # A crash from here on leaves rows without a position. The next start finds them by that, and removes them.
         is_clean = self._store.drop_partition(self.store_id, replica.partition, limit=CLEAN_ROWS_MAX)
         if not self.is_frozen:
-            self._log.unfollow(replica.topic_partition)
+            self.log.unfollow(replica.topic_partition)
         self.replicas.remove(replica)
         self.joined.discard(replica.partition)
         self.revoking.pop(replica.partition, None)
@@ -556,13 +556,13 @@ class GenerationReplica:
 
     def _unfollow(self) -> None:
         for replica in self.replicas if not self.is_frozen else ():  # the next generation may fetch the same topic
-            self._log.unfollow(replica.topic_partition)
+            self.log.unfollow(replica.topic_partition)
 
     def unfollow_final(self) -> None:
         """Fetch no more of the partitions whose last marker was applied: their topic may go."""
         for replica in self.replicas:
             if replica.position.is_final:
-                self._log.unfollow(replica.topic_partition)
+                self.log.unfollow(replica.topic_partition)
 
     def freeze(self) -> None:
         """Fetch no more, for good: the changelog cannot be followed on, and what is stored stays as it is."""

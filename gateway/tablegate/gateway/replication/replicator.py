@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -62,6 +63,7 @@ BUSY_POLL_S = 0.002  # while rows are dropped or swept beside
 ANSWER_POLL_S = 0.01  # while an answer of the brokers is awaited
 STATUS_EVERY_S = 0.5
 FULL_RETRY_S = 1.0
+FULL_QUIET_S = 5.0  # without a refusal there is room again: what was refused is tried again within that
 DROP_ROWS_MAX = 500  # at once: under a millisecond, as a live record may wait for it
 FAULT_RETRY_S = 1.0  # a table that failed is begun anew after so long; doubles while it keeps failing
 FAULT_RETRY_MAX_S = 60.0
@@ -116,6 +118,7 @@ class Replicator:
         sweep_limits: SweepLimits | None = None,
     ) -> None:
         self._log = log
+        self._logs = [log]  # and more where tables have one topic, which each log follows once
         self._store = store
         self._clock = clock
         self._publish = publish
@@ -125,9 +128,10 @@ class Replicator:
         self._on_move = on_move
         self._is_drained = False
         self._has_news = False  # that the other gateways, and our workers, should know at once
-        self._followed: dict[TopicPartition, _Followed] | None = None  # None: to be collected anew
+        self._followed: dict[tuple[Log, TopicPartition], _Followed] | None = None  # None: to be collected anew
         assignment = self._cluster or SoleGateway()
-        self._is_full = False
+        self._full = ""  # why a full store refuses; "" where it does not
+        self._refused_at_s = 0.0
         caught_up_ms = self._demote(catalogue)
         self._garbage = self._unnamed_store_ids(catalogue)
         abandoned = set(self._garbage)
@@ -137,6 +141,7 @@ class Replicator:
                 table,
                 store=store,
                 log=log,
+                log_for=partial(self._log_for, table.name),
                 clock=clock,
                 assignment=assignment,
                 caught_up_ms=caught_up_ms,
@@ -222,10 +227,15 @@ class Replicator:
             self._refusal = str(error)
 
     def _fetch(self, poll_s: float) -> None:
-        fetched = self._log.fetch(records_max=self._store.changes_max, timeout_s=self._timeout_s(poll_s))
-        if fetched:
-            followed = self._followed_partitions()
-            self._fetched = [(followed.get(each.topic_partition), each) for each in fetched]
+        for log in self._logs:
+            is_first = log is self._log
+            timeout_s = self._timeout_s(poll_s) if is_first else 0.0
+            fetched = log.fetch(records_max=self._store.changes_max, timeout_s=timeout_s)
+            if fetched:
+                followed = self._followed_partitions()
+                pairs = [(followed.get((log, each.topic_partition)), each) for each in fetched]
+                # The topics of manifests and of gateways are followed by the first one.
+                self._fetched += [pair for pair in pairs if is_first or pair[0] is not None]
 
     def _timeout_s(self, poll_s: float) -> float:
         sound = self._sound()
@@ -236,12 +246,32 @@ class Replicator:
         # shorter time.
         is_pending = self._manifest_topic.is_pending or any(table.is_pending for table in sound)
         is_pending = is_pending or (self._cluster is not None and self._cluster.is_pending)
+        is_pending = is_pending or len(self._logs) > 1  # the others wait, too
         return min(ANSWER_POLL_S, poll_s) if is_pending else poll_s
 
-    def _followed_partitions(self) -> Mapping[TopicPartition, _Followed]:
+    def _log_for(self, table_name: str, topic: str) -> Log:
+        """Return a log by which nobody but this table follows a topic."""
+        for log in self._logs:
+            if topic not in self._topics_of(log, but=table_name):
+                return log
+        self._logs.append(self._log.another())
+        return self._logs[-1]
+
+    def _topics_of(self, log: Log, *, but: str) -> Iterator[str]:
+        """Yield the topics that a log follows, for whomever but a table."""
+        if log is self._log:
+            yield self._manifest_topic.topic_partition.topic
+            if self._cluster is not None:
+                yield self._cluster.topic_partition.topic
+        for name, table in self._tables.items():
+            for generation in table.generations.followed() if name != but else ():
+                if generation.log is log:
+                    yield generation.manifest.changelog_topic
+
+    def _followed_partitions(self) -> Mapping[tuple[Log, TopicPartition], _Followed]:
         if self._followed is None:
             self._followed = {
-                replica.topic_partition: _Followed(replica, generation, table)
+                (generation.log, replica.topic_partition): _Followed(replica, generation, table)
                 for table in self._tables.values()
                 for generation in (table.serving, table.building)  # of one topic of others, the latter fetches it
                 if generation is not None
@@ -260,9 +290,13 @@ class Replicator:
     def _apply_each(self, waiting: list[tuple[_Followed | None, Fetched]]) -> None:
         while self._fetched:
             followed, fetched = self._fetched[0]
-            if fetched.topic_partition == self._manifest_topic.topic_partition:
+            if followed is None and fetched.topic_partition == self._manifest_topic.topic_partition:
                 self._manifest_topic.apply(fetched)
-            elif self._cluster is not None and fetched.topic_partition == self._cluster.topic_partition:
+            elif (
+                followed is None
+                and self._cluster is not None
+                and fetched.topic_partition == self._cluster.topic_partition
+            ):
                 self._cluster.apply(fetched)
             elif followed is not None and self._is_followed_on(followed):
                 with self._apart(followed.table):
@@ -318,7 +352,7 @@ class Replicator:
             )
         for generation in table.generations.followed():
             for replica in generation.replicas:
-                self._log.unfollow(replica.topic_partition)
+                generation.log.unfollow(replica.topic_partition)
         self._followed, self._has_news = None, True
 
     def _begin_anew(self) -> None:
@@ -456,13 +490,14 @@ class Replicator:
         self._is_reachable = reachable
 
     def _log_full(self, why: str) -> None:
-        if not self._is_full:
-            self._is_full = True
+        is_new, self._full, self._refused_at_s = not self._full, why, self._clock.monotonic_s()
+        if is_new:
             _logger.error("%s; applying goes on when there is room", why)
 
     def _log_not_full(self) -> None:
-        if self._is_full:
-            self._is_full = False
+        # Not each step writes: one without a refusal shows nothing yet.
+        if self._full and not self._fetched and self._clock.monotonic_s() >= self._refused_at_s + FULL_QUIET_S:
+            self._full = ""
             _logger.info("there is room again: applying goes on")
 
     def _put_status(self, *, at_once: bool = False) -> None:
@@ -492,6 +527,8 @@ class Replicator:
                 status = _table_status(table, now_s)
             # Manifests that were set aside have spoiled no row: they are named and not counted among the records.
             status.poison.extend(poison_counts(table.skipped.reasons + self._manifest_topic.poison_of[name]))
+            if not (status.serving or status.problem):
+                status.problem = self._full
             if self._is_set_aside(table):
                 status.fault = self._faulty[name].fault
             yield status

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.topics import rows_digest
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.kafka.log import Clock, TopicFacts
 from tablegate.gateway.replication.manifests import DELETE_RETENTION_MIN_MS, follows_on, problem_of
@@ -62,7 +63,7 @@ class StoredTable:
             incarnation_id=copy.incarnation_id,
             manifest=manifest,
             retention_us=self._table.retention_us or 0,
-            row_digest=self._table.row_digest,
+            row_digest=rows_digest(self._table, manifest),
         )
         self._put(name, state)
 
@@ -122,7 +123,7 @@ class StoredTable:
         positions = self._positions(state)
         if not any(positions):
             return None
-        if state.row_digest != self._table.row_digest:
+        if state.row_digest != rows_digest(self._table, state.manifest):
             return "its rows were stored by another row message of the contract"
         if self._store.is_shared and state.retention_us != (self._table.retention_us or 0):
             return "its retention is another, and other gateways may keep its rows by the old one"

@@ -18,12 +18,13 @@ Debt: a table that starts over answers nothing until it is restored, though its 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tablegate.gateway.cluster.assignment import Assignment
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.topics import rows_digest
 from tablegate.gateway.contract.types import StoreId
 from tablegate.gateway.kafka.log import Clock, Log, TopicFacts
 from tablegate.gateway.kafka.topic_watcher import TopicDescription, TopicWatcher
@@ -69,6 +70,7 @@ class TableReplicator:
         *,
         store: StoreWriter,
         log: Log,
+        log_for: Callable[[str], Log],
         clock: Clock,
         assignment: Assignment,
         caught_up_ms: int,
@@ -83,7 +85,7 @@ class TableReplicator:
         self.refused_generation = 0
         self.caught_up_ms = caught_up_ms
         self._store = store
-        self._log = log
+        self._log_for = log_for
         self._clock = clock
         self._assignment = assignment
         self._on_move = on_move
@@ -519,7 +521,8 @@ class TableReplicator:
             of = (manifest.table, manifest.generation, manifest.changelog_topic_id)
             # Gateways share a copy only where they would write the same bytes: the same changelog, row message and
             # retention.
-            rows_by = (self.table.fingerprint.hex(), self.table.row_digest.hex(), self.table.retention_us or 0)
+            digest = rows_digest(self.table, manifest).hex()
+            rows_by = (self.table.fingerprint.hex(), digest, self.table.retention_us or 0)
             changelog = "/".join(map(str, (*of, *rows_by)))
             copy = self._store.copy_of(changelog, unwanted=self.generations.abandoned)
         else:
@@ -531,7 +534,7 @@ class TableReplicator:
                 copy=copy,
                 facts=facts,
                 store=self._store,
-                log=self._log,
+                log=self._log_for(manifest.changelog_topic),
                 assignment=self._assignment,
                 skipped=self.skipped,
                 clock=self._clock,

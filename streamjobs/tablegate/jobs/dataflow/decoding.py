@@ -20,14 +20,14 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tablegate import jobs
-from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
+from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from tablegate.jobs.messages import files_of, frame_indexes, pool_of
 from tablegate.jobs.planning.schemas import WriterSchemas
 
@@ -189,11 +189,25 @@ def ignored_sql(schemas: WriterSchemas | None, bytes_column: str) -> str:
     return f"CASE WHEN {is_framed_sql(bytes_column)} THEN CASE {schema_id_sql(bytes_column)} {branches} END END"
 
 
-def encoded_sql(form: Format) -> str:
-    """Return the SQL of an output's bytes; null where its expression is."""
+def _encoded_avro(form: Avro, schema_id: int) -> str:
+    # Spark refuses other types than the schema's only when it writes a record, so they are made the same before.
+    reader = SparkSession.active().range(0).select(from_avro(sql.lit(b""), form.schema).alias("record"))
+    record = reader.schema["record"].dataType
+    assert isinstance(record, spark_types.StructType), "declarations refuse other schemas"
+    fields = ", ".join(f"CAST(`{one.name}` AS {one.dataType.simpleString()}) AS `{one.name}`" for one in record.fields)
+    return f"concat(X'00{schema_id:08X}', to_avro(struct({fields}), {_literal(form.schema)}))"
+
+
+def encoded_sql(form: Format, schema_id: int = OWN_SCHEMA_ID) -> str:
+    """Return the SQL of an output's bytes; null where its expression is. `schema_id`: of Avro.
+
+    Raise `PySparkException` or `Py4JError` where Spark cannot read an Avro schema.
+    """
     if isinstance(form, Json):
         return f"CAST(to_json(struct({form.fields})) AS BINARY)"
-    assert not isinstance(form, Avro | Protobuf), "declarations refuse it"
+    if isinstance(form, Avro):
+        return _encoded_avro(form, schema_id)
+    assert not isinstance(form, Protobuf), "declarations refuse it"
     if isinstance(form, Text):
         return f"CAST(CAST({form.expression} AS STRING) AS BINARY)"
     if isinstance(form, Long):

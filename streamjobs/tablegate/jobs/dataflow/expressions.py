@@ -12,6 +12,7 @@ Decision: docs/decisions/0083-a-record-is-decoded-once.md
 
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -132,6 +133,71 @@ def _guarded(node: Any, records: DataFrame) -> Any:
         return node.withNewChildren(_seq(children))
     wide = node.withNewChildren(_seq([_expression(_column(inputs[0]).cast(_WIDE)), *children[1:]]))
     return _expression(_column(wide).cast("bigint"))
+
+
+@dataclass(frozen=True, slots=True)
+class StateAggregate:
+    """An aggregate as the state of a query has it. `types`: those of its columns there, in their order.
+
+    `initial`: what these begin with; None where only the code of the aggregate can make it.
+    """
+
+    node: Any
+    types: tuple[str, ...]
+    initial: tuple[Column, ...] | None
+
+    def is_same(self, other: "StateAggregate") -> bool:
+        """Return whether another one, over the same records, comes to the same."""
+        return bool(self.node.equals(other.node))
+
+
+def state_aggregates(
+    aggregated: DataFrame, *sizes: int
+) -> list[tuple[list[StateAggregate], dict[str, list[StateAggregate]]]]:
+    """Return the aggregates of groups of columns, in the order in which a query of each alone has them in its state.
+
+    `sizes`: how many columns each group has; key columns come before the first. Beside them are the aggregates of each
+    column, by its name.
+    """
+    execution = aggregated._jdf.queryExecution()
+    plan = aggregated.sparkSession._jsparkSession.sessionState().optimizer().execute(execution.analyzed())
+    while not _is(plan, f"{_CATALYST}.plans.logical.Aggregate"):
+        plan = plan.children().head()
+    columns = plan.aggregateExpressions()
+    found = []
+    at = columns.size() - sum(sizes)
+    for size in sizes:
+        distinct: list[StateAggregate] = []
+        by_column: dict[str, list[StateAggregate]] = {}
+        for column in (columns.apply(place) for place in range(at, at + size)):
+            own = [_state_aggregate(node) for node in _aggregate_nodes(column)]
+            by_column[column.name()] = own
+            for one in own:
+                # As Spark's planner does: of those that are not deterministic, none is left out.
+                if not one.node.deterministic() or not any(map(one.is_same, distinct)):
+                    distinct.append(one)
+        found.append((distinct, by_column))
+        at += size
+    return found
+
+
+def _aggregate_nodes(node: Any) -> Iterator[Any]:
+    if _is(node, f"{_AGGREGATE}.AggregateExpression"):
+        yield node
+        return
+    for child in _children(node):
+        yield from _aggregate_nodes(child)
+
+
+def _state_aggregate(node: Any) -> StateAggregate:
+    function = node.aggregateFunction()
+    attributes = function.aggBufferAttributes()
+    types = tuple(attributes.apply(place).dataType().simpleString() for place in range(attributes.size()))
+    initial = None
+    if _is(function, f"{_AGGREGATE}.DeclarativeAggregate"):
+        values = function.initialValues()
+        initial = tuple(_column(values.apply(place)) for place in range(values.size()))
+    return StateAggregate(node.canonicalized(), types, initial)
 
 
 def ever_met(having: str, columns: Mapping[str, str], spark: SparkSession) -> Column | None:

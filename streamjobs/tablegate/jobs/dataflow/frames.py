@@ -15,18 +15,21 @@ Decision: docs/decisions/0010-one-union-one-aggregate-one-sink.md
 Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.types import BATCH_CHANGES_MAX
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, check_type
 from tablegate.jobs.dataflow.expressions import attempt, ever_met, guarded
+from tablegate.jobs.dataflow.frame_functions import decoded_sources, rows_of_function
+from tablegate.jobs.dataflow.functions import register_functions
 from tablegate.jobs.dataflow.header_ids import reads_headers
 from tablegate.jobs.dataflow.inputs import (
     LATEST,
@@ -52,6 +55,7 @@ from tablegate.jobs.dataflow.sources import (
     KafkaReader,
     Reader,
     Records,
+    all_records,
     decode_source,
     ignored_kinds,
     newest_by_key,
@@ -60,6 +64,7 @@ from tablegate.jobs.dataflow.sources import (
     with_key,
 )
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.planning.declarations import rebuild_hint
 from tablegate.jobs.planning.plan import Plan, SidePlan
 from tablegate.jobs.table import (
@@ -77,8 +82,9 @@ from tablegate.jobs.table import (
     is_window_start,
 )
 
+TRIED = "__tried_"
+"""What the names of the columns begin with where they are aggregated."""
 _PARTITIONS = "__partitions"
-_TRIED = "__tried_"
 _EVER = "__ever_"
 _EVER_MET = "__ever_met"
 _PLACE, _PLACES, _HERE = "__place", "__places", "__here"
@@ -93,14 +99,14 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
     for name in (*table.key, *table.columns):
         check_type(name, rows.schema[name].dataType, table, value_schema)
     try:
-        rows = rows.withColumn(_TRIED, attempt(sql.expr(_exists(table))))
+        rows = rows.withColumn(TRIED, attempt(sql.expr(_exists(table))))
     except PySparkException as error:
         raise JobError(
             f'{table.declared_at}: table "{table.name}" having= does not compute: {first_line(error)}'
         ) from None
-    computed = " AND ".join(f"`{_TRIED}{name}` IS NOT NULL" for name in ("", *table.columns))
+    computed = " AND ".join(f"`{TRIED}{name}` IS NOT NULL" for name in ("", *table.columns))
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(computed))
-    rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND coalesce({_TRIED}.value, false)"))
+    rows = rows.withColumn(EXISTS_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND coalesce({TRIED}.value, false)"))
     rows = _checked_versions(rows, table).where(f"{EXISTS_COLUMN} OR {_had_row(rows, table)}")
     # What a processor emits beside the columns is there for outputs.
     if table.processor is not None:
@@ -109,16 +115,7 @@ def make_rows(grouped: Grouped, table: Table, value_schema: Mapping[str, Any]) -
 
 
 def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
-    own = [sql.expr(expression).alias(name) for name, expression in _aggregates(grouped, table).items()]
-    columns = [
-        attempt(guarded(expression, grouped.records)).alias(f"{_TRIED}{name}")
-        for name, expression in table.columns.items()
-    ]
-    if table.having is not None and not table.rows_move:
-        met = ever_met(table.having, table.columns, grouped.records.sparkSession)
-        # Behind the columns, whose aggregates it has: so the state is the same with it.
-        columns += [attempt(met).alias(_EVER_MET)] if met is not None else []
-    rows = _with_values(by_key(grouped, table).agg(*own, *columns), table)
+    rows = _with_values(by_key(grouped, table).agg(*_aggregate_columns(grouped, table)), table)
     if table.rows_move:
         # Every row that the record has ever made, all but the present one without a value.
         rows = rows.withColumn(_HERE, sql.explode(_PLACES))
@@ -129,8 +126,21 @@ def _aggregated(grouped: Grouped, table: Table) -> DataFrame:
     return rows
 
 
+def _aggregate_columns(grouped: Grouped, table: Table) -> list[Column]:
+    own = [sql.expr(expression).alias(name) for name, expression in _aggregates(grouped, table).items()]
+    columns = [
+        attempt(guarded(expression, grouped.records)).alias(f"{TRIED}{name}")
+        for name, expression in table.columns.items()
+    ]
+    if table.having is not None and not table.rows_move:
+        met = ever_met(table.having, table.columns, grouped.records.sparkSession)
+        # Behind the columns, whose aggregates it has: so the state is the same with it.
+        columns += [attempt(met).alias(_EVER_MET)] if met is not None else []
+    return [*own, *columns]
+
+
 def _with_values(rows: DataFrame, table: Table) -> DataFrame:
-    return rows.withColumns({name: sql.col(f"`{_TRIED}{name}`.value") for name in table.columns})
+    return rows.withColumns({name: sql.col(f"`{TRIED}{name}`.value") for name in table.columns})
 
 
 def _aggregates(grouped: Grouped, table: Table) -> dict[str, str]:
@@ -221,7 +231,7 @@ def _processed(records: DataFrame, table: Table) -> DataFrame:
         except PySparkException as error:
             raise does_not_compute(name, table, error) from None
     others = [name for name in emitted.columns if name not in {*table.key, *table.columns, SEQUENCE_COLUMN}]
-    tried = [attempt(sql.expr(expression)).alias(f"{_TRIED}{name}") for name, expression in table.columns.items()]
+    tried = [attempt(sql.expr(expression)).alias(f"{TRIED}{name}") for name, expression in table.columns.items()]
     return _with_values(emitted.select(*table.key, SEQUENCE_COLUMN, *tried, *others), table)
 
 
@@ -230,11 +240,13 @@ class Frames:
     """Streaming frames of a plan, not started: each gives records as Spark's Kafka sink takes them.
 
     `table`: the changelog, with the topics that get the table's changes. `outputs`: the table's other outputs, which
-    read the sources for themselves.
+    read the sources for themselves. Of a table of a function, `table` has the rows as it returns them, and they become
+    records batch by batch. `run`: number of the run, 0 before it has begun.
     """
 
     table: DataFrame
     outputs: tuple[tuple[RecordOutput | ProcessorOutput, DataFrame], ...]
+    run: int = 0
 
 
 def build(
@@ -251,7 +263,10 @@ def build(
         records_per_batch_max=records_per_batch_max(plan),
         with_headers=topics_with_headers(plan),
     )
-    builder = _Builder(plan, reader)
+    if isinstance(plan.table, FrameTable):
+        return Frames(table=rows_of_function(spark, plan, reader), outputs=())
+    register_functions(spark, plan.table)
+    builder = _Builder(plan, plan.table, reader)
     others = [output for output in plan.table.outputs if not isinstance(output, RowOutput)]
     return Frames(
         table=builder.changelog(row_outputs=row_outputs),
@@ -259,19 +274,40 @@ def build(
     )
 
 
+def aggregates_of_both(spark: SparkSession, plan: Plan, before: Table) -> tuple[DataFrame, int]:
+    """Return the aggregates of an earlier declaration and then those of the plan's own, and how many the first are.
+
+    Both are over the same records, so that Spark can tell which are the same. The key columns come before all. Raise
+    `JobError` where an expression does not compute.
+    """
+    table = plan.table
+    assert isinstance(table, Table), "rows of a function have no aggregates"
+    grouped = _Builder(plan, table, KafkaReader(spark, plan.bootstrap)).grouped()
+    try:
+        first = _aggregate_columns(grouped, before)
+        return by_key(grouped, table).agg(*first, *_aggregate_columns(grouped, table)), len(first)
+    except PySparkException as error:
+        raise JobError(
+            f'{table.declared_at}: table "{table.name}" cannot compute what it was before: {first_line(error)}'
+        ) from None
+
+
 def malformed_records(plan: Plan, reader: Reader) -> DataFrame:
     """Return the malformed records of all sides as the Kafka sink takes them, each with its `KIND_COLUMN`."""
-    return _Builder(plan, reader).dead_letters()
+    if isinstance(plan.table, FrameTable):
+        return dead_letters([*decoded_sources(plan, reader).values()], plan.dead_letters.name)
+    return _Builder(plan, plan.table, reader).dead_letters()
 
 
 def topics_with_headers(plan: Plan) -> set[str]:
-    """Return the topics whose records may have the ids of their schemas in headers."""
-    return {side.topic.name for side in plan.sides.values() if reads_headers(side.schemas.writers)}
+    """Return the topics of whose records headers are read: by expressions, or for the ids of their schemas."""
+    sides = plan.sides.values()
+    return {side.topic.name for side in sides if side.source.headers or reads_headers(side.schemas.writers)}
 
 
 def records_per_batch_max(plan: Plan) -> int:
     """Return how many records of one source a batch may have, so that an atomic one has not too many changes."""
-    if not plan.table.atomic:
+    if isinstance(plan.table, FrameTable) or not plan.table.atomic:
         return RECORDS_PER_BATCH_MAX
     window = plan.table.window
     windows = math.ceil(window.size_s / (window.hop_s or window.size_s)) if window is not None else 1
@@ -284,12 +320,30 @@ def records_per_batch_max(plan: Plan) -> int:
 class _Builder:
     """Makes the frames of one plan. Each frame reads its sources by itself: Spark shares nothing between queries."""
 
-    def __init__(self, plan: Plan, reader: Reader) -> None:
+    def __init__(self, plan: Plan, table: Table, reader: Reader) -> None:
         self._plan = plan
+        self._table = table
         self._reader = reader
 
     def changelog(self, *, row_outputs: bool) -> DataFrame:
         """Return the table's changes as records."""
+        plan = self._plan
+        rows = make_rows(self.grouped(), self._table, plan.value_schema)
+        return changelog_records(
+            rows,
+            self._table,
+            plan.contract,
+            topic=plan.changelog.name,
+            generation=plan.generation,
+            value_schema=plan.value_schema,
+            schema_id=plan.schema_id,
+            partition_count=plan.changelog.partition_count,
+            row_outputs=row_outputs,
+            schema_ids=plan.output_schema_ids,
+        )
+
+    def grouped(self) -> Grouped:
+        """Return the records that the table's aggregates are made over."""
         plan = self._plan
         batched = plan.mode is Mode.MICROBATCH
         ignored = ignored_kinds(side.schemas for side in plan.sides.values())
@@ -300,57 +354,49 @@ class _Builder:
         partitions = [
             (side.topic.name, number) for side in plan.streamed.values() for number in range(side.topic.partition_count)
         ]
-        grouped = group_records(inputs, plan.table, partitions)
-        rows = make_rows(grouped, plan.table, plan.value_schema)
-        return changelog_records(
-            rows,
-            plan.table,
-            plan.contract,
-            topic=plan.changelog.name,
-            generation=plan.generation,
-            value_schema=plan.value_schema,
-            schema_id=plan.schema_id,
-            partition_count=plan.changelog.partition_count,
-            row_outputs=row_outputs,
-        )
+        return group_records(inputs, self._table, partitions)
 
     def dead_letters(self) -> DataFrame:
         """Return the malformed records of all sides."""
         plan = self._plan
         inputs = self._inputs(batched=True)
         ignored = ignored_kinds(side.schemas for side in plan.sides.values())
-        for name, side in plan.sides.items():
+        for name in plan.table.all_sides:
             if name not in inputs:  # a global side: read once more for that, and counted for the kit
-                records = self._keyed(name, side, batched=True)
+                records = self._keyed(name, batched=True)
                 inputs[name] = replace(records, frame=counting_side(records, name, ignored=ignored))
         return dead_letters([*inputs.values()], plan.dead_letters.name)
 
     def _inputs(self, *, batched: bool) -> dict[str, Records]:
         plan = self._plan
-        keyed = {name: self._keyed(name, side, batched=batched) for name, side in plan.streamed.items()}
-        globals_ = {name: self._global(name) for name, side in plan.table.sides.items() if isinstance(side, Global)}
-        return side_inputs(keyed, globals_, plan.table)
+        keyed = {name: self._keyed(name, batched=batched) for name in plan.streamed_sides}
+        globals_ = {name: self._global(name) for name, side in self._table.sides.items() if isinstance(side, Global)}
+        return side_inputs(keyed, globals_, self._table)
 
     def output(self, output: RecordOutput | ProcessorOutput) -> DataFrame:
         """Return the records of an output that is not made from the table's changes."""
         name = output.side or ""
-        keyed = self._keyed(name, self._plan.sides[name], batched=True).frame
+        keyed = self._keyed(name, batched=True).frame
         if isinstance(output, ProcessorOutput):
-            return processor_output(keyed, output, self._plan.table)
-        return record_output(keyed, output, self._plan.table)
+            return processor_output(keyed, output, self._table, self._plan.output_schema_ids)
+        return record_output(keyed, output, self._table, self._plan.output_schema_ids)
 
-    def _keyed(self, name: str, side_plan: SidePlan, *, batched: bool) -> Records:
+    def _keyed(self, name: str, *, batched: bool) -> Records:
         """Return the decoded records of a side, with their keys."""
-        plan, side = self._plan, self._plan.table.all_sides[name]
+        topics = [self._keyed_topic(one, batched=batched) for one in self._plan.topics_of(name)]
+        return functools.reduce(all_records, topics)
+
+    def _keyed_topic(self, side_plan: SidePlan, *, batched: bool) -> Records:
+        plan, side = self._plan, self._table.all_sides[side_plan.side]
         raw = self._reader.stream(side_plan.topic.name, batched=batched, starting_offsets=side_plan.starting_offsets)
         # On a side that is a table, a null value deletes; on any other it means nothing, and so is malformed.
         deletes = isinstance(side, Latest | Global)
         records = decode_source(raw, side_plan.source, side_plan.schemas, deletes=deletes)
         if isinstance(side, Global):
-            return with_global_key(records, side, plan.table)
-        return with_key(records, side, plan.table, plan.contract)
+            return with_global_key(records, side, self._table)
+        return with_key(records, side, self._table, plan.contract)
 
     def _global(self, name: str) -> DataFrame:
-        side = self._plan.table.sides[name]
+        side = self._table.sides[name]
         assert isinstance(side, Global)
         return newest_by_key(self._reader.read_all(side.source.topic), side, self._plan.sides[name].schemas)

@@ -19,6 +19,13 @@ def reads_headers(writers: WriterSchemas | None) -> bool:
     return writers is not None and bool(writers.guids)
 
 
+def by_name_sql() -> str:
+    """Return the SQL of a map of the headers' values by name: of several with one name, the last value."""
+    names = f"array_distinct(transform({HEADERS_COLUMN}, one -> one.key))"
+    last = f"element_at(filter({HEADERS_COLUMN}, one -> one.key = name), -1).value"
+    return f"map_from_arrays({names}, transform({names}, name -> {last}))"
+
+
 def framed_sql(topic: str, writers: WriterSchemas) -> str:
     """Return the SQL of a struct: `key` and `value` in the Confluent wire format, where headers have the ids.
 

@@ -30,6 +30,7 @@ from tablegate.jobs.dataflow.sources import (
     order_sql,
     reason_sql,
     row_sql,
+    union,
     well_formed,
 )
 from tablegate.jobs.errors import JobError
@@ -182,7 +183,7 @@ def group_records(inputs: Mapping[str, DataFrame], table: Table, partitions: Seq
     ]
     wanted = [name for name in parts[0].columns if not name.startswith("__input_")]
     return Grouped(
-        functools.reduce(DataFrame.unionByName, (part.select(*wanted) for part in parts)),
+        functools.reduce(union, (part.select(*wanted) for part in parts)),
         _latest_aggregates(table, list(inputs)),
         partitions,
     )

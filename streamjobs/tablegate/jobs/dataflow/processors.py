@@ -42,6 +42,7 @@ from pyspark.util import PythonEvalType
 from tablegate import jobs
 from tablegate.jobs.dataflow.columns import SEQUENCE_COLUMN
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.function_code import plain_function
 from tablegate.jobs.processor import Fields, Processor, ProcessorError, State, Steps
 from tablegate.jobs.table import KAFKA_COLUMN, Source
 from tablegate.jobs.values import SCALARS, Array, Column, Map, Misfit, Moment, Scalar, Struct, Type, decimal_type
@@ -50,7 +51,8 @@ RECORD_COLUMN = "record"
 """Struct of a record's fields and of `KAFKA_COLUMN`."""
 RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 2 KB each in Python: 200 MB at worst
 
-_KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp")
+_KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp", "element", "headers")
+"""`element` is there where the source has `each`, `headers` where it has them."""
 _KEY_TYPES = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINARY", "TIMESTAMP")
 
 
@@ -58,7 +60,7 @@ def emitted_rows(
     records: DataFrame, processor: Processor, key: Mapping[str, str], source: Source, *, owner: str
 ) -> DataFrame:
     """Return what a processor emits over well-formed records; `key` has the expressions of its key by name."""
-    fields = ", ".join(f"`{name}`" for name in (*source.field_names, KAFKA_COLUMN))
+    fields = ", ".join(f"`{name}`" for name in (*source.names, KAFKA_COLUMN))
     keyed = records.select(
         *(sql.expr(expression).alias(name) for name, expression in key.items()),
         sql.expr(f"struct({fields})").alias(RECORD_COLUMN),
@@ -105,7 +107,8 @@ def _transform(
     """
     time_mode = "None" if processor.every_ms is None else "ProcessingTime"
     udf = TransformWithStateInPandasUdfUtils(processor, time_mode)
-    with _pickled_by_value(type(processor.steps.processor)):
+    declared = type(processor.steps.processor)
+    with pickled_by_value(sys.modules[one.__module__] for one in declared.__mro__ if issubclass(one, Processor)):
         function = _create_udf(
             udf.transformWithStateUDF, schema, PythonEvalType.SQL_TRANSFORM_WITH_STATE_PYTHON_ROW_UDF
         )
@@ -118,11 +121,14 @@ def _transform(
 
 
 @contextmanager
-def _pickled_by_value(processor: type) -> Iterator[None]:
-    """Pickle the processor's code and ours by value in the block: workers on other machines can import neither."""
-    modules = [sys.modules[one.__module__] for one in processor.__mro__ if issubclass(one, Processor)]
-    beside = [module for one in modules for module in _modules_beside(one)]
-    wanted = {module.__name__: module for module in (jobs, *modules, *beside)}
+def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+    """Pickle the user's code and ours by value in the block: workers on other machines can import neither.
+
+    `modules`: those of the user's that have the code; what lies beside them is pickled by value, too.
+    """
+    own = [*modules]
+    beside = [module for one in own for module in _modules_beside(one)]
+    wanted = {module.__name__: module for module in (jobs, *own, *beside)}
     for module in wanted.values():
         register_pickle_by_value(module)
     try:
@@ -130,6 +136,12 @@ def _pickled_by_value(processor: type) -> Iterator[None]:
     finally:
         for module in wanted.values():
             unregister_pickle_by_value(module)
+
+
+def modules_of(function: object) -> list[ModuleType]:
+    """Return the module that has a function of the user's, or one within a UDF."""
+    module = sys.modules.get(str(getattr(plain_function(function), "__module__", "")))
+    return [module] if module is not None else []
 
 
 def _modules_beside(module: ModuleType) -> Iterator[ModuleType]:
@@ -169,7 +181,7 @@ def _record_type(schema: spark_types.StructType, where: str) -> Struct:
     columns = []
     for field in schema.fields:
         if field.name == KAFKA_COLUMN:
-            fields = [(name, field.dataType[name].dataType) for name in _KAFKA_FIELDS]
+            fields = [(name, field.dataType[name].dataType) for name in _kafka_fields(field)]
             found: Type | None = Struct(tuple(Column(name, _required(_type(one))) for name, one in fields), Fields)
         else:
             found = _type(field.dataType)
@@ -180,6 +192,10 @@ def _record_type(schema: spark_types.StructType, where: str) -> Struct:
             )
         columns.append(Column(field.name, found))
     return Struct(tuple(columns), Fields)
+
+
+def _kafka_fields(kafka: spark_types.StructField) -> list[str]:
+    return [name for name in _KAFKA_FIELDS if name in kafka.dataType.names]
 
 
 def _type(of: spark_types.DataType) -> Type | None:
@@ -212,7 +228,9 @@ def _sent_record(schema: spark_types.StructType) -> SparkColumn:
     for field in schema.fields:
         column = sql.col(f"{RECORD_COLUMN}.`{field.name}`")
         if field.name == KAFKA_COLUMN:
-            parts = [_sent(column[name], _type(field.dataType[name].dataType)).alias(name) for name in _KAFKA_FIELDS]
+            parts = [
+                _sent(column[name], _type(field.dataType[name].dataType)).alias(name) for name in _kafka_fields(field)
+            ]
             fields.append(sql.struct(*parts).alias(KAFKA_COLUMN))
         else:
             fields.append(_sent(column, _type(field.dataType)).alias(field.name))
@@ -342,6 +360,6 @@ def next_timer_ms(now_ms: int, every_ms: int) -> int:
     return now_ms // every_ms * every_ms + every_ms - 1
 
 
-def _position(record: Mapping[str, Any]) -> tuple[str, int, int]:
+def _position(record: Mapping[str, Any]) -> tuple[str, int, int, int]:
     kafka = record["kafka"]
-    return kafka["topic"], kafka["partition"], kafka["offset"]
+    return kafka["topic"], kafka["partition"], kafka["offset"], kafka.get("element", 0)

@@ -9,22 +9,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import to_avro
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.types import VERSION_HEADER
+from tablegate.gateway.contract.types import RUN_HEADER, VERSION_HEADER
 from tablegate.jobs.dataflow.columns import COMPUTED_COLUMN, EXISTS_COLUMN, SEQUENCE_COLUMN, stored_columns
 from tablegate.jobs.dataflow.decoding import encoded_sql
 from tablegate.jobs.dataflow.expressions import attempt
-from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.dataflow.java_errors import error_reason, first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
 from tablegate.jobs.dataflow.processors import emitted_rows
-from tablegate.jobs.dataflow.sources import IGNORED_COLUMN, REASON_COLUMN, SEEN_COLUMN, Records, well_formed
+from tablegate.jobs.dataflow.sources import IGNORED_COLUMN, REASON_COLUMN, SEEN_COLUMN, Records, union, well_formed
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.table import ITEM_COLUMN, KAFKA_COLUMN, ProcessorOutput, RecordOutput, RowOutput, Table
+from tablegate.jobs.formats import OWN_SCHEMA_ID
+from tablegate.jobs.table import ITEM_COLUMN, KAFKA_COLUMN, Output, ProcessorOutput, RecordOutput, RowOutput, Table
 
 RECORD_TYPE = (
     "STRUCT<topic: STRING, partition: INT, key: BINARY, value: BINARY, "
@@ -45,8 +47,12 @@ def changelog_records(
     schema_id: int,
     partition_count: int,
     row_outputs: bool,
+    schema_ids: Mapping[str, int],
 ) -> DataFrame:
-    """Return rows as the Kafka sink takes them: for the changelog, and for the topics that get the table's changes."""
+    """Return rows as the Kafka sink takes them: for the changelog, and for the topics that get the table's changes.
+
+    `schema_ids`: of outputs in Avro, by their subjects.
+    """
     # Casting to the contract's types may fail as columns may: a sum that its type cannot hold.
     rows = rows.withColumn(_STORED, attempt(stored_row(rows, value_schema)))
     rows = rows.withColumn(COMPUTED_COLUMN, sql.expr(f"{COMPUTED_COLUMN} AND {_STORED} IS NOT NULL"))
@@ -74,7 +80,7 @@ def changelog_records(
     if not outputs:
         return rows.select(record.alias("record")).select("record.*")
     # One query writes all of these topics: a row costs its state once, and its copies are of the same batch.
-    others = [_output_record(rows, output, table) for output in outputs]
+    others = [_output_record(rows, output, table, schema_ids) for output in outputs]
     every = sql.array(record.cast(RECORD_TYPE), *(other["value"] for other in others))
     return rows.select(sql.inline(sql.filter(every, lambda one: one.isNotNull())))
 
@@ -122,15 +128,33 @@ def with_record(
     return rows, record
 
 
-def _output_record(rows: DataFrame, output: RowOutput, table: Table) -> Column:
+def with_run(records: DataFrame, topic: str, run: int) -> DataFrame:
+    """Return records with the number of the run in each that goes to the changelog `topic`, beside its version."""
+    header = f"struct('{RUN_HEADER}' AS key, X'{run:016X}' AS value)"
+    headers = f"IF(topic = '{topic}', concat(headers, array({header})), headers) AS headers"
+    return records.selectExpr("topic", "partition", "key", "value", headers)
+
+
+def _output_record(rows: DataFrame, output: RowOutput, table: Table, schema_ids: Mapping[str, int]) -> Column:
     """Return an attempt at the record; null where the output does not want it."""
-    value = f"IF({EXISTS_COLUMN}, {encoded_sql(output.value)}, NULL)"
+    where = f'{table.declared_at}: table "{table.name}" output "{output.topic}"'
+    key, encoded = _encoded(output, schema_ids, where)
+    value = f"IF({EXISTS_COLUMN}, {encoded}, NULL)"
     # A tombstone always goes out: the row that is gone may have met `where` before.
     is_wanted = f"(NOT {EXISTS_COLUMN} OR coalesce({output.where}, false))" if output.where is not None else "true"
     # The version, by which a consumer tells a change that a restarted job has written again.
-    record = output_record_sql(output.topic, key=encoded_sql(output.key), value=value, headers=_HEADERS)
-    check_output(rows, record, is_wanted, f'{table.declared_at}: table "{table.name}" output "{output.topic}"')
+    record = output_record_sql(output.topic, key=key, value=value, headers=_HEADERS)
+    check_output(rows, record, is_wanted, where)
     return attempt(sql.expr(f"IF({is_wanted}, {record}, NULL)"))
+
+
+def _encoded(output: Output, schema_ids: Mapping[str, int], where: str) -> tuple[str, str]:
+    """Return the SQL of key and value; raise `JobError`."""
+    own = [schema_ids.get(subject, OWN_SCHEMA_ID) for subject in (f"{output.topic}-key", f"{output.topic}-value")]
+    try:
+        return encoded_sql(output.key, own[0]), encoded_sql(output.value, own[1])
+    except (PySparkException, Py4JError) as error:  # of Avro's own parser
+        raise JobError(f"{where} has an Avro schema that Spark cannot read: {error_reason(error)}") from None
 
 
 def output_record_sql(topic: str, *, key: str, value: str, headers: str = "NULL") -> str:
@@ -146,7 +170,7 @@ def check_output(frame: DataFrame, record: str, is_wanted: str, what: str) -> No
         raise JobError(f"{what} does not compute: {first_line(error)}") from None
 
 
-def record_output(keyed: DataFrame, output: RecordOutput, table: Table) -> DataFrame:
+def record_output(keyed: DataFrame, output: RecordOutput, table: Table, schema_ids: Mapping[str, int]) -> DataFrame:
     """Return a source's records as the Kafka sink takes them; raise `JobError`."""
     records = well_formed(keyed)
     if output.each is not None:
@@ -155,10 +179,12 @@ def record_output(keyed: DataFrame, output: RecordOutput, table: Table) -> DataF
             records = items.withColumn(ITEM_COLUMN, sql.explode("__items.value"))
         except PySparkException as error:
             raise JobError(f"{_where(output, table)} each= does not compute: {first_line(error)}") from None
-    return _as_records(records, output, table)
+    return _as_records(records, output, table, schema_ids)
 
 
-def processor_output(keyed: DataFrame, output: ProcessorOutput, table: Table) -> DataFrame:
+def processor_output(
+    keyed: DataFrame, output: ProcessorOutput, table: Table, schema_ids: Mapping[str, int]
+) -> DataFrame:
     """Return what a processor emits as the Kafka sink takes it; raise `JobError`."""
     source = table.source_of(output.side or "")
     try:
@@ -167,11 +193,14 @@ def processor_output(keyed: DataFrame, output: ProcessorOutput, table: Table) ->
         )
     except PySparkException as error:
         raise JobError(f"{_where(output, table)} by= does not compute: {first_line(error)}") from None
-    return _as_records(emitted, output, table)
+    return _as_records(emitted, output, table, schema_ids)
 
 
-def _as_records(frame: DataFrame, output: RecordOutput | ProcessorOutput, table: Table) -> DataFrame:
-    record = output_record_sql(output.topic, key=encoded_sql(output.key), value=encoded_sql(output.value))
+def _as_records(
+    frame: DataFrame, output: RecordOutput | ProcessorOutput, table: Table, schema_ids: Mapping[str, int]
+) -> DataFrame:
+    key, value = _encoded(output, schema_ids, _where(output, table))
+    record = output_record_sql(output.topic, key=key, value=value)
     is_wanted = f"coalesce({output.where}, false)" if output.where is not None else "true"
     check_output(frame, record, is_wanted, _where(output, table))
     tried = frame.select(attempt(sql.expr(f"IF({is_wanted}, {record}, NULL)")).alias("tried"))
@@ -253,7 +282,7 @@ KIND_COLUMN = "__kind"
 def dead_letters(sides: Sequence[Records], topic: str) -> DataFrame:
     """Return the malformed records of sides as the Kafka sink takes them, and `KIND_COLUMN`."""
     columns = (KAFKA_COLUMN, REASON_COLUMN)
-    every = functools.reduce(DataFrame.unionByName, (side.frame.select(*columns) for side in sides))
+    every = functools.reduce(union, (side.frame.select(*columns) for side in sides))
     every = every.coalesce(1)  # one task for all partitions, so that it needs one slot: `realtime_slots`
     headers = ", ".join(
         f"struct('{name}' AS key, encode({text}, 'UTF-8') AS value)" for name, text in _DEAD_LETTER_HEADERS.items()
@@ -265,6 +294,11 @@ def dead_letters(sides: Sequence[Records], topic: str) -> DataFrame:
         topic, key=key, value=value, headers=f"filter(array({headers}, {sizes}), h -> h IS NOT NULL)"
     )
     malformed = every.where(f"{REASON_COLUMN} IS NOT NULL")
+    kafka: Any = every.schema[KAFKA_COLUMN].dataType
+    if "element" in kafka.names and not every.isStreaming:
+        # A record is set aside once, with the reason of one of its elements. In a stream that would need a state.
+        place = f"struct({KAFKA_COLUMN}.topic, {KAFKA_COLUMN}.partition, {KAFKA_COLUMN}.offset)"
+        malformed = malformed.withColumn("__place", sql.expr(place)).dropDuplicates(["__place"])
     return malformed.selectExpr(f"{REASON_COLUMN}.kind AS {KIND_COLUMN}", f"{record} AS record").select(
         KIND_COLUMN, "record.*"
     )

@@ -14,14 +14,14 @@ from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
 from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
-from tablegate.jobs.dataflow.expressions import once
-from tablegate.jobs.dataflow.header_ids import HEADERS_COLUMN, framed_sql
+from tablegate.jobs.dataflow.expressions import attempt, once
+from tablegate.jobs.dataflow.header_ids import HEADERS_COLUMN, by_name_sql, framed_sql
 from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.dataflow.keys import key_bytes_sql, without_ansi
 from tablegate.jobs.errors import JobError, UnknownSchema
 from tablegate.jobs.formats import Json
 from tablegate.jobs.planning.schemas import SourceSchemas, WriterSchemas
-from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table, Window, is_window_start
+from tablegate.jobs.table import ITEM_COLUMN, KAFKA_COLUMN, Global, Latest, Source, Table, Window, is_window_start
 
 KEY_COLUMN = "__key"
 """Struct of the key columns that a record has; a window's start is not among them."""
@@ -30,15 +30,19 @@ RECORD_KEY_COLUMN = "__record_key"
 REASON_COLUMN = "__reason"
 """Why a record is malformed, a struct of `kind` and `text`; null where it is not."""
 IGNORED_COLUMN = "__ignored"
-"""Name of the record type that is passed over; null for others."""
+"""Name of the record type that is passed over, "" where `each` finds no element; null for others."""
 SEEN_COLUMN = "__seen"
-"""Which of the fields a record has that may be misspelt, a bit each; null where it does not decode."""
+"""Which of the fields a record has that may be misspelt, a bit each; null where it does not decode.
+
+Of the elements of a record, the first alone has it.
+"""
 PASSES_COLUMN = "__passes"
 """Whether a record meets the source's `where`."""
 TIME_COLUMN = "__time"
 """Event time, in tables with a window."""
 
 _FRAMED_COLUMN = "__framed"
+_ITEMS, _ELEMENT = "__items", "__element"
 
 FIELDS_WATCHED_MAX = 60  # of a record; they are bits of a BIGINT
 RECORDS_PER_BATCH_MAX = 1_000_000  # of a micro-batch: a backlog is worked off in steps, each with its marker
@@ -47,6 +51,8 @@ KAFKA_SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 )
 """What Spark's Kafka source gives."""
+HEADERS_SCHEMA = f"{KAFKA_SCHEMA}, {HEADERS_COLUMN} ARRAY<STRUCT<key: STRING, value: BINARY>>"
+"""What it gives where headers are asked for."""
 Offsets = Mapping[str, Mapping[int, int]]
 """By topic and partition."""
 
@@ -124,7 +130,7 @@ class RangeReader(KafkaReader):
     def stream(self, topic: str, *, batched: bool, starting_offsets: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return the records of the topic's range: no stream, as a range ends."""
         if not self._ends.get(topic):
-            return self._spark.createDataFrame([], KAFKA_SCHEMA)
+            return self._spark.createDataFrame([], HEADERS_SCHEMA)
         return (
             self._spark.read.format("kafka")
             .options(**self._options(topic))
@@ -156,8 +162,10 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     """
     bytes_of = KAFKA_COLUMN
     # One struct for what Kafka gives, so that a field of the record may have any name but this one.
-    columns = [sql.struct("key", "value", "topic", "partition", "offset", "timestamp").alias(KAFKA_COLUMN)]
-    if schemas.writers is not None and HEADERS_COLUMN in records.columns:
+    own = ["key", "value", "topic", "partition", "offset", "timestamp"]
+    headers = [once(sql.expr(by_name_sql())).alias(HEADERS_COLUMN)] if source.headers else []
+    columns = [sql.struct(*own, *headers).alias(KAFKA_COLUMN)]
+    if schemas.writers is not None and schemas.writers.guids and HEADERS_COLUMN in records.columns:
         bytes_of = _FRAMED_COLUMN
         columns.append(once(sql.expr(framed_sql(source.topic, schemas.writers))).alias(bytes_of))
     frame = records.select(*columns)
@@ -181,7 +189,30 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     seen = sql.expr(f"IF({REASON_COLUMN} IS NULL AND {KAFKA_COLUMN}.value IS NOT NULL, {bits}, NULL)")
     decoded_frame = frame.select(KAFKA_COLUMN, *fields, reason, IGNORED_COLUMN).withColumn(SEEN_COLUMN, seen)
     kinds = tuple(problem.kind for problem in problems)
-    return Records(decoded_frame, kinds, tuple(f"{source.topic}: {name}" for name in named))
+    found = Records(decoded_frame, kinds, tuple(f"{source.topic}: {name}" for name in named))
+    return found if source.each is None else _elements(found, source)
+
+
+def _elements(records: Records, source: Source) -> Records:
+    """Return a row for each element of `each`, and one for a record without any, which is ignored, only counted."""
+    assert source.each is not None
+    where = f'{source.declared_at}: source "{source.topic}" each'
+    _check(records.frame, source.each, where, wanted="array")
+    tried = sql.when(sql.expr(f"{REASON_COLUMN} IS NULL AND {IGNORED_COLUMN} IS NULL"), attempt(sql.expr(source.each)))
+    problem = Problem("uncomputable_each", f"{_ITEMS} IS NULL", "'each cannot be computed with this record'")
+    reason = f"coalesce({REASON_COLUMN}, IF({IGNORED_COLUMN} IS NULL, {reason_sql([problem])}, NULL))"
+    frame = records.frame.withColumn(_ITEMS, tried).withColumn(REASON_COLUMN, sql.expr(reason))
+    frame = frame.select("*", sql.posexplode_outer(f"{_ITEMS}.value").alias(_ELEMENT, ITEM_COLUMN))
+    frame = frame.withColumns(
+        {
+            KAFKA_COLUMN: sql.col(KAFKA_COLUMN).withField("element", sql.col(_ELEMENT)),
+            IGNORED_COLUMN: sql.expr(
+                f"coalesce({IGNORED_COLUMN}, IF({REASON_COLUMN} IS NULL AND {_ELEMENT} IS NULL, '', NULL))"
+            ),
+            SEEN_COLUMN: sql.expr(f"IF(coalesce({_ELEMENT}, 0) = 0, {SEEN_COLUMN}, NULL)"),
+        }
+    )
+    return replace(records, frame=frame.drop(_ITEMS, _ELEMENT), kinds=(*records.kinds, problem.kind))
 
 
 def _with_struct(frame: DataFrame, name: str, decoding: Decoded, source: Source) -> DataFrame:
@@ -303,7 +334,7 @@ def _makes_row_sql() -> str:
 
 def row_sql(source: Source) -> str:
     """Return the SQL of a record's fields as a struct, null for a delete and for what does not meet `where`."""
-    fields = ", ".join(f"`{name}`" for name in source.field_names)
+    fields = ", ".join(f"`{name}`" for name in source.names)
     return f"IF({_makes_row_sql()}, struct({fields}), NULL)"
 
 
@@ -334,7 +365,7 @@ def _check(frame: DataFrame, expression: str, what: str, *, wanted: str | None =
         found = frame.select(sql.expr(expression).alias("found")).schema["found"].dataType.simpleString()
     except PySparkException as error:
         raise JobError(f"{what} does not compute: {first_line(error)}") from None
-    if wanted is not None and found != wanted:
+    if wanted is not None and found.partition("<")[0] != wanted:
         raise JobError(f"{what} is {found}, not {wanted}; write an expression that gives {wanted}")
 
 
@@ -356,6 +387,17 @@ def _key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[
             f"{length} > {KEY_BYTES_MAX}",
             f"concat('key has ', {length}, ' bytes, more than {KEY_BYTES_MAX}')",
         )
+
+
+def union(one: DataFrame, other: DataFrame) -> DataFrame:
+    """Return the records of both. The struct `kafka` of one may have `element`."""
+    return one.unionByName(other, allowMissingColumns=True)
+
+
+def all_records(one: Records, other: Records) -> Records:
+    """Return the records of two topics of one source."""
+    kinds = tuple(dict.fromkeys((*one.kinds, *other.kinds)))
+    return replace(one, frame=one.frame.unionByName(other.frame), kinds=kinds)
 
 
 def reason_sql(problems: Sequence[Problem]) -> str:

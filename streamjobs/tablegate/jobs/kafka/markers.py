@@ -8,6 +8,7 @@ Decision: docs/decisions/0047-replace-deaf-kafka-clients.md
 Decision: docs/decisions/0080-runs-fence-frozen-jobs.md
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,8 @@ class Markers:
         self._run = 0  # until one is begun
         self._is_failing = False
         self._producer = self._new_producer()
+        self.written_s = time.time()
+        """When Kafka had a marker, as far as is known; before the first one, when this began."""
 
     def _new_producer(self) -> Producer:
         return Producer(
@@ -65,6 +68,8 @@ class Markers:
     def _note(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._fail(error.str())
+        else:
+            self.written_s = time.time()
 
     def _fail(self, why: str) -> None:
         if not self._is_failing:
@@ -151,11 +156,14 @@ class Markers:
 def source_offsets(progress: Mapping[str, Any], which: str = "endOffset") -> dict[str, dict[int, int]]:
     """Return how far a batch has read the sources, or the batches before it: `which` is "startOffset" then.
 
-    Of sides with the same topic, the slowest counts.
+    Of sides with the same topic, the slowest counts. Sources that are no topics, as a function may read, are left out.
     """
     found: dict[str, dict[int, int]] = {}
     for source in progress["sources"]:
-        for topic, next_offsets in (source[which] or {}).items():
+        read = source[which]
+        for topic, next_offsets in read.items() if isinstance(read, Mapping) else ():
+            if not isinstance(next_offsets, Mapping):
+                continue
             offsets = found.setdefault(topic, {})
             for text, next_offset in next_offsets.items():
                 partition = int(text)

@@ -12,10 +12,13 @@ from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.binder.problems import ContractError
 from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.table import DeclarationError, FrameTable, Table, Window, is_window_start
+from tablegate.jobs.frame_table import Declared, FrameTable
+from tablegate.jobs.table import DeclarationError, Table, Window, is_window_start
+
+_TYPE_HINT = "; Spark starts later: give a UDF its type as an object, such as DoubleType()"
 
 
-def load_tables(job: str) -> list[Table]:
+def load_tables(job: str) -> list[Declared]:
     """Return the declarations that `job` names; raise `JobError`.
 
     It is the name of an example table, the path of a .py file that defines `TABLE` or `TABLES`, or such a path with the
@@ -38,7 +41,7 @@ def load_tables(job: str) -> list[Table]:
     return chosen
 
 
-def load_table(job: str) -> Table:
+def load_table(job: str) -> Declared:
     """Return the one declaration that `job` names, as `load_tables` has it; raise `JobError` where it names several."""
     found = load_tables(job)
     if len(found) > 1:
@@ -46,9 +49,9 @@ def load_table(job: str) -> Table:
     return found[0]
 
 
-def load_all(jobs: Iterable[str]) -> list[Table]:
+def load_all(jobs: Iterable[str]) -> list[Declared]:
     """Return the declarations of all jobs; raise `JobError` where two have one name."""
-    found: dict[str, Table] = {}
+    found: dict[str, Declared] = {}
     for job in jobs:
         for table in load_tables(job):
             other = found.setdefault(table.name, table)
@@ -58,7 +61,7 @@ def load_all(jobs: Iterable[str]) -> list[Table]:
     return list(found.values())
 
 
-def job_argument(table: Table) -> str:
+def job_argument(table: Declared) -> str:
     """Return what names the table in a command: its name if it is an example, else its file and its name."""
     path = Path(table.declared_at.file).resolve()
     if path.parent == _examples().resolve():
@@ -67,7 +70,7 @@ def job_argument(table: Table) -> str:
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{table.name}"
 
 
-def rebuild_hint(table: Table) -> str:
+def rebuild_hint(table: Declared) -> str:
     """Return what to do where a generation cannot go on."""
     return f"build the next generation: tablegate job rebuild {job_argument(table)}"
 
@@ -85,17 +88,23 @@ def _examples() -> Path:
     return next((portion for portion in portions if portion.is_dir()), portions[0])
 
 
-def _declared_in(path: Path) -> list[Table]:
+def _declared_in(path: Path) -> list[Declared]:
     module = _run_file(path)
     one, several = getattr(module, "TABLE", None), getattr(module, "TABLES", None)
     if one is not None and several is not None:
         raise JobError(f"{path}: TABLE and TABLES; keep one of them")
     named = [one] if several is None else list(several) if isinstance(several, Iterable) else [several]
-    found = [table for table in named if isinstance(table, Table)]
+    found = [table for table in named if isinstance(table, Table | FrameTable)]
     if not found or len(found) < len(named):
         raise JobError(
             f"{path}: no TABLE; define TABLE = tablegate.jobs.Table(…), or TABLES = (…, …) for several tables"
         )
+    for table in found:
+        if isinstance(table, FrameTable) and table.rows is None:
+            raise JobError(
+                f'{table.declared_at}: table "{table.name}" has no rows=, so a job has no DataFrame of it; give rows=, '
+                "or publish it from an application with tablegate.jobs.publishing"
+            )
     return found
 
 
@@ -124,7 +133,8 @@ def _run_file(path: Path) -> object:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the file is the user's: whatever it raises is theirs to read
         line = _line_in(path, error)
         message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {message}") from None
+        hint = _TYPE_HINT if "SESSION_OR_CONTEXT_NOT_EXISTS" in message else ""
+        raise JobError(f"{path}{line}: the file does not run: {type(error).__name__}: {message}{hint}") from None
     return module
 
 
@@ -139,15 +149,19 @@ def _line_in(path: Path, error: BaseException) -> str:
     return line
 
 
-def load_contract(table: Table) -> catalogue.Table:
-    """Return the contract's table of this name; raise `JobError` where declaration and contract disagree."""
+def load_contract(table: Declared) -> catalogue.Table:
+    """Return the contract's table of this name; raise `JobError` where declaration and contract disagree.
+
+    The columns of a DataFrame are compared when there is one.
+    """
     bound = find_contract(table)
-    _check_columns(table, bound)
-    _check_window(table, bound)
+    if isinstance(table, Table):
+        _check_columns(table, bound)
+        _check_window(table, bound)
     return bound
 
 
-def find_contract(table: Table | FrameTable) -> catalogue.Table:
+def find_contract(table: Declared) -> catalogue.Table:
     """Return the contract's table of this name; raise `JobError` where there is none."""
     path = _contract_path(table)
     try:
@@ -162,7 +176,7 @@ def find_contract(table: Table | FrameTable) -> catalogue.Table:
     return bound
 
 
-def _contract_path(table: Table | FrameTable) -> Path:
+def _contract_path(table: Declared) -> Path:
     """Return the contract's path: from the declaration's directory upwards, then among the examples."""
     declared_in = Path(table.declared_at.file).resolve().parent
     for directory in (declared_in, *declared_in.parents, _examples().with_name("contracts")):

@@ -2,7 +2,8 @@
 
 A checkpoint has sums of what was. A job that went on with other expressions would add to them what they are not, so the
 logic is kept with the state, part by part: an error can then name the parts that have changed. What changes no row,
-as outputs, mode and trigger, is not in it. Nor is the code of processors: nobody can compare what that means.
+as outputs, mode and trigger, is not in it. Nor is the code of processors: nobody can compare what that means. Of
+functions, which have no state, the code is in it (`function_code.py`).
 
 Decision: docs/decisions/0078-the-logic-is-kept-with-the-state.md
 """
@@ -13,11 +14,14 @@ from collections.abc import Iterator, Mapping
 
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro, Format, Json, Protobuf, split_at_commas
+from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.table import Global, Latest, Source, Table
 
 CHANGES_LISTED_MAX = 4  # in an error, which is one sentence
 
-_ORDER = "the order of the columns"
+COLUMN_ORDER = "the order of the columns"
+"""The part of a logic that says in which order its columns are."""
+_COLUMN = re.compile(r'(key )?column "([^"]*)"')
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 _CLOCKS = (
     "now",
@@ -46,13 +50,15 @@ _NAMED = re.compile(rf"(?<![\w.])({'|'.join(_WITHOUT_BRACKETS)})(?![\w.])", re.I
 _NOW = re.compile(r"(?<![\w.])(unix_timestamp)\s*\(\s*\)", re.IGNORECASE)
 
 
-def logic_of(table: Table) -> dict[str, str]:
+def logic_of(table: Declared) -> dict[str, str]:
     """Return what the table's rows are computed by: a text for each part, by the name that an error gives it."""
+    if isinstance(table, FrameTable):
+        return {"the code of rows": table.code, "output_mode": table.output_mode, **dict(_of_frame(table))}
     return {
         **{f'key column "{name}"': normalized(expression) for name, expression in table.key.items()},
         **{f'column "{name}"': normalized(expression) for name, expression in table.columns.items()},
         # Spark keeps the state of aggregates by their places.
-        _ORDER: ", ".join([*table.key, *table.columns]),
+        COLUMN_ORDER: ", ".join([*table.key, *table.columns]),
         **dict(_clauses(table)),
         **dict(_sides(table)),
     }
@@ -62,11 +68,22 @@ def logic_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Return what has changed, as a part of a sentence; "" where nothing has."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     # A column that is new or gone changes the order, too; its own change says more.
-    found = [_change(name, before.get(name), now.get(name)) for name in names if name != _ORDER] or [
+    found = [_change(name, before.get(name), now.get(name)) for name in names if name != COLUMN_ORDER] or [
         _change(name, before.get(name), now.get(name)) for name in names
     ]
     more = len(found) - CHANGES_LISTED_MAX
     return "; ".join(found[:CHANGES_LISTED_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def column_of(part: str) -> tuple[str, bool] | None:
+    """Return the column that a part of a logic is about, and whether it is of the key; None where it is about none."""
+    found = _COLUMN.fullmatch(part)
+    return (found.group(2), found.group(1) is not None) if found is not None else None
+
+
+def masked(expression: str) -> str:
+    """Return SQL of the same length with nothing in its quotes, so that what is found in it is no text."""
+    return _QUOTED.sub(lambda quoted: "'" * len(quoted.group()), expression)
 
 
 def _change(name: str, before: str | None, now: str | None) -> str:
@@ -88,7 +105,20 @@ def _without_space(text: str) -> str:
     return re.sub(r" ?([(),]) ?", r"\1", re.sub(r"\s+", " ", text))
 
 
+def _of_frame(table: FrameTable) -> Iterator[tuple[str, str]]:
+    for clause, expression in (("deletes", table.deletes), ("order", table.order)):
+        if expression is not None:
+            yield clause, normalized(expression)
+    # Which fields the function uses is in its code.
+    for name, source in table.sources.items():
+        yield f'source "{name}" kind', _kind(source)
+        if source.where is not None:
+            yield f'source "{name}" where', normalized(source.where)
+
+
 def _clauses(table: Table) -> Iterator[tuple[str, str]]:
+    for name, code in table.function_codes.items():
+        yield f'the code of function "{name}"', code
     if table.having is not None:
         yield "having", normalized(table.having)
     if table.window is not None:
@@ -108,7 +138,7 @@ def _sides(table: Table) -> Iterator[tuple[str, str]]:
         source = table.source_of(name)
         what = f'side "{name}"' if name else f'source "{source.topic}"'
         yield f"{what} kind", _kind(side)
-        for clause, expression in (("where", source.where), ("event_time", source.event_time)):
+        for clause, expression in _clauses_of(source):
             if expression is not None:
                 yield f"{what} {clause}", normalized(expression)
         if source.keyed:
@@ -125,9 +155,14 @@ def _sides(table: Table) -> Iterator[tuple[str, str]]:
                 yield f'{what} field "{field}"', field_type
 
 
+def _clauses_of(source: Source) -> tuple[tuple[str, str | None], ...]:
+    return ("where", source.where), ("event_time", source.event_time), ("each", source.each)
+
+
 def _kind(side: Source | Latest | Global) -> str:
     if isinstance(side, Source):
-        return f'Source("{side.topic}")'
+        topics = ", ".join(f'"{topic}"' for topic in side.topics)
+        return f"Source({topics})"
     return f'{type(side).__name__}("{side.source.topic}", {side.join.value})'
 
 
@@ -153,12 +188,12 @@ def _fields_of(form: Format) -> Iterator[tuple[str, str]]:
             yield form.field_names[0], type(form).__name__
 
 
-def check_repeatable(table: Table) -> None:
+def check_repeatable(table: Declared) -> None:
     """Raise `JobError` where an expression gives another result when a batch that a crash cut off runs again.
 
     The row would then have the same version with another content.
     """
-    fields = {name.lower() for side in table.all_sides for name in table.source_of(side).field_names}
+    fields = {name.lower() for side in table.all_sides for name in table.source_of(side).names}
     for what, expression in _expressions(table):
         text = _QUOTED.sub("''", expression)
         found = _CALLED.search(text) or _NOW.search(text)
@@ -175,8 +210,11 @@ def check_repeatable(table: Table) -> None:
             )
 
 
-def _expressions(table: Table) -> Iterator[tuple[str, str]]:
+def _expressions(table: Declared) -> Iterator[tuple[str, str]]:
     """Yield the expressions that rows are computed by, each with the name that an error gives it."""
+    if isinstance(table, FrameTable):
+        yield from _of_frame(table)
+        return
     yield from ((f'key column "{name}"', expression) for name, expression in table.key.items())
     yield from ((f'column "{name}"', expression) for name, expression in table.columns.items())
     if table.having is not None:
@@ -184,7 +222,7 @@ def _expressions(table: Table) -> Iterator[tuple[str, str]]:
     for name, side in table.all_sides.items():
         source = table.source_of(name)
         what = f'side "{name}"' if name else f'source "{source.topic}"'
-        for clause, expression in (("where", source.where), ("event_time", source.event_time)):
+        for clause, expression in _clauses_of(source):
             if expression is not None:
                 yield f"{what} {clause}", expression
         if isinstance(side, Latest) and side.key is not None:

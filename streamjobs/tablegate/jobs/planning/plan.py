@@ -14,14 +14,15 @@ Decision: docs/decisions/0055-jobs-go-forward-only.md
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro
+from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.kafka.manifests import JOB_MODES, past_generation, read_manifest
 from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_NEW_SETTINGS,
@@ -39,17 +40,22 @@ from tablegate.jobs.planning.logic import check_repeatable
 from tablegate.jobs.planning.options import Options, Start
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.jobs.planning.schemas import SchemaId, SourceSchemas, WriterSchemas
-from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, FrameTable, Global, Mode, Source, Table
+from tablegate.jobs.table import REALTIME_TRIGGER_S_MIN, Global, Mode, Source
 from tablegate.v1 import changelog_pb2
 
 MICROBATCH_TRIGGER_S = 0.1  # an idle job asks Kafka for new records ten times a second: a few hundredths of a core
+PARTITIONS = 4  # of a new changelog, where neither a source nor the user says it
 NO_BROKER = "127.0.0.1:1"  # a sink connects with its first record, and there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePlan:
-    """A side's source, its topic, the schemas of its writers, and where a new query begins to read (Spark's JSON)."""
+    """A topic of a side, the schemas of its writers, and where a new query begins to read (Spark's JSON).
 
+    `side`: the side's name. `source`: the side's, of this topic alone.
+    """
+
+    side: str
     source: Source
     topic: Topic
     schemas: SourceSchemas
@@ -60,10 +66,12 @@ class SidePlan:
 class Plan:
     """Everything that a job needs to know to keep one table.
 
-    `older`: the manifest of an older generation, which is served until this one has caught up; None where none is.
+    `sides`: by the side's name, those of a side's `more_topics` behind it, by their numbers.
+    `output_schema_ids`: of outputs in Avro, by their subjects. `older`: the manifest of an older generation, which is
+    served until this one has caught up; None where none is.
     """
 
-    table: Table
+    table: Declared
     contract: catalogue.Table
     bootstrap: str
     mode: Mode
@@ -78,11 +86,23 @@ class Plan:
     schema_id: int
     manifest: changelog_pb2.Manifest
     older: changelog_pb2.Manifest | None
+    output_schema_ids: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def streamed(self) -> Mapping[str, SidePlan]:
         """The sides whose records come one after the other: those that are not global."""
-        return {name: side for name, side in self.sides.items() if not isinstance(self.table.all_sides[name], Global)}
+        return {
+            name: side for name, side in self.sides.items() if not isinstance(self.table.all_sides[side.side], Global)
+        }
+
+    @property
+    def streamed_sides(self) -> list[str]:
+        """The names of the sides that are not global."""
+        return [name for name, side in self.table.all_sides.items() if not isinstance(side, Global)]
+
+    def topics_of(self, side: str) -> list[SidePlan]:
+        """Return the topics of a side, in the order of its declaration."""
+        return [one for one in self.sides.values() if one.side == side]
 
     @property
     def realtime_slots(self) -> int:
@@ -93,7 +113,7 @@ class Plan:
 
 
 def make_plan(
-    table: Table,
+    table: Declared,
     options: Options,
     *,
     generation: int | None = None,
@@ -112,7 +132,8 @@ def make_plan(
     admin = KafkaAdmin(options.bootstrap)
     registry = SchemaRegistry(options.registry) if options.registry else None
     sides = _side_plans(table, admin, registry, start, seen_schemas or {})
-    first = next(iter(sides.values())).topic  # a new changelog has as many partitions, unless the user says otherwise
+    # A new changelog has as many partitions as the first source, unless the user says otherwise.
+    partitions = next((side.topic.partition_count for side in sides.values()), PARTITIONS)
     admin.ensure(manifests_topic(options.bootstrap), MANIFESTS_SETTINGS, partition_count=1)
     old = read_manifest(options.bootstrap, table.name)
     if generation is None:
@@ -126,7 +147,7 @@ def make_plan(
         changelog_name(options.bootstrap, table.name, generation),
         changelog_settings(changelog_lifetime_us(contract)),
         partition_count=options.partition_count,
-        new_partition_count=old.partition_count if old is not None else first.partition_count,
+        new_partition_count=old.partition_count if old is not None else partitions,
     )
     check_changelog(table, changelog, old, generation)
     dead_letters = admin.ensure(
@@ -135,7 +156,7 @@ def make_plan(
         new_settings=DEAD_LETTERS_NEW_SETTINGS,
     )
     for output in table.outputs:
-        admin.ensure(output.topic, {}, new_partition_count=first.partition_count)
+        admin.ensure(output.topic, {}, new_partition_count=partitions)
     schema_id, value_schemas = choose_value_schema(value_schema, changelog.name, generation, old, registry)
     manifest = make_manifest(
         table,
@@ -164,7 +185,18 @@ def make_plan(
         schema_id=schema_id,
         manifest=manifest,
         older=old if old is not None and old.generation < generation else None,
+        output_schema_ids=_output_schema_ids(table, registry) if registry is not None else {},
     )
+
+
+def _output_schema_ids(table: Declared, registry: SchemaRegistry) -> dict[str, int]:
+    """Register the schemas of outputs in Avro and return their ids by subject."""
+    return {
+        f"{output.topic}-{part}": registry.register(f"{output.topic}-{part}", form.schema)
+        for output in table.outputs
+        for part, form in (("key", output.key), ("value", output.value))
+        if isinstance(form, Avro)
+    }
 
 
 def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
@@ -174,23 +206,30 @@ def changelog_lifetime_us(contract: catalogue.Table) -> int | None:
 
 
 def _side_plans(
-    table: Table,
+    table: Declared,
     admin: KafkaAdmin,
     registry: SchemaRegistry | None,
     start: Start | None,
     seen_schemas: Mapping[str, Collection[SchemaId]],
 ) -> dict[str, SidePlan]:
     sides = {}
-    for name in table.all_sides:
-        source = table.source_of(name)
+    for name, side, source in _sources(table):
         topic = admin.require(source.topic)
         sides[name] = SidePlan(
+            side=side,
             source=source,
             topic=topic,
             schemas=source_schemas(source, registry, seen_schemas.get(source.topic, ())),
             starting_offsets=_starting_offsets(topic, admin, start),
         )
     return sides
+
+
+def _sources(table: Declared) -> Iterator[tuple[str, str, Source]]:
+    """Yield each topic of each side: its name in a plan, the side's, and its source."""
+    for side in table.all_sides:
+        for number, source in enumerate(table.source_of(side).of_one_topic()):
+            yield f"{side} {number}" if number else side, side, source
 
 
 def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collection[SchemaId] = ()) -> SourceSchemas:
@@ -219,7 +258,7 @@ def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> s
     return json.dumps({topic.name: {str(partition): offset for partition, offset in offsets.items()}})
 
 
-def _mode(table: Table, options: Options) -> Mode:
+def _mode(table: Declared, options: Options) -> Mode:
     if options.once and options.mode is Mode.REALTIME:
         raise JobError("Real-time Mode does not end by itself; leave out --mode or --once")
     if options.once:
@@ -234,15 +273,15 @@ def _mode(table: Table, options: Options) -> Mode:
     return options.mode or table.mode
 
 
-def batch_s(table: Table, mode: Mode) -> float:
+def batch_s(table: Declared, mode: Mode) -> float:
     """Return how long a batch takes at least."""
-    if mode is Mode.REALTIME:
+    if mode is Mode.REALTIME and not isinstance(table, FrameTable):
         return table.trigger_s or REALTIME_TRIGGER_S_MIN
     return max(table.emit_interval_s or 0.0, MICROBATCH_TRIGGER_S)
 
 
 def make_manifest(
-    table: Table | FrameTable,
+    table: Declared,
     contract: catalogue.Table,
     *,
     generation: int,
@@ -272,7 +311,7 @@ def make_manifest(
     return manifest
 
 
-def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
+def check_declaration(table: Declared, old: changelog_pb2.Manifest | None) -> None:
     """Raise `JobError` where the table was built from a newer declaration than this one."""
     if old is not None and old.declared_generation > table.generation:
         raise JobError(
@@ -283,7 +322,7 @@ def check_declaration(table: Table, old: changelog_pb2.Manifest | None) -> None:
 
 
 def check_contract_unchanged(
-    table: Table, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
+    table: Declared, contract: catalogue.Table, old: changelog_pb2.Manifest | None, generation: int
 ) -> None:
     """Raise `JobError` where a job of this declaration must not follow the one that wrote `old`."""
     if old is not None and old.generation == generation and old.contract_fingerprint != contract.fingerprint:
@@ -294,7 +333,7 @@ def check_contract_unchanged(
         )
 
 
-def check_atomic_unchanged(table: Table, old: changelog_pb2.Manifest | None, generation: int) -> None:
+def check_atomic_unchanged(table: Declared, old: changelog_pb2.Manifest | None, generation: int) -> None:
     """Raise `JobError` where the generation was begun with atomic batches and goes on without, or the reverse."""
     if old is not None and old.generation == generation and old.atomic != table.atomic:
         raise JobError(
@@ -303,7 +342,7 @@ def check_atomic_unchanged(table: Table, old: changelog_pb2.Manifest | None, gen
         )
 
 
-def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest | None, generation: int) -> None:
+def check_changelog(table: Declared, changelog: Topic, old: changelog_pb2.Manifest | None, generation: int) -> None:
     """Raise `JobError` where the changelog is no longer the one of `old`: gateways would refuse the new manifest."""
     if old is None or old.generation != generation:
         return
@@ -319,19 +358,20 @@ def check_changelog(table: Table, changelog: Topic, old: changelog_pb2.Manifest 
     )
 
 
-def plan_without_cluster(table: Table, scratch: str) -> Plan:
+def plan_without_cluster(table: Declared, scratch: str) -> Plan:
     """Return the plan of a job whose topics have one partition, for checks and tests that have no Kafka."""
     contract = load_contract(table)
     value_schema = row_schema(contract)
     check_repeatable(table)
     sides = {
         name: SidePlan(
-            source=table.source_of(name),
-            topic=_topic(table.source_of(name).topic),
-            schemas=source_schemas(table.source_of(name), None),
+            side=side,
+            source=source,
+            topic=_topic(source.topic),
+            schemas=source_schemas(source, None),
             starting_offsets="earliest",
         )
-        for name in table.all_sides
+        for name, side, source in _sources(table)
     }
     return Plan(
         table=table,

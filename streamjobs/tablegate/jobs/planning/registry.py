@@ -10,9 +10,9 @@ from typing import Self, TypeVar
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.planning.references import written_out
 from tablegate.jobs.planning.registry_client import client_settings, refusal
 from tablegate.jobs.planning.schemas import (
     WITHOUT_ID,
@@ -81,8 +81,12 @@ class SchemaRegistry:
 
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
+        return self.register(f"{topic}-value", schema)
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register a schema and return its id."""
         with _Connection(self._settings) as connection:
-            return connection.register(f"{topic}-value", schema)
+            return connection.register(subject, schema)
 
 
 class _Connection:

@@ -4,23 +4,17 @@ A client lives for one question or a few. So it reads each file anew, and a pass
 from the next question on.
 """
 
-import base64
 import http
-import json
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from tablegate.gateway.contract.kafka_file import KafkaSettingsError
 from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
+from tablegate.gateway.contract.registry_tokens import PLACE, certificate_refusal, new_token
 from tablegate.jobs.errors import JobError
 
 REGISTRY_TIMEOUT_S = 10
-_PLACE = "in [registry] of the file of --kafka"
 
 
 def client_settings(registry: RegistrySettings) -> dict[str, object]:
@@ -41,7 +35,7 @@ def client_settings(registry: RegistrySettings) -> dict[str, object]:
             "bearer.auth.custom.provider.function": _bearer(registry),
             "bearer.auth.custom.provider.config": {},
         }
-    _context(registry)
+    _check_files(registry)
     return wanted
 
 
@@ -61,15 +55,15 @@ def refusal(registry: RegistrySettings, what: str, error: Exception) -> str:
 
 def _not_let_in(registry: RegistrySettings) -> str:
     if registry.username is not None:
-        return f'does not let in user "{registry.username}"; correct username or its password {_PLACE}'
+        return f'does not let in user "{registry.username}"; correct username or its password {PLACE}'
     if registry.token is not None:
         return f"does not take the token of {registry.token.source()}; write a new one there"
     if registry.oauth_client_id is not None:
         return (
             f'does not take the token that {registry.oauth_token_url} gives client "{registry.oauth_client_id}"; '
-            f"correct oauth_scope {_PLACE}, or give the client the right there"
+            f"correct oauth_scope {PLACE}, or give the client the right there"
         )
-    return f"asks who comes; give username and password_file, or a token, {_PLACE}"
+    return f"asks who comes; give username and password_file, or a token, {PLACE}"
 
 
 def _user(registry: RegistrySettings) -> str:
@@ -88,30 +82,20 @@ def _tls_refusal(registry: RegistrySettings, text: str) -> str | None:
     """Return what TLS wants that is not there, by OpenSSL's error; None where it is of another kind."""
     at = f"the schema registry at {registry.url}"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return _certificate_refusal(f"{at} has a certificate", registry, text)
+        return certificate_refusal(f"{at} has a certificate", registry, text)
     if "ALERT" in text:
         if registry.certificate_file is None:
-            return f"{at} wants a certificate of the client; give certificate_file and key_file {_PLACE}"
+            return f"{at} wants a certificate of the client; give certificate_file and key_file {PLACE}"
         return f'{at} refuses certificate_file "{registry.certificate_file}"; give one that it trusts'
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return f"{at} has no TLS there; give its url with http://, or its other port"
     return None
 
 
-def _certificate_refusal(whose: str, registry: RegistrySettings, text: str) -> str:
-    if "certificate is not valid for" in text:
-        return f"{whose} of another name; give it by a name that its certificate has"
-    if "expired" in text:
-        return f"{whose} that has expired; renew it there"
-    if registry.ca_file is None:
-        return f"{whose} of a CA that this machine does not know; name the CA's file as ca_file {_PLACE}"
-    return f'{whose} that ca_file "{registry.ca_file}" does not prove; give the CA that signed it'
-
-
-def _context(registry: RegistrySettings) -> ssl.SSLContext:
-    """Return what connects; raise `JobError` where TLS cannot use a file: the client would not name it."""
+def _check_files(registry: RegistrySettings) -> None:
+    """Raise `JobError` where TLS cannot use a file: the client would not name it."""
     try:
-        return tls_context(registry)
+        tls_context(registry)
     except KafkaSettingsError as error:
         raise JobError(str(error)) from None
 
@@ -125,7 +109,7 @@ def _bearer(registry: RegistrySettings) -> Callable[[Mapping[str, object]], dict
 
     def fields(_: Mapping[str, object]) -> dict[str, str]:
         if not kept:
-            kept.append(registry.token.current() if registry.token is not None else _new_token(registry))
+            kept.append(registry.token.current() if registry.token is not None else _token(registry))
         found = {"bearer.auth.token": kept[0], "bearer.auth.logical.cluster": registry.confluent_cluster or ""}
         if registry.confluent_identity_pool is not None:
             found["bearer.auth.identity.pool.id"] = registry.confluent_identity_pool
@@ -134,32 +118,8 @@ def _bearer(registry: RegistrySettings) -> Callable[[Mapping[str, object]], dict
     return fields
 
 
-def _new_token(registry: RegistrySettings) -> str:
-    """Return a token of the OpenID provider; raise `JobError`."""
-    url, client, secret = registry.oauth_token_url or "", registry.oauth_client_id, registry.oauth_client_secret
-    assert secret is not None, "settings are checked"
-    form = {"grant_type": "client_credentials"}
-    if registry.oauth_scope is not None:
-        form["scope"] = registry.oauth_scope
-    user = base64.b64encode(f"{client}:{secret.current()}".encode()).decode()
+def _token(registry: RegistrySettings) -> str:
     try:
-        context = ssl.create_default_context()
-        if registry.ca_file is not None:
-            context.load_verify_locations(registry.ca_file)
-        request = urllib.request.Request(
-            url, data=urllib.parse.urlencode(form).encode(), headers={"Authorization": f"Basic {user}"}
-        )
-        with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S, context=context) as answer:
-            return str(json.load(answer)["access_token"])
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise JobError(
-            f'oauth_token_url {url} gives client "{client}" no token (HTTP {error.code}); correct oauth_client_id, its '
-            f"secret or oauth_scope {_PLACE}"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            raise JobError(
-                _certificate_refusal(f"oauth_token_url {url} has a certificate", registry, str(error))
-            ) from None
-        raise JobError(f"oauth_token_url {url} gives no token ({error}); correct it {_PLACE}") from None
+        return new_token(registry)
+    except KafkaSettingsError as error:
+        raise JobError(str(error)) from None

@@ -12,28 +12,35 @@ Decision: docs/decisions/0087-dataframes-as-tables.md
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.gateway.contract import catalogue
-from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tablegate.gateway.contract.rows import row_schema
+from tablegate.jobs import metrics
 from tablegate.jobs.arguments import reach_kafka, reach_registry
-from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
-from tablegate.jobs.dataflow.expressions import attempt
-from tablegate.jobs.dataflow.java_errors import error_reason, first_line
-from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record
+from tablegate.jobs.dataflow.frame_batches import (
+    NOTHING,
+    BatchCounts,
+    BatchTarget,
+    check_columns,
+    frame_of,
+    output_mode_hint,
+    write_batch,
+)
+from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.kafka.job_group import JobGroup, job_group
 from tablegate.jobs.kafka.manifests import past_generation, publish_manifest, read_manifest
@@ -43,30 +50,24 @@ from tablegate.jobs.kafka.topics import (
     DEAD_LETTERS_SETTINGS,
     MANIFESTS_SETTINGS,
     KafkaAdmin,
-    Topic,
     changelog_name,
     changelog_settings,
     dead_letters_name,
     manifests_topic,
 )
 from tablegate.jobs.log import log
-from tablegate.jobs.planning.declarations import find_contract
-from tablegate.jobs.planning.plan import changelog_lifetime_us, make_manifest
+from tablegate.jobs.planning.declarations import find_contract, job_argument
+from tablegate.jobs.planning.plan import PARTITIONS, changelog_lifetime_us, make_manifest
 from tablegate.jobs.planning.registry import SchemaRegistry, choose_value_schema
 from tablegate.jobs.running.checkpoint import Checkpoint, Identity
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.session import has_connectors
-from tablegate.jobs.table import FrameTable, Mode
+from tablegate.jobs.table import Mode
 from tablegate.v1 import changelog_pb2
 
-PARTITIONS = 4  # of a new table, where nothing is said
 MICROBATCH_S = 0.1  # an idle stream looks for new data ten times a second
 WATCH_S = 0.2  # how late a stream that nobody may publish any more is stopped
 QUERY = "table"
-
-_REASON, _ORDER, _PLACE, _STORED = "__reason", "__order", "__place", "__stored"
-_MISFIT = "row is none of the contract: a number too large, a null in a list or map, or two fields of one oneof"
-_ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +81,9 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
+class _Target(BatchTarget):
     """Where rows go: what is settled with Kafka before the first one is written."""
 
-    table: FrameTable
-    contract: catalogue.Table
-    bootstrap: str
-    generation: int
-    changelog: Topic
-    dead_letters: Topic
-    value_schema: Mapping[str, Any]
-    schema_id: int
     manifest: changelog_pb2.Manifest
 
 
@@ -128,16 +121,17 @@ def publish(
     With a new `generation` the table is built beside the one that is served, and gateways switch once the stream has
     found nothing new.
     """
+    _check_has_no_rows(table)
     if not frame.isStreaming:
-        raise JobError(f"{_of(table)}: the DataFrame is no stream; publish it with publish_batch")
+        raise JobError(f"{frame_of(table)}: the DataFrame is no stream; publish it with publish_batch")
     bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     spark = frame.sparkSession
     _check_session(spark)
     contract = find_contract(table)
     value_schema = row_schema(contract)
-    _check_columns(frame, table, value_schema)
+    check_columns(frame, table, value_schema)
     if history is not None:
-        _check_columns(history, table, value_schema)
+        check_columns(history, table, value_schema)
     group = _join(bootstrap, table)
     try:
         stored = Checkpoint(spark, checkpoint)
@@ -196,20 +190,21 @@ def publish_batch(
     without a failed read. The last two changelogs before stay. A run that fails may be begun again. `bootstrap`
     and `kafka`: as of `publish`.
     """
+    _check_has_no_rows(table)
     bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     if frame.isStreaming:
-        raise JobError(f"{_of(table)}: the DataFrame is a stream; publish it with publish")
+        raise JobError(f"{frame_of(table)}: the DataFrame is a stream; publish it with publish")
     _check_session(frame.sparkSession)
     contract = find_contract(table)
     value_schema = row_schema(contract)
-    _check_columns(frame, table, value_schema)
+    check_columns(frame, table, value_schema)
     with _joined(bootstrap, table) as group:
         old = read_manifest(bootstrap, table.name)
         is_new = replace or old is None or table.generation > old.generation
         if not is_new and old is not None and old.mode != changelog_pb2.JOB_MODE_BATCH:
             raise JobError(
-                f"{_of(table)} is kept by a stream, whose next row of a key would be older than this run's; publish "
-                "the whole table with replace=True, or feed the stream"
+                f"{frame_of(table)} is kept by a stream, whose next row of a key would be older than this run's; "
+                "publish the whole table with replace=True, or feed the stream"
             )
         if is_new:
             _drop_unused(bootstrap, table, old)
@@ -234,20 +229,16 @@ def publish_batch(
         if is_new:
             publish_manifest(bootstrap, target.manifest)
             _end(bootstrap, old)
-    log("published", table=table.name, generation=target.generation, sequence=sequence, **counts)
-    return Published(
-        generation=target.generation,
-        rows=counts[_ROWS],
-        deleted=counts[_DELETED],
-        set_aside=counts[_SET_ASIDE],
-    )
-
-
-def _of(table: FrameTable) -> str:
-    return f'{table.declared_at}: table "{table.name}"'
+    log("published", table=table.name, generation=target.generation, sequence=sequence, **asdict(counts))
+    return Published(generation=target.generation, **asdict(counts))
 
 
 # What is settled before anything is written.
+
+
+def _check_has_no_rows(table: FrameTable) -> None:
+    if table.rows is not None:
+        raise JobError(f"{frame_of(table)} has rows=, so a job keeps it: tablegate job run {job_argument(table)}")
 
 
 def _check_session(spark: SparkSession) -> None:
@@ -256,34 +247,6 @@ def _check_session(spark: SparkSession) -> None:
             "the Spark session has no Kafka connector; make it with "
             '.config("spark.jars", tablegate.jobs.publishing.spark_jars())'
         )
-
-
-def _check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
-    """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
-    found = {field.name.lower(): (field.name, field.dataType) for field in frame.schema.fields}
-    problems = []
-    for field in value_schema["fields"]:
-        name = field["name"]
-        if name.lower() not in found:
-            problems.append(f'column "{name}" is missing')
-            continue
-        actual_name, actual = found[name.lower()]
-        wanted = wanted_type(name, actual, value_schema)
-        if wanted is not None:
-            cast = f"CAST({actual_name} AS {wanted.upper()})"
-            kind = actual.simpleString()
-            problems.append(f'column "{name}" is {kind}, the contract wants {wanted}: write {cast}')
-    if problems:
-        raise JobError(f"{_of(table)}: the DataFrame has not the columns of the row: {'; '.join(problems)}")
-    for what, expression in (("deletes", table.deletes), ("order", table.order)):
-        if expression is None:
-            continue
-        try:
-            kind = frame.select(sql.expr(expression).alias("it")).dtypes[0][1]
-        except PySparkException as error:
-            raise JobError(f"{_of(table)} {what}= does not compute: {first_line(error)}") from None
-        if what == "deletes" and kind != "boolean":
-            raise JobError(f"{_of(table)} deletes= is {kind}; write a condition, which is true or false")
 
 
 def _generation_of_stream(
@@ -296,16 +259,16 @@ def _generation_of_stream(
     if old is not None and table.generation <= old.generation:
         if owner is None and old.mode != changelog_pb2.JOB_MODE_BATCH:
             raise JobError(
-                f'{_of(table)} was published before, and its checkpoint is not at "{checkpoint}"; give the one that it '
-                f"had, or build it anew: generation={old.generation + 1}"
+                f'{frame_of(table)} was published before, and its checkpoint is not at "{checkpoint}"; give the one '
+                f"that it had, or build it anew: generation={old.generation + 1}"
             )
         return None
     if owner is None:
         return _free_generation(bootstrap, table, old)
     if old is not None and owner.generation <= old.generation:
         raise JobError(
-            f'{_of(table)}: checkpoint "{checkpoint}" belongs to generation {owner.generation}; give the next one a '
-            "checkpoint of its own"
+            f'{frame_of(table)}: checkpoint "{checkpoint}" belongs to generation {owner.generation}; give the next one '
+            "a checkpoint of its own"
         )
     return owner.generation  # which was begun before
 
@@ -343,7 +306,7 @@ def _target(
     )
     if old is not None and old.generation == generation and old.changelog_topic_id != changelog.topic_id:
         raise JobError(
-            f'{_of(table)}: changelog topic "{changelog.name}" was deleted and made again since it was published; '
+            f'{frame_of(table)}: changelog topic "{changelog.name}" was deleted and made again since it was published; '
             f"build the table anew: generation={generation + 1}"
         )
     dead_letters = admin.ensure(
@@ -371,13 +334,13 @@ def _check_same(table: FrameTable, contract: catalogue.Table, old: changelog_pb2
     """Raise `JobError` where rows of this contract are none of the generation that is there."""
     if old.contract_fingerprint != contract.fingerprint:
         raise JobError(
-            f"{_of(table)}: key, windows or partitioning have changed since generation {old.generation} was built; "
-            f"build the table anew: generation={old.generation + 1}"
+            f"{frame_of(table)}: key, windows or partitioning have changed since generation {old.generation} was "
+            f"built; build the table anew: generation={old.generation + 1}"
         )
     if old.declared_generation > table.generation:
         raise JobError(
-            f"{_of(table)} is declared with generation {table.generation}, and was published by a newer declaration, "
-            f"with {old.declared_generation}; use that one"
+            f"{frame_of(table)} is declared with generation {table.generation}, and was published by a newer "
+            f"declaration, with {old.declared_generation}; use that one"
         )
 
 
@@ -458,7 +421,10 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Watch, until the query has ended."""
+        running = metrics.RUNNING.labels(self._target.table.name)
+        metrics.GENERATION.labels(self._target.table.name).set(self._target.generation)
         try:
+            running.set(1)
             while self._query.isActive:
                 self._group.check()
                 if self._old is not None and self._has_caught_up():
@@ -473,6 +439,7 @@ class _Watch(threading.Thread):
         except (PySparkException, Py4JError, ConnectionError):
             pass  # the query has failed, which its owner hears from it, or Spark has gone
         finally:
+            running.set(0)
             self._group.leave()
 
     def _has_caught_up(self) -> bool:
@@ -501,8 +468,11 @@ class _StreamSink:
         sequence = self._first + batch_id + 1
         counts = _write(rows, self._target, sequence)
         self._markers.publish_batch(sequence)
-        if any(counts.values()):
-            log("batch", table=self._target.table.name, batch=batch_id, **counts)
+        table = self._target.table.name
+        metrics.CHANGES.labels(table).inc(counts.rows + counts.deleted)
+        metrics.MARKER_TIME.labels(table).set(time.time())
+        if counts != NOTHING:
+            log("batch", table=table, batch=batch_id, **asdict(counts))
 
 
 def _start(
@@ -526,87 +496,15 @@ def _start(
     try:
         return writer.start()
     except PySparkException as error:
-        hint = '; try output_mode="append"' if output_mode == "update" and "output mode" in str(error).lower() else ""
-        raise JobError(f"{_of(target.table)} does not run: {error_reason(error)}{hint}") from None
+        hint = output_mode_hint(error, output_mode)
+        raise JobError(f"{frame_of(target.table)} does not run: {error_reason(error)}{hint}") from None
 
 
-def _write(rows: DataFrame, target: _Target, sequence: int) -> dict[str, int]:
-    """Write the rows of a batch to the changelog, all with one sequence; return the counts. Raise `JobError`.
-
-    The rows are kept until they are written: to count them is to compute them, and to compute a stream's batch twice
-    would be to compute its state twice.
-    """
-    chosen = _chosen(rows, target).persist()
+def _write(rows: DataFrame, target: _Target, sequence: int) -> BatchCounts:
     try:
-        counts = _counts(chosen)
-        if counts.pop(_SEVERAL):
-            raise JobError(
-                f"{_of(target.table)}: a batch has several rows of one key; give order=, which says which counts"
-            )
-        if any(counts.values()):
-            records = _records(chosen, target, sequence)
-            records.write.format("kafka").options(**spark_options(target.bootstrap)).save()
+        return write_batch(rows, target, sequence)
     except (PySparkException, Py4JError) as error:
-        raise JobError(f"{_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
-    finally:
-        chosen.unpersist()
-    return counts
-
-
-def _chosen(rows: DataFrame, target: _Target) -> DataFrame:
-    """Return the rows that count, of each key one, with whether it exists, or why it is set aside."""
-    table = target.table
-    keys = [f"`{column.name}`" for column in target.contract.key]
-    fields = [sql.col(f"`{field['name']}`").alias(field["name"]) for field in target.value_schema["fields"]]
-    no_key = " ".join(f"WHEN {name} IS NULL THEN 'key column {name.strip('`')} is null'" for name in keys)
-    by_key = Window.partitionBy(*keys)
-    place = sql.count(sql.lit(1)).over(by_key)
-    if table.order is not None:
-        place = sql.row_number().over(by_key.orderBy(sql.col(_ORDER).desc_nulls_last()))
-    found = rows.select(
-        *fields,
-        sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)").alias(EXISTS_COLUMN),
-        sql.expr(table.order or "NULL").alias(_ORDER),
-    )
-    misfit = f"WHEN {EXISTS_COLUMN} AND {_STORED} IS NULL THEN '{_MISFIT}'"
-    found = found.withColumn(_STORED, attempt(stored_row(found, target.value_schema)))
-    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} {misfit} END")).withColumn(_PLACE, place).drop(_ORDER)
-    # Of rows without a key there is nothing to choose from: each of them is set aside.
-    return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1") if table.order is not None else found
-
-
-def _counts(chosen: DataFrame) -> dict[str, int]:
-    conditions = {
-        _ROWS: f"{_REASON} IS NULL AND {EXISTS_COLUMN}",
-        _DELETED: f"{_REASON} IS NULL AND NOT {EXISTS_COLUMN}",
-        _SET_ASIDE: f"{_REASON} IS NOT NULL",
-        _SEVERAL: f"{_REASON} IS NULL AND {_PLACE} > 1",
-    }
-    counted = chosen.agg(*(sql.expr(f"count_if({condition})").alias(name) for name, condition in conditions.items()))
-    return {name: int(count) for name, count in counted.first().asDict().items()}
-
-
-def _records(chosen: DataFrame, target: _Target, sequence: int) -> DataFrame:
-    """Return a batch as the Kafka sink takes it: rows for the changelog, what is no row for the dead letters."""
-    rows = chosen.withColumn(SEQUENCE_COLUMN, sql.lit(sequence).cast("bigint"))
-    rows, record = with_record(
-        rows,
-        sql.col(f"{_STORED}.value"),
-        target.contract,
-        topic=target.changelog.name,
-        generation=target.generation,
-        value_schema=target.value_schema,
-        schema_id=target.schema_id,
-        partition_count=target.changelog.partition_count,
-    )
-    listed = ", ".join(f"`{field['name']}`" for field in target.value_schema["fields"])
-    dead = sql.expr(
-        f"CAST(struct('{target.dead_letters.name}', CAST(NULL AS INT), CAST(NULL AS BINARY), "
-        f"CAST(to_json(struct({listed})) AS BINARY), "
-        f"array(struct('reason' AS key, CAST({_REASON} AS BINARY) AS value))) AS {RECORD_TYPE})"
-    )
-    either = sql.when(sql.col(_REASON).isNull(), record.cast(RECORD_TYPE)).otherwise(dead)
-    return rows.select(either.alias("record")).select("record.*")
+        raise JobError(f"{frame_of(target.table)}: a batch cannot be written: {error_reason(error)}") from None
 
 
 # Generations.

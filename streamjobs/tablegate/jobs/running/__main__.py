@@ -17,7 +17,9 @@ import typer
 from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 from tablegate.jobs.arguments import (
     Checkpoints,
+    Conf,
     Master,
+    MetricsAddress,
     Once,
     OtherMode,
     Partitions,
@@ -25,6 +27,7 @@ from tablegate.jobs.arguments import (
     SparkLog,
     reach_kafka,
     reach_registry,
+    spark_conf,
 )
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.planning.options import Options
@@ -43,8 +46,10 @@ def main(
     mode: OtherMode = None,
     partitions: Partitions = None,
     schema_registry: RegistryUrl = None,
+    conf: Conf = None,
     spark_log: SparkLog = None,
     once: Once = False,
+    metrics: MetricsAddress = None,
 ) -> None:
     """Keep declared tables until SIGTERM, or with --once until all is worked off."""
     try:
@@ -56,7 +61,9 @@ def main(
             partition_count=partitions,
             registry=reach_registry(schema_registry, kafka),
             spark_log=spark_log,
+            conf=spark_conf(conf),
             once=once,
+            metrics=metrics,
         )
         run_declared(table, options)
     except JobError as error:

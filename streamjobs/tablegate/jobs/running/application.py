@@ -38,7 +38,11 @@ def spark_application(plans: Sequence[Plan], options: Options, stop: threading.E
         )
     names = " ".join(plan.table.name for plan in plans)
     with spark_session(
-        f"tablegate {names}", master=master, checkpoints=options.checkpoints, spark_log=options.spark_log
+        f"tablegate {names}",
+        master=master,
+        checkpoints=options.checkpoints,
+        spark_log=options.spark_log,
+        conf=options.conf,
     ) as spark:
         _handle_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
         await_slots(spark, _slots(plans), stop)

@@ -6,7 +6,7 @@
 
 The state of a table's query holds, for each key, what its aggregates have come to so far. What follows them in the
 query (columns, `having`, casts, Avro) is not written here a second time: Spark plans the table's own query, and the
-rows of the state are put in where the aggregates would end (`_records_of_state`). So the state gives records as the
+rows of the state are put in where the aggregates would end (`state_records.py`). So the state gives records as the
 job writes them, with their versions.
 
 Which records the state must have:
@@ -27,7 +27,7 @@ Decision: docs/decisions/0088-an-audit-reads-the-state.md
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession, Window
 from pyspark.sql import functions as sql
-from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 
 from tablegate.gateway.contract.kafka_settings import spark_options
@@ -54,15 +53,17 @@ from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.keys import key_bytes_sql, partition_sql, without_ansi
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.kafka.job_group import job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import JOB_MODES, read_manifest
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.logic import logic_of
 from tablegate.jobs.planning.plan import Plan, check_contract_unchanged, plan_without_cluster
-from tablegate.jobs.running.checkpoint import COMMITS, OFFSETS, Checkpoint
+from tablegate.jobs.running.checkpoint import COMMITS, OFFSETS, Checkpoint, check_owner
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.resuming import check_logic
 from tablegate.jobs.running.session import spark_session, table_session
+from tablegate.jobs.running.state_records import read_state, records_of_state
 from tablegate.jobs.table import Mode, Table, is_window_start
 
 DIFFERENCES_MAX = 10  # a person reads them; the counts have all
@@ -123,7 +124,9 @@ class Audit:
         return self.compared == self.counts[EQUAL]
 
 
-def audit_job(table: Table, *, bootstrap: str, checkpoints: str, master: str | None, spark_log: Path | None) -> Audit:
+def audit_job(
+    table: Declared, *, bootstrap: str, checkpoints: str, master: str | None, spark_log: Path | None
+) -> Audit:
     """Start Spark, and return what `audit_table` does; raise `JobError`."""
     _check_auditable(table)  # before the seconds that Spark needs
     with spark_session(
@@ -132,11 +135,11 @@ def audit_job(table: Table, *, bootstrap: str, checkpoints: str, master: str | N
         return audit_table(spark, table, bootstrap=bootstrap, checkpoints=checkpoints)
 
 
-def audit_table(spark: SparkSession, table: Table, *, bootstrap: str, checkpoints: str) -> Audit:
+def audit_table(spark: SparkSession, table: Declared, *, bootstrap: str, checkpoints: str) -> Audit:
     """Return how the rows of a table's changelog compare with its job's state; raise `JobError` where none can say."""
-    _check_auditable(table)
+    auditable = _check_auditable(table)
     try:
-        return _audit(spark, table, bootstrap, checkpoints)
+        return _audit(spark, auditable, bootstrap, checkpoints)
     except (PySparkException, Py4JError) as error:
         raise JobError(
             f'table "{table.name}" cannot be audited: {error_reason(error)}; if the job runs, it may have removed what '
@@ -144,12 +147,19 @@ def audit_table(spark: SparkSession, table: Table, *, bootstrap: str, checkpoint
         ) from None
 
 
-def _check_auditable(table: Table) -> None:
+def _check_auditable(table: Declared) -> Table:
+    """Return the table; raise `JobError` where its state does not tell its rows."""
+    if isinstance(table, FrameTable):
+        raise JobError(
+            f'{table.declared_at}: table "{table.name}" cannot be audited: its rows are what a function of yours '
+            "returns, and the state of its query does not tell them"
+        )
     if table.processor is not None:
         raise JobError(
             f'{table.declared_at}: table "{table.name}" cannot be audited: its rows are what the processor '
             f'"{type(table.processor).__name__}" emits, and its state does not tell them'
         )
+    return table
 
 
 def _audit(spark: SparkSession, table: Table, bootstrap: str, checkpoints: str) -> Audit:
@@ -228,17 +238,7 @@ def _plan(table: Table, admin: KafkaAdmin, bootstrap: str, checkpoints: str) -> 
 
 def _check_checkpoint(plan: Plan, checkpoint: Checkpoint) -> None:
     """Raise `JobError` where the checkpoint is not that of the changelog, or its rows were computed otherwise."""
-    owner = checkpoint.owner()
-    if owner is None:
-        raise JobError(
-            f'the checkpoint of table "{plan.table.name}" generation {plan.generation} is not at "{plan.checkpoint}"; '
-            "give the --checkpoints of its job"
-        )
-    if owner.changelog_topic_id != plan.changelog.topic_id:
-        raise JobError(
-            f'checkpoint "{plan.checkpoint}" is not that of changelog topic "{plan.changelog.name}" at '
-            f"{plan.bootstrap}; give the --checkpoints of its job"
-        )
+    owner = check_owner(checkpoint.owner(), plan.checkpoint, plan.manifest, plan.changelog.topic_id, plan.bootstrap)
     check_logic(plan, owner.logic, logic_of(plan.table))
 
 
@@ -269,75 +269,14 @@ def _await_batch(plan: Plan, checkpoint: Checkpoint, admin: KafkaAdmin) -> tuple
 def _state_rows(session: SparkSession, plan: Plan, checkpoint: Checkpoint, batch: int) -> DataFrame:
     """Return the rows as the state of a batch says: `_KEY`, `_VERSION`, `_ROW`, which is null where none exists."""
     changelog = build(session, plan, row_outputs=False, other_outputs=False).table
-    state = session.read.format("statestore").option("batchId", batch).load(checkpoint.query_location(TABLE_QUERY))
-    records = _records_of_state(changelog, _buffers(state), plan)
+    state = read_state(session, checkpoint.query_location(TABLE_QUERY), batch)
+    records = records_of_state(changelog, state, plan)
     row = from_avro(sql.expr("substring(value, 6)"), json.dumps(plan.value_schema))
     return records.select(
         sql.col("key").alias(_KEY),
         sql.col("headers")[0]["value"].alias(_VERSION),
         sql.when(sql.col("value").isNotNull(), row).alias(_ROW),
     )
-
-
-def _buffers(state: DataFrame) -> DataFrame:
-    """Return the columns of a state's keys and values, in their order. Several may have one name in Spark."""
-    structs = []
-    for name in ("key", "value"):
-        kind = state.schema[name].dataType
-        assert isinstance(kind, spark_types.StructType), "Spark's source has it so"
-        fields = ", ".join(f"{name}_{at}: {field.dataType.simpleString()}" for at, field in enumerate(kind.fields))
-        structs.append(sql.expr(f"CAST({name} AS STRUCT<{fields}>)").alias(name))
-    return state.select(*structs).select("key.*", "value.*")
-
-
-def _records_of_state(changelog: DataFrame, state: DataFrame, plan: Plan) -> DataFrame:
-    """Return the records that a query's last steps make of its state.
-
-    Spark plans an aggregate in two steps: one adds up, for each key; the other makes of the sums what was asked for. A
-    stream keeps in its state what the first step gives, in the same columns. So the rows of the state take its place.
-    The query is optimized as the stream that it is, or there might be other sums, and planned as a batch, which has no
-    steps between the two.
-    """
-    jvm: Any = changelog.sparkSession.sparkContext._jvm
-    execution, catalyst = jvm.org.apache.spark.sql.execution, jvm.org.apache.spark.sql.catalyst
-    session = changelog.sparkSession._jsparkSession
-    none, nothing = getattr(getattr(jvm.scala, "None$"), "MODULE$"), jvm.PythonUtils.toSeq([])
-
-    def replaced(step: Any, name: str, by: Callable[[Any], Any]) -> Any:
-        """Return a plan with other inputs of its topmost step of this kind."""
-        if step.getClass().getSimpleName().endswith(name):
-            return step.withNewChildren(jvm.PythonUtils.toSeq([by(step)]))
-        children = [step.children().apply(place) for place in range(step.children().size())]
-        return step.withNewChildren(jvm.PythonUtils.toSeq([replaced(child, name, by) for child in children]))
-
-    def no_records(aggregate: Any) -> Any:
-        return catalyst.plans.logical.LocalRelation(aggregate.child().output(), nothing, False, none)
-
-    def rows_of_state(last_step: Any) -> Any:
-        columns, rows = last_step.child().output(), state._jdf.queryExecution().toRdd()
-        _check_columns(columns, state, plan)
-        # Each key is in the state once. So it is as good as distributed by its key, and needs no shuffle.
-        by_key = catalyst.plans.physical.HashPartitioning(last_step.groupingExpressions(), rows.getNumPartitions())
-        return execution.RDDScanExec(columns, rows, "state", by_key, nothing, none)
-
-    analyzed = changelog._jdf.queryExecution().analyzed()
-    optimized = session.sessionState().optimizer().execute(analyzed)
-    planned = session.sessionState().planner().plan(replaced(optimized, "Aggregate", no_records)).next()
-    companion = getattr(getattr(execution, "QueryExecution$"), "MODULE$")
-    prepared = companion.prepareExecutedPlan(session, replaced(planned, "AggregateExec", rows_of_state))
-    frame = session.internalCreateDataFrame(prepared.execute(), changelog._jdf.schema(), False)
-    return DataFrame(frame, changelog.sparkSession)
-
-
-def _check_columns(columns: Any, state: DataFrame, plan: Plan) -> None:
-    """Raise `JobError` where the state has not the columns that the query would put there."""
-    wanted = [columns.apply(place).dataType().simpleString() for place in range(columns.size())]
-    found = [field.dataType.simpleString() for field in state.schema.fields]
-    if wanted != found:
-        raise JobError(
-            f'table "{plan.table.name}" cannot be audited: its state has columns of the types {", ".join(found)}, and '
-            f"the declaration gives {', '.join(wanted)}; audit with the version of Spark that the job runs on"
-        )
 
 
 # The rows of the changelog.
@@ -460,6 +399,7 @@ def _compared(
         f"IF({_same(name, kind)}, NULL, '{name}')"
         for name, kind in ((field.name, field.dataType.simpleString()) for field in changelog.schema[_ROW].dataType)
     ]
+    assert isinstance(plan.table, Table), "another is not auditable"
     start = next((name for name, expression in plan.table.key.items() if is_window_start(expression)), None)
     window_end_us = ""
     if plan.table.window is not None:

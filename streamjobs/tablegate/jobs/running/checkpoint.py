@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.errors import JobError
+from tablegate.v1 import changelog_pb2
 
 IDENTITY_FILE = "tablegate.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
+_OFFSET_LOG_HEAD = 2  # lines of a file of the offset log: its version and its settings; then comes a line a source
 Found = TypeVar("Found")
 
 
@@ -116,6 +118,37 @@ class Checkpoint:
         except Exception as error:  # noqa: BLE001 - as above
             raise self._unusable(error) from None
 
+    def offset_log(self, query: str, batch: int) -> str:
+        """Return what Spark's offset log has of a batch; raise `JobError`, also where it has nothing of it any more."""
+        try:
+            found = self._text_of(self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/{batch}"))
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+        if found is None:
+            raise JobError(f'checkpoint "{self.location}" does not have batch {batch} any more; try again')
+        return found
+
+    def take_over_offsets(self, query: str, offset_log: str) -> None:
+        """Let batch 0 of a query have read what a batch of another checkpoint's query has; raise `JobError`."""
+        own = self.offset_log(query, 0).splitlines()[:_OFFSET_LOG_HEAD]
+        theirs = offset_log.splitlines()[_OFFSET_LOG_HEAD:]
+        try:
+            self._write_to(
+                self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/0"),
+                "\n".join([*own, *theirs]),
+            )
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+        self.discard(f"{query}/sources")  # what Spark has noted of the source that batch 0 really had
+
+    def discard(self, directory: str) -> None:
+        """Remove a directory of the checkpoint; raise `JobError`."""
+        try:
+            path = self._file(directory)
+            path.getFileSystem(self._conf).delete(path, True)
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._unusable(error) from None
+
     def sibling(self, generation: int) -> "Checkpoint":
         """Return the checkpoint of another generation of the table."""
         parent, _, _ = self.location.rstrip("/").rpartition("/")
@@ -129,13 +162,7 @@ class Checkpoint:
             raise self._unusable(error) from None
         if found is None:
             return None
-        try:
-            return Identity(**json.loads(found))
-        except (ValueError, TypeError):
-            raise JobError(
-                f'checkpoint "{self.location}" has a damaged {IDENTITY_FILE}; give another directory, and raise the '
-                "table's generation"
-            ) from None
+        return read_identity(found, self.location)
 
     def claim(self, identity: Identity) -> None:
         """Write what a new checkpoint belongs to; raise `JobError` where it belongs to something else."""
@@ -191,7 +218,9 @@ class Checkpoint:
             stream.close()
 
     def _write(self, name: str, text: str) -> None:
-        path = self._file(name)
+        self._write_to(self._file(name), text)
+
+    def _write_to(self, path: Any, text: str) -> None:
         stream = path.getFileSystem(self._conf).create(path, True)
         try:
             stream.write(text.encode())
@@ -199,12 +228,42 @@ class Checkpoint:
             stream.close()
 
 
+def read_identity(text: str, location: str) -> Identity:
+    """Return what an `IDENTITY_FILE` says; raise `JobError` where it is damaged."""
+    try:
+        return Identity(**json.loads(text))
+    except (ValueError, TypeError):
+        raise JobError(
+            f'checkpoint "{location}" has a damaged {IDENTITY_FILE}; give another directory, and raise the '
+            "table's generation"
+        ) from None
+
+
+def check_owner(
+    owner: Identity | None, location: str, manifest: changelog_pb2.Manifest, changelog_topic_id: str, bootstrap: str
+) -> Identity:
+    """Return what a checkpoint belongs to; raise `JobError` where that is not the changelog of this manifest."""
+    if owner is None:
+        raise JobError(
+            f'the checkpoint of table "{manifest.table}" generation {manifest.generation} is not at "{location}"; give '
+            "the --checkpoints of its job"
+        )
+    if owner.changelog_topic_id != changelog_topic_id:
+        raise JobError(
+            f'checkpoint "{location}" is not that of changelog topic "{manifest.changelog_topic}" at {bootstrap}; give '
+            "the --checkpoints of its job"
+        )
+    return owner
+
+
 def read_offset_log(text: str) -> dict[str, dict[int, int]]:
-    """Return the next offsets in a file of Spark's offset log: its version, its settings, then a line a source."""
+    """Return the next offsets in a file of Spark's offset log."""
     found: dict[str, dict[int, int]] = {}
-    for line in text.splitlines()[2:]:
+    for line in text.splitlines()[_OFFSET_LOG_HEAD:]:
         read = json.loads(line) if line.startswith("{") else {}
         for topic, next_offsets in read.items() if isinstance(read, Mapping) else ():
+            if not isinstance(next_offsets, Mapping):  # the log of another source than Kafka
+                continue
             offsets = found.setdefault(topic, {})
             for partition, next_offset in next_offsets.items():
                 offsets[int(partition)] = min(next_offset, offsets.get(int(partition), next_offset))

@@ -18,21 +18,22 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
-from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
+from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.planning.plan import Plan, plan_without_cluster
 from tablegate.jobs.running.queries import start
 from tablegate.jobs.running.session import MICROBATCH_SLOTS, spark_session, table_session
-from tablegate.jobs.table import Mode, Table
+from tablegate.jobs.table import Mode
 
 PLANNED_WITHIN_S = 60.0  # for the first batch of a query, which takes a second
 POLL_S = 0.02
 
 
 @contextmanager
-def check_session(tables: Sequence[Table], spark_log: Path | None) -> Iterator[SparkSession]:
+def check_session(tables: Sequence[Declared], spark_log: Path | None) -> Iterator[SparkSession]:
     """Start Spark with as many threads as one of the tables may need; raise `JobError`."""
-    slots = MICROBATCH_SLOTS + max((len(table.all_sides) for table in tables), default=0) + 1
+    slots = MICROBATCH_SLOTS + max((_topics(table) for table in tables), default=0) + 1
     with (
         tempfile.TemporaryDirectory(prefix="tablegate-check-") as scratch,
         spark_session("tablegate check", master=f"local[{slots}]", checkpoints=scratch, spark_log=spark_log) as spark,
@@ -40,7 +41,11 @@ def check_session(tables: Sequence[Table], spark_log: Path | None) -> Iterator[S
         yield spark
 
 
-def check_table(spark: SparkSession, table: Table) -> None:
+def _topics(table: Declared) -> int:
+    return sum(len(table.source_of(side).topics) for side in table.all_sides)
+
+
+def check_table(spark: SparkSession, table: Declared) -> None:
     """Raise `JobError` where a job could not keep the table."""
     with tempfile.TemporaryDirectory(prefix="tablegate-check-") as scratch:
         plan = plan_without_cluster(table, scratch)
@@ -64,7 +69,7 @@ class _NoRecords:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         jvm = spark.sparkContext._jvm
-        row = jvm.org.apache.spark.sql.types.StructType.fromDDL(KAFKA_SCHEMA)
+        row = jvm.org.apache.spark.sql.types.StructType.fromDDL(HEADERS_SCHEMA)
         self._encoder = jvm.org.apache.spark.sql.Encoders.row(row)
         streaming = jvm.org.apache.spark.sql.execution.streaming
         self._batched = _scala_object(streaming.runtime, "MemoryStream")
@@ -77,7 +82,7 @@ class _NoRecords:
 
     def read_all(self, topic: str) -> DataFrame:  # noqa: ARG002 - see `Reader`
         """Return no records."""
-        return self._spark.createDataFrame([], KAFKA_SCHEMA)
+        return self._spark.createDataFrame([], HEADERS_SCHEMA)
 
 
 def _scala_object(package: Any, name: str) -> Any:

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import malformed_records, topics_with_headers
 from tablegate.jobs.dataflow.java_errors import error_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, had_malformed
@@ -77,7 +78,7 @@ class DeadLetters:
             for topic, offsets in begin.items()
             for partition, offset in offsets.items()
         )
-        self._is_clean = self._is_clean and follows and not had_malformed(report, self._plan.streamed)
+        self._is_clean = self._is_clean and follows and not had_malformed(report, self._plan.streamed_sides)
         self._met = _merged(self._met, end)
 
     def poll(self, *, is_last: bool = False) -> bool:
@@ -140,6 +141,8 @@ class DeadLetters:
             letters.unpersist()
         if kinds:
             records = sum(kinds.values())
+            for kind, count in kinds.items():
+                metrics.DEAD_LETTERS.labels(plan.table.name, kind).inc(count)
             log("dead_letters", table=plan.table.name, topic=plan.dead_letters.name, records=records, reasons=kinds)
         self._checked = ends
         self._note()

@@ -93,13 +93,17 @@ class GenerationHandover:
         """Whether gateways know nothing of the generation yet."""
         return self.phase in (HandoverPhase.BUILDING, HandoverPhase.CAUGHT_UP)
 
-    def poll(self, next_offsets: SourceOffsets) -> None:
-        """Move on by at most one phase. `next_offsets`: how far this generation has read its sources."""
+    def poll(self, next_offsets: SourceOffsets, *, is_idle: bool = False) -> None:
+        """Move on by at most one phase. `next_offsets`: how far this generation has read its sources.
+
+        `is_idle`: it has found nothing new in them, which counts where none of them is a topic that we know.
+        """
         now_s = time.monotonic()
         if self.phase is HandoverPhase.IN_PLACE or now_s < self._next_check_s:
             return
         self._next_check_s = now_s + CHECK_EVERY_S
-        has_caught_up = bool(next_offsets) and self.is_building and self._lag(next_offsets) <= LAG_MAX
+        has_begun = bool(next_offsets) if self._plan.streamed else is_idle
+        has_caught_up = has_begun and self.is_building and self._lag(next_offsets) <= LAG_MAX
         if self.phase is HandoverPhase.BUILDING and has_caught_up:
             self._enter(HandoverPhase.CAUGHT_UP)
         elif self.phase is HandoverPhase.CAUGHT_UP and has_caught_up:

@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError
 
 from tablegate.gateway.contract.types import MARKER_KEY
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import hosts_of, job_group, rebuild_group, rebuilt_generation
 from tablegate.jobs.kafka.manifests import JOB_MODES, has_manifest, read_manifests, remove_manifest
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic, read_to_end
 from tablegate.jobs.planning.options import Start
-from tablegate.jobs.table import Global, Mode, Table
+from tablegate.jobs.table import Global, Mode
 from tablegate.v1 import changelog_pb2
 
 MARKER_WINDOWS = (1, 1_000, 100_000)
@@ -46,7 +47,7 @@ class TableState:
     marker_time: datetime | None = None
 
 
-def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
+def list_tables(bootstrap: str, declared: Iterable[Declared]) -> list[TableState]:
     """Return the declared tables and those whose jobs have published manifests, sorted by name; raise `JobError`."""
     admin = KafkaAdmin(bootstrap)
     by_name = {table.name: table for table in declared}
@@ -58,12 +59,12 @@ def list_tables(bootstrap: str, declared: Iterable[Table]) -> list[TableState]:
 
 
 def _state(
-    admin: KafkaAdmin, bootstrap: str, name: str, table: Table | None, manifest: changelog_pb2.Manifest | None
+    admin: KafkaAdmin, bootstrap: str, name: str, table: Declared | None, manifest: changelog_pb2.Manifest | None
 ) -> TableState:
     is_running = bool(admin.members(job_group(name)))
     rebuilding = rebuilt_generation(admin.members(rebuild_group(name)))
     if manifest is None:
-        sources = tuple(table.source_of(side).topic for side in table.all_sides) if table is not None else ()
+        sources = tuple(topic for side in table.all_sides for topic in table.source_of(side).topics) if table else ()
         return TableState(
             name=name, is_declared=table is not None, sources=sources, is_running=is_running, rebuilding=rebuilding
         )
@@ -137,11 +138,11 @@ def start_at_time(time: datetime) -> Start:
     return Start(time_ms=int(time.timestamp() * 1000))
 
 
-def start_at_offsets(table: Table, bootstrap: str, offsets: Mapping[str, Mapping[int, int]]) -> Start:
+def start_at_offsets(table: Declared, bootstrap: str, offsets: Mapping[str, Mapping[int, int]]) -> Start:
     """Return the start at offsets by topic and partition; raise `JobError` where the table cannot begin there."""
     admin = KafkaAdmin(bootstrap)
     streamed = [name for name, side in table.all_sides.items() if not isinstance(side, Global)]
-    topics = sorted({table.source_of(name).topic for name in streamed})
+    topics = sorted({topic for name in streamed for topic in table.source_of(name).topics})
     for name, wanted in offsets.items():
         if name not in topics:
             listed = ", ".join(f'"{topic}"' for topic in topics)
@@ -189,7 +190,7 @@ def find_stored_artifacts(table: str, bootstrap: str, checkpoints: str) -> Store
         raise JobError(f'"{table}" is not the name of a table; tablegate job list shows them')
     admin = KafkaAdmin(bootstrap)
     _refuse_running(admin, table)
-    directory = _local_directory(checkpoints)
+    directory = local_directory(checkpoints)
     changelogs = admin.changelogs(table)
     manifest = read_manifests(bootstrap).get(table)
     return StoredArtifacts(
@@ -229,7 +230,7 @@ def find_old(table: str, bootstrap: str, checkpoints: str) -> StoredArtifacts:
     old = {number: name for number, name in admin.changelogs(table).items() if number < newest}
     if old:
         _check_in_place(bootstrap, admin, manifest, old[max(old)])
-    directory = _local_directory(checkpoints)
+    directory = local_directory(checkpoints)
     found = _checkpoints_of(directory / table) if directory is not None else ()
     return StoredArtifacts(
         table=table,
@@ -295,7 +296,7 @@ def _refuse_running(admin: KafkaAdmin, table: str) -> None:
             raise JobError(f'table "{table}" {doing} on {hosts_of(members)}; stop that one first')
 
 
-def _local_directory(checkpoints: str) -> Path | None:
+def local_directory(checkpoints: str) -> Path | None:
     """Return the directory that a checkpoint location is; None where it is not on this machine."""
     scheme = urlsplit(checkpoints).scheme
     if scheme == "file":

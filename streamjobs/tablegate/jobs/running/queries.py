@@ -7,6 +7,7 @@ Decision: docs/decisions/0012-no-record-stops-a-job.md
 Decision: docs/decisions/0079-realtime-mode-starts-with-a-micro-batch.md
 """
 
+import hashlib
 import json
 import time
 from collections import Counter
@@ -19,18 +20,22 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from tablegate.gateway.contract.kafka_settings import spark_options
-from tablegate.gateway.contract.types import RUN_HEADER
+from tablegate.jobs import metrics
+from tablegate.jobs.dataflow import sink_records
+from tablegate.jobs.dataflow.frame_batches import output_mode_hint
 from tablegate.jobs.dataflow.frames import Frames
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import UnseenFields, ignored_kinds_of, null_columns, uncomputable
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.kafka.markers import Markers
+from tablegate.jobs.frame_table import FrameTable
+from tablegate.jobs.kafka.markers import Markers, source_offsets
 from tablegate.jobs.kafka.topics import KafkaAdmin, Topic
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.plan import MICROBATCH_TRIGGER_S, Plan
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.dead_letters import DeadLetters
+from tablegate.jobs.running.frame_sink import FrameSink
 from tablegate.jobs.running.query_errors import query_error
 from tablegate.jobs.table import Mode, ProcessorOutput, RecordOutput
 
@@ -38,18 +43,19 @@ TABLE_QUERY = "table"
 UNSEEN_RECORDS = 1_000  # without a field, before its name is taken for wrong
 LOG_EVERY_S = 5.0
 LOG_IDLE_EVERY_S = 60.0
+_TOPICS_ID_CHARS = 22  # of what names several topics, as many as the id of one has
 
 
 @dataclass(frozen=True, slots=True)
 class RunningQueries:
-    """The running queries of a table. `all` has those of outputs, too. `atomic`: the table's own sink.
+    """The running queries of a table. `all` has those of outputs, too. `sink`: the table's own, if it has one.
 
     `is_catching_up`: the table's query ends by itself, and then `start_realtime` is to follow.
     """
 
     table: StreamingQuery
     all: tuple[StreamingQuery, ...]
-    atomic: AtomicSink | None = None
+    sink: AtomicSink | FrameSink | None = None
     is_catching_up: bool = False
 
 
@@ -61,38 +67,40 @@ def start(frames: Frames, plan: Plan, *, catch_up: bool = False, once: bool = Fa
     was written is not written again because the table is built anew.
     """
     # The table's query first: its rows are waited for, and each start takes a second or more.
-    starter = _Starter(frames.table.sparkSession, plan, once=once)
+    starter = _Starter(frames.table.sparkSession, plan, run=frames.run, once=once)
     table = starter.start_table(frames.table, catch_up=catch_up)
     outputs = [starter.start_output(output, frame) for output, frame in frames.outputs]
-    return RunningQueries(table, (table, *outputs), starter.atomic, catch_up)
+    return RunningQueries(table, (table, *outputs), starter.sink, catch_up)
 
 
 def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> RunningQueries:
     """Start the table's query in Real-time Mode, where the one that caught up has ended; raise `JobError`."""
-    table = _Starter(frames.table.sparkSession, plan).start_table(frames.table, catch_up=False)
+    caught_up.table.awaitTermination()  # Spark gives its name free a moment after it says that it has ended
+    table = _Starter(frames.table.sparkSession, plan, run=frames.run).start_table(frames.table, catch_up=False)
     return replace(caught_up, table=table, all=(table, *caught_up.all[1:]), is_catching_up=False)
 
 
 def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
     """Return the frames with the number of the run in each record of the changelog, beside its version."""
-    header = f"struct('{RUN_HEADER}' AS key, X'{run:016X}' AS value)"
-    headers = f"IF(topic = '{plan.changelog.name}', concat(headers, array({header})), headers) AS headers"
-    return replace(frames, table=frames.table.selectExpr("topic", "partition", "key", "value", headers))
+    if isinstance(plan.table, FrameTable):
+        return replace(frames, run=run)
+    return replace(frames, table=sink_records.with_run(frames.table, plan.changelog.name, run), run=run)
 
 
 class _Starter:
     """Starts the queries of one plan; every method raises `JobError`."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, *, once: bool = False) -> None:
+    def __init__(self, spark: SparkSession, plan: Plan, *, run: int, once: bool = False) -> None:
         self._plan = plan
         self._once = once
-        self.atomic = AtomicSink(plan) if plan.table.atomic else None
+        self._output_mode = plan.table.output_mode if isinstance(plan.table, FrameTable) else "update"
+        self.sink = _sink(plan, run)
         self._checkpoint = Checkpoint(spark, plan.checkpoint)
         self._outputs_checkpoint = Checkpoint(spark, plan.outputs_checkpoint)
 
     def start_table(self, frame: DataFrame, *, catch_up: bool) -> StreamingQuery:
         """Start the query that keeps the table, or the one before it that works off what there is."""
-        writer = frame.writeStream.outputMode("update")
+        writer = frame.writeStream.outputMode(self._output_mode)
         if catch_up:
             # Its source has no limit in Real-time Mode. So this is one batch, after one that was planned already.
             writer = writer.trigger(availableNow=True)
@@ -100,9 +108,9 @@ class _Starter:
             writer = writer.trigger(realTime=_interval(self._plan.batch_s))
         else:
             writer = self._in_batches(writer, self._plan.batch_s)
-        if self.atomic is not None:
-            writer = writer.foreachBatch(self.atomic.write_batch)
-        return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.atomic is None)
+        if self.sink is not None:
+            writer = writer.foreachBatch(self.sink.write_batch)
+        return self._start(writer, TABLE_QUERY, self._checkpoint, to_kafka=self.sink is None)
 
     def start_output(self, output: RecordOutput | ProcessorOutput, frame: DataFrame) -> StreamingQuery:
         """Start the query of an output that is not made from the table's changes."""
@@ -111,7 +119,9 @@ class _Starter:
             interval_s = output.processor.every_s or interval_s
         writer = self._in_batches(frame.writeStream.outputMode("update"), interval_s)
         # A source that was deleted and made again is read from its start: its offsets are others.
-        name = f"{output.topic}-{self._plan.sides[output.side or ''].topic.topic_id}"
+        ids = [side.topic.topic_id for side in self._plan.topics_of(output.side or "")]
+        of_all = ids[0] if len(ids) == 1 else hashlib.sha256("-".join(ids).encode()).hexdigest()[:_TOPICS_ID_CHARS]
+        name = f"{output.topic}-{of_all}"
         sink = IdempotentSink(self._plan.bootstrap, output.topic, self._outputs_checkpoint)
         return self._start(writer.foreachBatch(sink.write_batch), name, self._outputs_checkpoint, to_kafka=False)
 
@@ -132,7 +142,16 @@ class _Starter:
             return writer.start()
         except PySparkException as error:
             table = self._plan.table
-            raise JobError(f'{table.declared_at}: table "{table.name}" does not run: {error_reason(error)}') from None
+            hint = output_mode_hint(error, self._output_mode) if isinstance(table, FrameTable) else ""
+            raise JobError(
+                f'{table.declared_at}: table "{table.name}" does not run: {error_reason(error)}{hint}'
+            ) from None
+
+
+def _sink(plan: Plan, run: int) -> AtomicSink | FrameSink | None:
+    if isinstance(plan.table, FrameTable):
+        return FrameSink(plan, run)
+    return AtomicSink(plan) if plan.table.atomic else None
 
 
 def _interval(seconds: float) -> str:
@@ -163,6 +182,11 @@ class _Progress:
         return unseen[::-1]
 
     @property
+    def has_new_data(self) -> bool:
+        """Whether the query has found something in its sources that it has not worked off."""
+        return bool(self._query.status().isDataAvailable())
+
+    @property
     def has_ended(self) -> bool:
         """Whether the query has done all that it had to."""
         return not self._query.isActive() and not self._query.exception().isDefined()
@@ -185,6 +209,16 @@ def _name(report: Any) -> tuple[int, str]:
     return report.batchId(), report.timestamp()
 
 
+def _lag(report: dict[str, Any]) -> dict[str, int]:
+    """Return how many records of each source topic were unread when a batch began; nothing of the very first one."""
+    ends = source_offsets(report, "latestOffset")
+    return {
+        topic: sum(max(ends[topic].get(partition, 0) - offset, 0) for partition, offset in offsets.items())
+        for topic, offsets in source_offsets(report, "startOffset").items()
+        if topic in ends
+    }
+
+
 class QueryMonitor:
     """Follows the queries of a table. One thread uses it."""
 
@@ -201,10 +235,12 @@ class QueryMonitor:
         self._outputs = [_Progress(query) for query in queries.all[1:]]
         self._is_catching_up = queries.is_catching_up
         self._markers = markers
-        self._atomic = queries.atomic
+        self._sink = queries.sink
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
         self._ignored: Counter[str] = Counter()
+        self._lag: dict[str, int] = {}
+        self._state_rows = 0
         self.has_caught_up = False
         """Whether the query that was to catch up has ended, and its marker is out."""
         self.is_done = False
@@ -213,6 +249,11 @@ class QueryMonitor:
         """Number of the newest batch since the queries started; -1 before."""
         self.next_offsets: dict[str, dict[int, int]] = {}
         """How far the sources were read when the newest batch was done, by topic and partition."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the table's query has looked at its sources, and found nothing new."""
+        return self.batch_id >= 0 and (self.is_done or not self._table.has_new_data)
 
     def poll(self) -> None:
         """Check the queries once, and publish a marker for a new batch; raise as `_Progress.check` does."""
@@ -229,21 +270,43 @@ class QueryMonitor:
         for report in reports:
             self._dead_letters.add(report)
             self._unseen_fields.add(report)
-            self._ignored += ignored_kinds_of(report)
-            self._records += report["numInputRows"]
-            # -1 is Spark's word for unknown.
-            self._changes += max(report["sink"].get("numOutputRows", 0), 0)
+            self._measure(report)
             self._log_nulls(report)
-            self._late += sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report["stateOperators"])
-        if self._atomic is not None:
-            self._changes += self._atomic.pop_changes()
+        if self._sink is not None:
+            self._count_changes(self._sink.pop_changes())
+        metrics.MARKER_TIME.labels(self._plan.table.name).set(self._markers.written_s)
         self._log_batches()
         for field, records in self._unseen_fields.pop(UNSEEN_RECORDS).items():
             log("field_never_seen", table=self._plan.table.name, field=field, records=records)
         self.is_done = self._dead_letters.poll(is_last=has_ended) and has_ended
         for report in (*reports, *(report for output in self._outputs for report in output.unseen())):
             if lost := uncomputable(report):
+                metrics.UNCOMPUTABLE.labels(self._plan.table.name).inc(lost)
                 log("uncomputable", table=self._plan.table.name, query=report["name"], records=lost)
+
+    def _measure(self, report: dict[str, Any]) -> None:
+        table, state = self._plan.table.name, report["stateOperators"]
+        late = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in state)
+        ignored = ignored_kinds_of(report)
+        self._records += report["numInputRows"]
+        self._late += late
+        self._ignored += ignored
+        self._count_changes(max(report["sink"].get("numOutputRows", 0), 0))  # -1 is Spark's word for unknown
+        self._lag |= _lag(report)
+        self._state_rows = sum(operator["numRowsTotal"] for operator in state)
+        metrics.RECORDS.labels(table).inc(report["numInputRows"])
+        metrics.LATE.labels(table).inc(late)
+        metrics.IGNORED.labels(table).inc(ignored.total())
+        metrics.STATE_ROWS.labels(table).set(self._state_rows)
+        metrics.STATE_BYTES.labels(table).set(sum(operator["memoryUsedBytes"] for operator in state))
+        for topic, records in self._lag.items():
+            metrics.LAG.labels(table, topic).set(records)
+        if "addBatch" in report["durationMs"]:  # else the report only says that nothing is new
+            metrics.BATCH_S.labels(table).observe(report["durationMs"]["triggerExecution"] / 1000)
+
+    def _count_changes(self, changes: int) -> None:
+        self._changes += changes
+        metrics.CHANGES.labels(self._plan.table.name).inc(changes)
 
     def _log_nulls(self, report: dict[str, Any]) -> None:
         for column, rows in null_columns(report).items():
@@ -264,6 +327,9 @@ class QueryMonitor:
             records=self._records,
             records_per_s=round(self._records / elapsed_s, 1),
             changes=self._changes,
+            lag=sum(self._lag.values()),
+            state_rows=self._state_rows,
+            marker_age_s=round(time.time() - self._markers.written_s, 1),
             **late,
         )
         if self._ignored:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import await_gone, rebuild_group
 from tablegate.jobs.kafka.manifests import read_manifest
 from tablegate.jobs.kafka.markers import SourceOffsets
@@ -20,7 +21,8 @@ from tablegate.jobs.running.checkpoint import Checkpoint
 from tablegate.jobs.running.handover import HandoverPhase
 from tablegate.jobs.running.resuming import is_written
 from tablegate.jobs.running.running_table import RunningTable, identity_of
-from tablegate.jobs.table import Mode, Table
+from tablegate.jobs.running.seeding import begins_from_state
+from tablegate.jobs.table import Mode
 
 POLL_S = 0.1  # how late the progress that people see may be
 
@@ -36,7 +38,7 @@ class RebuildProgress:
 
 
 def rebuild_job(
-    table: Table,
+    table: Declared,
     options: Options,
     start: Start | None = None,
     *,
@@ -55,7 +57,7 @@ def rebuild_job(
         await_gone(options.bootstrap, table.name, rebuild_group(table.name))
         count = _RecordCount(plan)
         with spark_application([plan], options, stop) as spark, java_errors(plan, stop):
-            if not can_resume(spark, plan, start):
+            if not can_resume(spark, plan, start, from_state=options.from_state):
                 plan = make_plan(table, options, generation=plan.generation + 1, start=start)
             running = RunningTable(spark, plan, options, is_rebuild=True, start=start)
             try:
@@ -95,13 +97,15 @@ class _RecordCount:
         return RebuildProgress(self._generation, phase, self._records, total)
 
 
-def can_resume(spark: SparkSession, plan: Plan, start: Start | None) -> bool:
+def can_resume(spark: SparkSession, plan: Plan, start: Start | None, *, from_state: bool = False) -> bool:
     """Return whether a generation that was begun, if it was, can be built to its end by this declaration."""
     admin = KafkaAdmin(plan.bootstrap)
     owner = Checkpoint(spark, plan.checkpoint).owner()
     if owner is None:
         return not is_written(plan, admin)
     now = identity_of(plan, start, admin)
+    if begins_from_state(owner.begins) != from_state:
+        return False
     return (owner.logic, owner.source_topic_ids, owner.changelog_topic_id) == (
         now.logic,
         now.source_topic_ids,
@@ -109,7 +113,7 @@ def can_resume(spark: SparkSession, plan: Plan, start: Start | None) -> bool:
     )
 
 
-def _next_generation(table: Table, options: Options, start: Start | None) -> int:
+def _next_generation(table: Declared, options: Options, start: Start | None) -> int:
     """Return the generation to build: one that was begun, else the next one; with a `start`, always a new one."""
     old = read_manifest(options.bootstrap, table.name)
     if old is None:

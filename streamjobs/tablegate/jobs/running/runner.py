@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_file import ChangedFiles
 from tablegate.gateway.contract.kafka_settings import settings_of
+from tablegate.jobs import metrics
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import await_gone, job_group
 from tablegate.jobs.log import log
 from tablegate.jobs.planning.declarations import load_all
@@ -19,7 +21,6 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import Plan, make_plan
 from tablegate.jobs.running.application import close_tables, java_errors, spark_application, stop_on_signals
 from tablegate.jobs.running.running_table import RunningTable
-from tablegate.jobs.table import Table
 
 LOOK_S = 5.0  # how late a log tells that a file of Kafka's settings has changed
 POLL_S = 0.1  # how late a marker may be; asking Spark costs a millisecond
@@ -31,7 +32,7 @@ def run_declared(jobs: Sequence[str], options: Options) -> None:
 
 
 def run_jobs(
-    tables: Sequence[Table], options: Options, *, declared: Callable[[], Sequence[Table]] | None = None
+    tables: Sequence[Declared], options: Options, *, declared: Callable[[], Sequence[Declared]] | None = None
 ) -> None:
     """Keep the tables until SIGTERM or SIGINT, then return; raise `JobError` where one of them cannot be started.
 
@@ -41,7 +42,7 @@ def run_jobs(
     `declared` returns the declarations as they are later: a table continues by them with a generation that another job
     has built.
     """
-    with stop_on_signals() as stop:
+    with metrics.served(options.metrics), stop_on_signals() as stop:
         plans = [make_plan(table, options) for table in tables]
         for table in tables:  # before the seconds that Spark needs; the group is joined when the table starts
             await_gone(options.bootstrap, table.name, job_group(table.name))
@@ -56,7 +57,7 @@ def _keep(
     plans: Sequence[Plan],
     options: Options,
     stop: threading.Event,
-    declared: Callable[[], Sequence[Table]],
+    declared: Callable[[], Sequence[Declared]],
 ) -> None:
     tables: list[RunningTable] = []
     failures: list[JobError] = []
@@ -103,7 +104,7 @@ def _poll(tables: list[RunningTable], stop: threading.Event) -> list[JobError]:
     return failures
 
 
-def _declared_now(table: Table, declared: Callable[[], Sequence[Table]]) -> Table:
+def _declared_now(table: Declared, declared: Callable[[], Sequence[Declared]]) -> Declared:
     for found in declared():
         if found.name == table.name:
             return found

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import build
 from tablegate.jobs.errors import (
     CheckpointConflict,
@@ -24,6 +25,7 @@ from tablegate.jobs.errors import (
     SourceLoss,
     UnknownSchema,
 )
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.kafka.job_group import JobGroup, is_keeping, is_rebuilding, job_group, rebuild_group
 from tablegate.jobs.kafka.manifests import publish_manifest, read_manifest
 from tablegate.jobs.kafka.markers import Markers, SourceOffsets
@@ -54,9 +56,10 @@ from tablegate.jobs.running.resuming import (
     first_offsets,
     must_catch_up,
 )
+from tablegate.jobs.running.seeding import begins_from_state, seed
 from tablegate.jobs.running.session import table_session
 from tablegate.jobs.running.source_places import SourcePlaces
-from tablegate.jobs.table import Mode, Table
+from tablegate.jobs.table import Mode
 
 RESTARTS_MAX = 5  # without a batch in between
 STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
@@ -77,7 +80,7 @@ class RunningTable:
         *,
         is_rebuild: bool,
         start: Start | None = None,
-        declared: Callable[[], Table] | None = None,
+        declared: Callable[[], Declared] | None = None,
     ) -> None:
         self._spark = spark
         self._options = options
@@ -140,9 +143,9 @@ class RunningTable:
         owner, identity = checkpoint.owner(), identity_of(plan, self._start, self._admin)
         if owner is None:
             check_begins(plan, self._admin)
-            if not self._options.accept_loss and self._start is None:
+            if not self._options.accept_loss and not self._options.from_state and self._start is None:
                 check_loss(plan, identity, checkpoint)
-        elif self._is_rebuild and owner.begins != _begins(self._start):
+        elif self._is_rebuild and owner.begins != _begins(self._start) and not begins_from_state(owner.begins):
             raise JobError(
                 f'table "{plan.table.name}" generation {plan.generation} was begun by a seek that was broken off; '
                 f"seek again, or build from the first record: tablegate job seek {job_argument(plan.table)} "
@@ -160,6 +163,16 @@ class RunningTable:
             # Their checkpoint is not the generation's. The job that keeps the table writes them.
             other_outputs=not self._is_rebuild,
         )
+        if owner is None and self._options.from_state:
+            identity = seed(
+                session,
+                plan,
+                checkpoint,
+                identity,
+                changelog=frames.table,
+                options=self._options,
+                admin=self._admin,
+            )
         # After `build`, so that a wrong expression leaves no claimed checkpoint.
         checkpoint.claim(identity)
         committed = checkpoint.committed_offsets(TABLE_QUERY)
@@ -185,6 +198,8 @@ class RunningTable:
             self._log_running(phase)
 
     def _log_running(self, phase: HandoverPhase) -> None:
+        metrics.RUNNING.labels(self._plan.table.name).set(1)
+        metrics.GENERATION.labels(self._plan.table.name).set(self._plan.generation)
         log("running", table=self._plan.table.name, generation=self._plan.generation, phase=phase.value)
 
     @property
@@ -268,7 +283,7 @@ class RunningTable:
 
     def _advance(self, handover: GenerationHandover) -> None:
         before = handover.phase
-        handover.poll(self._worked_off())
+        handover.poll(self._worked_off(), is_idle=self._monitor.is_idle)
         after = handover.phase
         # The frames of a running query are fixed, so it starts again to write its output topics, too, from here on.
         if before is not after and after is HandoverPhase.CAUGHT_UP and self._plan.table.has_row_outputs:
@@ -302,11 +317,12 @@ class RunningTable:
         self._restarts = self._restarts + 1 if self._monitor.batch_id < 0 else 1
         if self._restarts > RESTARTS_MAX:
             raise JobError(f'table "{self._plan.table.name}" has stopped: {reason}')
+        metrics.RESTARTS.labels(self._plan.table.name, event).inc()
         log(event, table=self._plan.table.name, reason=reason)
         self._end_queries()
         self._begin(self._plan)
 
-    def _make_plan(self, table: Table, generation: int | None) -> Plan:
+    def _make_plan(self, table: Declared, generation: int | None) -> Plan:
         return make_plan(
             table,
             self._options,
@@ -353,13 +369,14 @@ class RunningTable:
         self._dead_letters.close()
         for query in queries.all:
             query.stop()
-        if queries.atomic is not None:
+        if queries.sink is not None:
             # Before others write a last marker: behind an open transaction no gateway would be given it.
-            queries.atomic.close()
+            queries.sink.close()
         self._markers.close()
 
     def close(self) -> None:
         """Stop the queries, and leave the table to others."""
+        metrics.RUNNING.labels(self._plan.table.name).set(0)
         try:
             self._stop_queries()
             if self._handover is not None:

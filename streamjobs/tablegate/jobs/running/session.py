@@ -9,11 +9,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -28,9 +30,18 @@ from tablegate.jobs.log import log
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 
-SETTINGS = {
+# What a user may set otherwise.
+DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
+    # an event through the job in 15 ms instead of 40.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+    "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
+}
+
+# What jobs count on.
+SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",  # an overflow is an error, not another number
     "spark.sql.adaptive.enabled": "false",  # streams do without; Spark would warn of it each time
@@ -44,15 +55,11 @@ SETTINGS = {
     # State files with names of their own for each attempt: what Real-time Mode needs. Micro-batches have them too, so
     # that a table can change its mode and keep its checkpoint.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    # A row waits in the shuffle's send buffer until this many milliseconds have passed: 1 instead of the default takes
-    # an event through the job in 15 ms instead of 40.
-    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
     # A tick while no data comes: a progress marker then proves that the table is current.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
     # A table may have a watermark for each partition of its sources. Where several stateful operators are allowed, of
     # which a table has one, Spark allows no second watermark.
     "spark.sql.streaming.statefulOperator.allowMultiple": "false",
-    "spark.sql.streaming.stopTimeout": "10s",  # who waits for a stop would kill the process soon after
     # Spark ends a Real-time Mode query for which there are not enough free slots at the moment its batch begins: each
     # time that micro-batches beside it have just taken some, or that a worker is away. They come back soon, and
     # `check_slots` or `await_slots` has counted that all fit.
@@ -67,6 +74,15 @@ LOCAL_CHECKPOINT_SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+
+# Settings that the job makes itself, and what to do instead.
+_OWN_WAYS = {
+    "spark.master": "say it with --master",
+    "spark.sql.shuffle.partitions": "a table has as many as its changelog has partitions, see --partitions",
+    **dict.fromkeys(SETTINGS, "the job counts on its own value, leave it out"),
+}
+_JARS, _JAVA_OPTIONS = "spark.jars", "spark.driver.extraJavaOptions"
+_UI = "spark.ui."
 
 MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
 SLOTS_POLL_S = 0.5
@@ -127,12 +143,22 @@ PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
 
 @contextmanager
 def spark_session(
-    name: str, *, master: str | None, checkpoints: str, spark_log: Path | None, java_options: Sequence[str] = ()
+    name: str,
+    *,
+    master: str | None,
+    checkpoints: str,
+    spark_log: Path | None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+    java_options: Sequence[str] = (),
 ) -> Iterator[SparkSession]:
-    """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given."""
+    """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given.
+
+    `conf`: settings of the user's; those go before `DEFAULTS`, and jars beside those of jobs.
+    """
+    _check_conf(conf)
     builder = SparkSession.builder.appName(name)
     local_settings = LOCAL_CHECKPOINT_SETTINGS if _is_local(checkpoints) else {}
-    for setting, value in {**SETTINGS, **local_settings}.items():
+    for setting, value in {**_defaults(), **conf, **SETTINGS, **local_settings}.items():
         builder = builder.config(setting, value)
     if master is not None:
         builder = builder.master(master)
@@ -143,9 +169,10 @@ def spark_session(
             builder = builder.config("spark.executorEnv.PYTHONSAFEPATH", "1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
     if not is_submitted():
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in _local_parts()))
-        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]
-        builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
+        own_jars = [conf[_JARS]] if _JARS in conf else []
+        builder = builder.config(_JARS, ",".join([*map(str, _local_parts()), *own_jars]))
+        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options, conf.get(_JAVA_OPTIONS, "")]
+        builder = builder.config(_JAVA_OPTIONS, " ".join(options).rstrip())
     with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
         spark = _started(builder)
     try:
@@ -157,6 +184,23 @@ def spark_session(
         yield spark
     finally:
         _stop(spark)
+
+
+def _check_conf(conf: Mapping[str, str]) -> None:
+    if conf and is_submitted():
+        raise JobError("--conf stands behind the script, and is of spark-submit; give it before the script")
+    for setting in conf:
+        if setting in _OWN_WAYS:
+            raise JobError(f"--conf {setting} is not the user's to set: {_OWN_WAYS[setting]}")
+
+
+def _defaults() -> dict[str, str]:
+    """Return our defaults, but for what spark-submit was told, and for its pages, which stay as they are there."""
+    if not is_submitted():
+        return DEFAULTS
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    return {name: value for name, value in DEFAULTS.items() if not given.contains(name) and not name.startswith(_UI)}
 
 
 def _is_local(checkpoints: str) -> bool:

@@ -15,14 +15,14 @@ from google.protobuf.message import EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.keys import INT64_MAX, INT64_MIN
-from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
+from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, Text, full_name
+from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.messages import frame_indexes
-from tablegate.jobs.table import Source, Table
+from tablegate.jobs.table import Source
 
 START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 """Timestamp of a test's first event, unless it has one of its own; the others come a second apart."""
 
-OWN_SCHEMA_ID = 1  # without a registry, the declared schema has this id, and its `others` those after it
 _AVRO_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error)
 """What fastavro raises on a value that does not fit."""
 
@@ -39,7 +39,7 @@ class Event:
     takes a message, too; text, a whole number or a number for `Text`, `Long` and `Double`. Bytes are taken as they are,
     whatever the format: so a test writes a malformed record. A value of None deletes. `timestamp` is Kafka's own, in
     milliseconds: what is finer is cut off. `record_type` names one of the `others` of an `Avro` topic, with or without
-    its namespace.
+    its namespace. `headers`: name and value of each, in their order.
     """
 
     topic: str
@@ -49,6 +49,7 @@ class Event:
     timestamp: datetime | None = None
     partition: int = 0
     record_type: str | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,17 @@ class Record:
     timestamp: datetime
     key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def encode_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
+def encode_events(table: Declared, batches: Sequence[Sequence[Event]]) -> list[list[Record]]:
     """Return the records of each batch; raise `UnfitEvent`. Offsets count the events of a topic's partition."""
     next_offsets: dict[tuple[str, int], int] = {}
     sources: dict[str, list[Source]] = {}
     for side in table.all_sides:
         source = table.source_of(side)
-        sources.setdefault(source.topic, []).append(source)
+        for topic in source.topics:
+            sources.setdefault(topic, []).append(source)
     encoded: list[list[Record]] = []
     count = 0
     for batch_number, batch in enumerate(batches, start=1):
@@ -82,7 +85,7 @@ def encode_events(table: Table, batches: Sequence[Sequence[Event]]) -> list[list
             offset = next_offsets.get(place, 0)
             next_offsets[place] = offset + 1
             timestamp = event.timestamp or START_TIME + timedelta(seconds=count)
-            encoded[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value))
+            encoded[-1].append(Record(*place, offset, _in_milliseconds(timestamp), key, value, event.headers))
             count += 1
     return encoded
 
@@ -97,6 +100,9 @@ def _check(event: object, sources: Mapping[str, object], where: str) -> None:
         raise UnfitEvent(f"{where}: partition {event.partition!r} is not a number from 0 on; correct it")
     if event.timestamp is not None and (not isinstance(event.timestamp, datetime) or event.timestamp.tzinfo is None):
         raise UnfitEvent(f"{where}: timestamp {event.timestamp!r} is not a datetime with a time zone; give tzinfo=UTC")
+    for header in event.headers:
+        if not (isinstance(header, tuple) and [*map(type, header)] in ([str, bytes], [str, type(None)])):
+            raise UnfitEvent(f'{where}: header {header!r} is not a name with its bytes; give ("trace", b"…")')
 
 
 def _in_milliseconds(timestamp: datetime) -> datetime:

@@ -1,5 +1,6 @@
 """What came of a test's events: the table as a gateway would serve it, and what went to other topics."""
 
+import io
 import json
 import struct
 from collections import Counter
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import fastavro
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,7 +21,7 @@ from tablegate.gateway.contract.keys import KeyType, decode_key
 from tablegate.gateway.contract.rows import RowDecoder
 from tablegate.gateway.contract.types import VERSION_HEADER, Version
 from tablegate.jobs.dataflow.sink_records import UnseenFields
-from tablegate.jobs.formats import Double, Format, Json, Long, Text
+from tablegate.jobs.formats import Avro, Double, Format, Json, Long, Text
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.table import Output
 
@@ -28,6 +30,7 @@ Row = dict[str, Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NANO = Decimal("1e-9")
+_FRAME_BYTES = 5  # before Avro: 00 and the id of the schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class OutputRecord(NamedTuple):
 class DeadLetter:
     """A malformed record: where it lay, what it was, and why no row can be made of it.
 
+    A row that a function has made lies nowhere: topic "", partition and offset -1, the value its columns as JSON.
     `key_bytes`, `value_bytes`: how long they were where only their heads are here, else None.
     """
 
@@ -110,7 +114,9 @@ def make_result(plan: Plan, batches: Iterable[Batch], fields: UnseenFields) -> R
     changes = _Changes(plan)
     outputs: dict[str, list[OutputRecord]] = {output.topic: [] for output in plan.table.outputs}
     formats = _formats(plan.table.outputs)
-    dead_letters = []
+    dead_letters: list[DeadLetter] = []
+    have_elements = any(plan.table.source_of(name).each is not None for name in plan.table.all_sides)
+    set_aside: set[tuple[str, int, int]] = set()
     ignored: Counter[str] = Counter()
     null_columns: set[str] = set()
     late = 0
@@ -119,7 +125,12 @@ def make_result(plan: Plan, batches: Iterable[Batch], fields: UnseenFields) -> R
             if record.topic == plan.changelog.name:
                 changes.apply(record, number)
             elif record.topic == plan.dead_letters.name:
-                dead_letters.append(_dead_letter(record))
+                letter = _dead_letter(record)
+                place = (letter.topic, letter.partition, letter.offset)
+                # A job sets a record aside once, however many of its elements are malformed.
+                if not (have_elements and place in set_aside):
+                    dead_letters.append(letter)
+                set_aside.add(place)
             else:
                 outputs[record.topic].append(_output_record(record, formats.get(record.topic)))
         ignored.update(batch.ignored)
@@ -229,15 +240,17 @@ def _decoded(form: Format, data: bytes | None) -> Any:
             return struct.unpack(">q", data)[0]
         case Double():
             return struct.unpack(">d", data)[0]
+        case Avro():
+            return fastavro.schemaless_reader(io.BytesIO(data[_FRAME_BYTES:]), json.loads(form.schema), None)
     return data
 
 
 def _dead_letter(record: Written) -> DeadLetter:
     headers = {name: value.decode() for name, value in record.headers.items()}
     return DeadLetter(
-        topic=headers["topic"],
-        partition=int(headers["partition"]),
-        offset=int(headers["offset"]),
+        topic=headers.get("topic", ""),
+        partition=int(headers.get("partition", -1)),
+        offset=int(headers.get("offset", -1)),
         key=record.key,
         value=record.value,
         reason=headers["reason"],

@@ -21,14 +21,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from tablegate.jobs.dataflow.frame_batches import batch_records, chosen_rows, count_rows, target_of
 from tablegate.jobs.dataflow.frames import Frames, build, malformed_records
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sink_records import KIND_COLUMN, UnseenFields, ignored_kinds_of, null_columns
-from tablegate.jobs.dataflow.sources import KAFKA_SCHEMA
+from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import Declared, FrameTable
 from tablegate.jobs.planning.plan import Plan, SidePlan, plan_without_cluster
 from tablegate.jobs.running.session import table_session
-from tablegate.jobs.table import Mode, RecordOutput, Table
+from tablegate.jobs.table import Mode, RecordOutput
 from tablegate.jobs.testing.events import START_TIME, Event, Record, UnfitEvent, encode_events
 from tablegate.jobs.testing.results import Batch, Result, Written, make_result
 from tablegate.jobs.testing.session import process_session, with_settings
@@ -36,7 +38,7 @@ from tablegate.jobs.testing.session import process_session, with_settings
 BATCH_MS = 2  # one for a batch, one for the batch without records that may follow
 
 
-def run_table(table: Table, *batches: Iterable[Event], then_wait_s: float = 0.0) -> Result:
+def run_table(table: Declared, *batches: Iterable[Event], then_wait_s: float = 0.0) -> Result:
     """Return what a job would make of the events; raise `JobError` or `UnfitEvent`.
 
     Each list of events is one batch of the table's own streaming queries. So the events of a key in one batch make one
@@ -91,7 +93,7 @@ def _times_ms(batches: Sequence[Sequence[Record]]) -> list[int]:
 
 
 @contextmanager
-def _spark_errors(table: Table) -> Iterator[None]:
+def _spark_errors(table: Declared) -> Iterator[None]:
     """Raise Spark's errors as `JobError`, in one sentence."""
     where = f'{table.declared_at}: table "{table.name}"'
     try:
@@ -123,14 +125,17 @@ def _run(
             clock.set(time_ms)
             if number == 0:
                 for name, frame in enumerate(frames):
-                    queries.append(SteppedQuery(frame, plan.table, clock=clock, checkpoint=f"{plan.checkpoint}/{name}"))
+                    checkpoint = f"{plan.checkpoint}/{name}"
+                    batches_of = _FrameBatches(plan) if name == 0 and isinstance(plan.table, FrameTable) else None
+                    queries.append(SteppedQuery(frame, plan.table, batches_of, clock=clock, checkpoint=checkpoint))
             batch = _finished(queries, fields)
-            if plan.table.window is not None:
+            if isinstance(plan.table, FrameTable) or plan.table.window is not None:
                 # Spark takes an event for late by the watermark before the last: a job that has nothing to do runs one
                 # batch more for it, and so do we.
                 topics.add(())
                 clock.set(time_ms + 1)
-                batch = replace(batch, late=batch.late + _finished(queries, fields).late)
+                more = _finished(queries, fields)
+                batch = replace(batch, records=[*batch.records, *more.records], late=batch.late + more.late)
             yield batch
     finally:
         for query in queries:
@@ -189,13 +194,13 @@ class MemoryTopics:
         stream = self._source.apply(self._spark._jsparkSession, self._encoder)
         self._streams.append((topic, stream))
         arrays = DataFrame(stream.toDF(), self._spark)
-        return arrays.selectExpr(f"inline(from_json(value, 'ARRAY<STRUCT<{KAFKA_SCHEMA}>>'))")
+        return arrays.selectExpr(f"inline(from_json(value, 'ARRAY<STRUCT<{HEADERS_SCHEMA}>>'))")
 
     def read_all(self, topic: str) -> DataFrame:
         """Return the records that are there when a batch begins."""
         self._lines[topic] = []
         self._write_file(topic)
-        return self._spark.read.schema(KAFKA_SCHEMA).json(str(self._path(topic)))
+        return self._spark.read.schema(HEADERS_SCHEMA).json(str(self._path(topic)))
 
     def add(self, records: Iterable[Record]) -> None:
         """Add the records of a batch."""
@@ -219,15 +224,20 @@ class MemoryTopics:
 def _line(record: Record) -> str:
     """Return a record as Spark reads it from JSON, in ASCII."""
     fields = {
-        "key": None if record.key is None else base64.b64encode(record.key).decode(),
-        "value": None if record.value is None else base64.b64encode(record.value).decode(),
+        "key": _base64(record.key),
+        "value": _base64(record.value),
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp.isoformat(timespec="milliseconds"),
         "timestampType": 0,
+        "headers": [{"key": name, "value": _base64(value)} for name, value in record.headers],
     }
     return json.dumps(fields)
+
+
+def _base64(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
 
 
 class Clock:
@@ -247,25 +257,48 @@ def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-class SteppedQuery:
-    """A query that runs its first batch when it is made, and the next when the clock is set; raises `JobError`."""
+class _FrameBatches:
+    """Makes the records of batches of a function's rows."""
 
-    def __init__(self, frame: DataFrame, table: Table, *, clock: Clock, checkpoint: str) -> None:
+    def __init__(self, plan: Plan) -> None:
+        assert isinstance(plan.table, FrameTable)
+        self._target = target_of(plan)
+        self.output_mode = plan.table.output_mode
+
+    def records(self, rows: DataFrame, batch_id: int) -> DataFrame:
+        """Return what a batch's rows become; raise `JobError`."""
+        chosen = chosen_rows(rows, self._target)
+        count_rows(chosen, self._target)
+        return batch_records(chosen, self._target, batch_id + 1)
+
+
+class SteppedQuery:
+    """A query that runs its first batch when it is made, and the next when the clock is set; raises `JobError`.
+
+    `batches`: what makes records of its rows, where the frame has none.
+    """
+
+    def __init__(
+        self, frame: DataFrame, table: Declared, batches: _FrameBatches | None, *, clock: Clock, checkpoint: str
+    ) -> None:
         spark = frame.sparkSession
         jvm: Any = spark.sparkContext._jvm
         option, streaming = jvm.scala.Option, jvm.org.apache.spark.sql.streaming
         self._table = table
+        self._frame = frame
+        self._batches = batches
         self._next_batch_id = 0
+        is_update = batches is None or batches.output_mode == "update"
         self._sink = jvm.org.apache.spark.sql.execution.streaming.sources.MemorySink()
         nothing = option.empty()
         self._query = spark._jsparkSession.streams().startQuery(
             nothing,  # name
             nothing,  # name of the source of an upgrade
             option.apply(checkpoint),
-            frame.select(sql.expr(_WRITTEN))._jdf,
+            (frame if batches is not None else frame.select(sql.expr(_WRITTEN)))._jdf,
             jvm.PythonUtils.toScalaMap({}),  # options
             self._sink,
-            streaming.OutputMode.Update(),
+            streaming.OutputMode.Update() if is_update else streaming.OutputMode.Append(),
             False,  # no checkpoint of Spark's own choice
             True,  # goes on from the checkpoint
             streaming.Trigger.ProcessingTime(1),
@@ -283,8 +316,19 @@ class SteppedQuery:
                 raise self._failure(failure.get())
             time.sleep(POLL_S)
         self._next_batch_id += 1
-        rows = str(self._sink.dataSinceBatch(batch_id - 1).mkString("\n"))  # each in brackets
-        return [_written(json.loads(row[1:-1])) for row in rows.splitlines()], json.loads(report.json())
+        return [_written(json.loads(row)) for row in self._lines(batch_id)], json.loads(report.json())
+
+    def _lines(self, batch_id: int) -> list[str]:
+        """Return the records of a batch as JSON."""
+        found = self._sink.dataSinceBatch(batch_id - 1)
+        if self._batches is None:
+            return [row[1:-1] for row in str(found.mkString("\n")).splitlines()]  # each in brackets
+        session = self._frame.sparkSession
+        jvm: Any = session.sparkContext._jvm
+        listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
+        rows = DataFrame(session._jsparkSession.createDataFrame(listed, self._frame._jdf.schema()), session)
+        written = self._batches.records(rows, batch_id).select(sql.expr(_WRITTEN)).collect()
+        return [row[0] for row in written]
 
     def _failure(self, failure: Any) -> JobError:
         return JobError(f'{self._table.declared_at}: table "{self._table.name}" has stopped: {thrown_reason(failure)}')

@@ -9,7 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tablegate.jobs.errors import JobError
-from tablegate.jobs.running.session import SETTINGS, has_connectors, spark_session
+from tablegate.jobs.running.session import DEFAULTS, SETTINGS, has_connectors, spark_session
 
 MASTER = "local[2]"
 # Tests end before the optimizing compiler has paid for itself: without it, a first call takes half the processor time.
@@ -71,7 +71,7 @@ def _borrowed(other: SparkSession) -> SparkSession:
 
 def with_settings(session: SparkSession) -> SparkSession:
     """Return a session with the settings that jobs have; a new session of a Spark has those of that Spark."""
-    for setting, value in SETTINGS.items():
+    for setting, value in {**DEFAULTS, **SETTINGS}.items():
         if session.conf.isModifiable(setting):
             session.conf.set(setting, value)
     return session

@@ -7,7 +7,7 @@ is not.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -36,7 +36,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
-    """One difference. `path`: names from the message down. `old`, `new`: the outermost field, None where it is none."""
+    """One difference. `path`: names from the message down.
+
+    `old`, `new`: the outermost field; `before`, `now`: the field itself. None where it is none.
+    """
 
     path: tuple[str, ...]
     kind: Kind
@@ -44,6 +47,8 @@ class FieldDifference:
     breaks_clients: bool
     old: FieldDescriptor | None
     new: FieldDescriptor | None
+    before: FieldDescriptor | None
+    now: FieldDescriptor | None
 
 
 def message_differences(
@@ -63,9 +68,7 @@ def message_differences(
         else:
             yield from _same_field(before, now, is_request=is_request)
             for inner in _inside(before, now, is_request=is_request, known=known):
-                yield FieldDifference(
-                    (now.name, *inner.path), inner.kind, inner.text, inner.breaks_clients, before, now
-                )
+                yield replace(inner, path=(now.name, *inner.path), old=before, new=now)
 
 
 def _pairs(old: Descriptor, new: Descriptor) -> Iterator[tuple[FieldDescriptor | None, FieldDescriptor | None]]:
@@ -85,18 +88,18 @@ def _added(field: FieldDescriptor, *, is_reused: bool) -> FieldDifference:
     text = f"is new, {_described(field)}"
     if is_reused:
         text += "; its number was reserved: clients of earlier contracts know another field by it"
-    return FieldDifference((field.name,), Kind.ADDED, text, is_reused or field.is_required, None, field)
+    return FieldDifference((field.name,), Kind.ADDED, text, is_reused or field.is_required, None, field, None, field)
 
 
 def _removed(field: FieldDescriptor, message: Descriptor) -> FieldDifference:
     hint = "" if _is_reserved(message, field.number) else f"; write `reserved {field.number};` in its place"
     text = f"is gone, it was {_described(field)}{hint}"
-    return FieldDifference((field.name,), Kind.REMOVED, text, True, field, None)
+    return FieldDifference((field.name,), Kind.REMOVED, text, True, field, None, field, None)
 
 
 def _same_field(old: FieldDescriptor, new: FieldDescriptor, *, is_request: bool) -> Iterator[FieldDifference]:
     def differs(kind: Kind, text: str, *, breaks_clients: bool = True) -> FieldDifference:
-        return FieldDifference((new.name,), kind, text, breaks_clients, old, new)
+        return FieldDifference((new.name,), kind, text, breaks_clients, old, new, old, new)
 
     if old.name != new.name:
         # Answers have the JSON name, and requests may have both.
@@ -144,7 +147,7 @@ def _enum_differences(
     old: FieldDescriptor, new: FieldDescriptor, before: EnumDescriptor, now: EnumDescriptor
 ) -> Iterator[FieldDifference]:
     def differs(value: str, kind: Kind, text: str, *, breaks_clients: bool) -> FieldDifference:
-        return FieldDifference((value,), kind, text, breaks_clients, old, new)
+        return FieldDifference((value,), kind, text, breaks_clients, old, new, old, new)
 
     for name, value in before.values_by_name.items():
         same = now.values_by_name.get(name)

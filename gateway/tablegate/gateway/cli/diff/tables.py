@@ -17,10 +17,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from tablegate.gateway.cli.diff.differences import EFFECTS, Difference, Effect
 from tablegate.gateway.cli.diff.messages import FieldDifference, Kind, message_differences
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.columns import ANY_JSON, JSON_MESSAGES, WRAPPERS, oneof_of
 from tablegate.gateway.contract.rows import RowDecoder, UnfitSchema, row_schema
 from tablegate.gateway.contract.value_schemas import column_schemas
 
-_INTEGERS = {
+_INTEGERS: dict[int | str, tuple[int, bool]] = {
     **dict.fromkeys(
         (FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_SINT64, FieldDescriptor.TYPE_SFIXED64), (63, True)
     ),
@@ -116,8 +117,8 @@ def _of_rows(old: Table, new: Table, found: FieldDifference) -> tuple[Effect, st
         return Effect.REBUILD, "rows have it under the old name" if is_name else "rows cannot be read as that"
     if found.kind is Kind.ENUM_NUMBER:
         return Effect.REBUILD, "rows would say another value"
-    if is_column and found.kind is Kind.TYPE and not _holds_all(found.old, found.new):
-        return Effect.REBUILD, "gateways would set aside rows with a number beyond it"
+    if found.before is not None and found.now is not None and (rows := _set_aside(found.before, found.now)) is not None:
+        return Effect.REBUILD, f"gateways would set aside rows with {rows}"
     if found.kind is not Kind.ENUM and old.row_digest != new.row_digest:
         return Effect.RESTORE, "gateways store rows anew"
     return Effect.SAFE, ""
@@ -141,12 +142,36 @@ def _refused(table: Table, schema: Any) -> str | None:
     return None
 
 
-def _holds_all(old: FieldDescriptor | None, new: FieldDescriptor | None) -> bool:
-    """Return whether a column of integers takes all that another may hold."""
-    if old is None or new is None or old.type not in _INTEGERS or new.type not in _INTEGERS:
-        return True
-    (old_bits, old_signed), (new_bits, new_signed) = _INTEGERS[old.type], _INTEGERS[new.type]
-    return new_bits >= old_bits and (new_signed or not old_signed)
+def _set_aside(old: FieldDescriptor, new: FieldDescriptor) -> str | None:
+    """Return which rows a field does not take, though its values are of the type that it wants; None: it takes all."""
+    before, now = _type(old), _type(new)
+    if before in _INTEGERS and now in _INTEGERS:
+        (old_bits, old_signed), (new_bits, new_signed) = _INTEGERS[before], _INTEGERS[now]
+        if new_bits < old_bits or old_signed > new_signed:
+            return "a number beyond it"
+    if now in JSON_MESSAGES and now not in (before, ANY_JSON if before in JSON_MESSAGES else None):
+        return "text that is no JSON of it"
+    if _joins(old, new):
+        return f"two fields of oneof {oneof_of(new)}"
+    return None
+
+
+def _joins(old: FieldDescriptor, new: FieldDescriptor) -> bool:
+    """Return whether a field comes into a oneof with one that could be set beside it."""
+    oneof, message = new.containing_oneof, old.containing_type
+    if oneof is None or message is None or oneof_of(new) is None:
+        return False
+    names = [field.name for field in oneof.fields if field.name != new.name]
+    others = [message.fields_by_name[name] for name in names if name in message.fields_by_name]
+    return any(oneof_of(other) is None or oneof_of(other) != oneof_of(old) for other in others)
+
+
+def _type(field: FieldDescriptor) -> int | str:
+    """Return the type of a value, of a wrapper that of the value in it; a message by its name."""
+    message = field.message_type
+    if message is None:
+        return field.type
+    return message.fields_by_name["value"].type if message.full_name in WRAPPERS else message.full_name
 
 
 def _unexplained(old: Table, new: Table, found: list[Difference]) -> Iterator[Difference]:

@@ -10,10 +10,12 @@ schema.
 import base64
 import binascii
 import json
+import math
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -22,6 +24,7 @@ from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import (
+    ANY_JSON,
     DURATION,
     DURATION_S_MAX,
     JSON_MESSAGES,
@@ -39,6 +42,8 @@ from tablegate.gateway.contract.value_schemas import columns_of
 
 _NUMERAL = re.compile(r"-?[0-9]{1,20}")
 _DECIMAL_CHARACTERS_MAX = 64  # more digits than any amount has
+_AMOUNT = re.compile(rf"[-+]?[0-9.]{{1,{_DECIMAL_CHARACTERS_MAX}}}([eE][-+]?[0-9]{{1,3}})?")
+_EXACT = Context(prec=400, traps=[Inexact, InvalidOperation, Overflow])  # an amount is not rounded on its way
 _NANOS = 10**9
 _UNITS_MAX = 2**63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -222,6 +227,7 @@ def _map_setter(column: FieldDescriptor) -> _Put:
     key, of = column.message_type.fields
     convert_key = _converter(key)
     is_bool, is_text = key.type == key.TYPE_BOOL, key.type == key.TYPE_STRING
+    has_null = of.message_type is not None and of.message_type.full_name == ANY_JSON
     convert, put = (_converter(of), None) if of.message_type is None else (None, _message_setter(of))
 
     def put_entries(row: Any, value: Any, hint: Hint) -> None:
@@ -229,7 +235,7 @@ def _map_setter(column: FieldDescriptor) -> _Put:
         for one, inside in _entries(value):
             at = {"true": True, "false": False}.get(one, one) if is_bool else one
             at = convert_key(str(at) if is_text and not isinstance(at, str) else at)
-            if inside is None:
+            if inside is None and not has_null:
                 raise TypeError
             if convert is not None:
                 entries[at] = convert(inside)
@@ -269,7 +275,7 @@ def _message_setter(field: FieldDescriptor) -> _Put:
     if message.full_name == DURATION:
         return _put_duration
     if message.full_name in JSON_MESSAGES:
-        is_value = message.full_name == "google.protobuf.Value"
+        is_value = message.full_name == ANY_JSON
         return lambda inside, value, hint: put_json(inside, _json_of(value, hint, is_value=is_value))
     if message.full_name in WRAPPERS:
         convert = _converter(message.fields_by_name["value"])
@@ -303,7 +309,7 @@ def put_fields(
             put(message, value, hints.get(name, NO_HINT))
         except _Misfit as error:
             raise _Misfit(f"{name}.{error}") from None
-        except (ValueError, TypeError, OverflowError, InvalidOperation, AttributeError, KeyError, RecursionError):
+        except (ValueError, TypeError, ArithmeticError, AttributeError, KeyError, RecursionError):
             raise _Misfit(name) from None
 
 
@@ -349,7 +355,9 @@ def _converter(column: FieldDescriptor) -> Callable[[Any], Any]:
             return _text if column.type == FieldDescriptor.TYPE_STRING else _bytes
         case FieldDescriptor.CPPTYPE_BOOL:
             return _bool
-        case FieldDescriptor.CPPTYPE_FLOAT | FieldDescriptor.CPPTYPE_DOUBLE:
+        case FieldDescriptor.CPPTYPE_FLOAT:
+            return _small_number
+        case FieldDescriptor.CPPTYPE_DOUBLE:
             return _number
         case _:
             return _integer
@@ -380,7 +388,17 @@ def _bool(value: Any) -> bool:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TypeError
-    return float(value)
+    number = float(value)
+    if isinstance(value, Decimal) and math.isinf(number) and value.is_finite():
+        raise OverflowError
+    return number
+
+
+def _small_number(value: Any) -> float:
+    number = _number(value)
+    if math.isfinite(number):
+        struct.pack("<f", number)  # raises where it is too large: protobuf would make it infinite
+    return number
 
 
 def _text(value: Any) -> str:
@@ -423,10 +441,7 @@ def _micros(value: Any, hint: Hint) -> int:
 
 
 def _put_money(money: Any, value: Any, hint: Hint) -> None:
-    nanos = _amount(value, hint) * _NANOS
-    number = int(nanos)
-    if number != nanos:
-        raise ValueError
+    number = int(_EXACT.multiply(_amount(value, hint), _NANOS).to_integral_exact(context=_EXACT))
     units, rest = divmod(abs(number), _NANOS)
     if units >= _UNITS_MAX:
         raise ValueError
@@ -436,9 +451,13 @@ def _put_money(money: Any, value: Any, hint: Hint) -> None:
 
 def _amount(value: Any, hint: Hint) -> Decimal:
     if hint.name == "org.apache.kafka.connect.data.Decimal" and isinstance(value, str | bytes):
-        unscaled = int.from_bytes(_bytes(value)[:32], "big", signed=True)
-        return Decimal(unscaled).scaleb(-hint.scale)
-    if isinstance(value, bool) or (isinstance(value, str) and len(value) > _DECIMAL_CHARACTERS_MAX):
+        raw = _bytes(value)
+        if len(raw) > _DECIMAL_CHARACTERS_MAX:
+            raise ValueError
+        return _EXACT.scaleb(Decimal(int.from_bytes(raw, "big", signed=True)), -hint.scale)
+    if isinstance(value, str) and not _AMOUNT.fullmatch(value):
+        raise ValueError
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise TypeError
     found = Decimal(repr(value) if isinstance(value, float) else value)
     if not found.is_finite() or found.adjusted() > _DECIMAL_CHARACTERS_MAX:

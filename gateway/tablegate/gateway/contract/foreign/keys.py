@@ -17,7 +17,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import key_type
 from tablegate.gateway.contract.foreign.avro import AvroSchemas
 from tablegate.gateway.contract.foreign.columns import NO_HINT, Hints, avro_hints, connect_hints, key_value_of
-from tablegate.gateway.contract.foreign.framing import PLAIN_ID, protobuf_body
+from tablegate.gateway.contract.foreign.framing import PLAIN_ID, ProtobufFrame
 from tablegate.gateway.contract.keys import KeyColumn, KeyType, KeyValue
 from tablegate.gateway.contract.rows import UndecodableRecord, UnfitSchema
 from tablegate.v1 import changelog_pb2
@@ -186,7 +186,9 @@ def read_json(data: bytes, what: str, **options: Any) -> tuple[Any, Any]:
     except (ValueError, RecursionError):
         raise UndecodableRecord(f"{what} is not JSON") from None
     if isinstance(found, dict) and len(found) == 2 and "schema" in found and "payload" in found:
-        return found["payload"], found["schema"]
+        schema = found["schema"]
+        if schema is None or (isinstance(schema, dict) and "type" in schema):  # else they are columns
+            return found["payload"], schema
     return found, None
 
 
@@ -216,8 +218,9 @@ class _AvroKeys(KeyReader):
 
 class _ProtobufKeys(KeyReader):
     def __init__(self, table: Table, columns: Sequence[KeyColumn], topic: ForeignTopic) -> None:
-        self._has_prefix = topic.key_codec == changelog_pb2.KEY_CODEC_PROTOBUF
-        descriptor = _message(table, topic.key_message)
+        has_frame = topic.key_codec == changelog_pb2.KEY_CODEC_PROTOBUF
+        self._frame = ProtobufFrame(topic.key_index, "key") if has_frame else None
+        descriptor = key_message(table, topic.key_message)
         for column in columns:
             field = descriptor.fields_by_name.get(column.name)
             if field is None or field.is_repeated or key_type(field) is not column.type:
@@ -228,7 +231,7 @@ class _ProtobufKeys(KeyReader):
 
     @override
     def read(self, key: bytes) -> tuple[KeyValue, ...]:
-        body = protobuf_body(key, "key") if self._has_prefix else key
+        body = self._frame.body(key) if self._frame is not None else key
         try:
             message = self._class.FromString(body)
         except DecodeError:
@@ -255,7 +258,8 @@ class _ProtobufKeys(KeyReader):
         return bytes(message.SerializeToString(deterministic=True))
 
 
-def _message(table: Table, name: str) -> Descriptor:
+def key_message(table: Table, name: str) -> Descriptor:
+    """Return the message of the contract that keys are; raise `UnfitTopic`."""
     if not name:
         raise UnfitTopic("keys in Protobuf need the message that they are: --key-message, with its full name")
     try:

@@ -8,18 +8,29 @@ for.
 Decision: docs/decisions/0093-topics-of-others.md
 """
 
+import hashlib
 from collections.abc import Callable
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
-from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_reader
+from tablegate.gateway.contract.columns import oneof_of
+from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_message, key_reader
 from tablegate.gateway.contract.foreign.values import value_reader
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey, decode_key, encode_key, murmur2_partition
 from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.contract.value_schemas import columns_of
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import Manifest
 
-__all__ = ["ForeignRows", "PartitionOf", "UnfitTopic", "is_anywhere", "partition_function", "unfit_reason"]
+__all__ = [
+    "ForeignRows",
+    "PartitionOf",
+    "UnfitTopic",
+    "is_anywhere",
+    "partition_function",
+    "rows_digest",
+    "unfit_reason",
+]
 
 _OTHER_PARTITION = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
@@ -91,6 +102,23 @@ def partition_function(table: Table, manifest: Manifest) -> PartitionOf:
 def is_anywhere(manifest: Manifest) -> bool:
     """Return whether any partition may have a key, as nobody knows how producers place it."""
     return manifest.foreign.record_partitioner == changelog_pb2.RECORD_PARTITIONER_UNKNOWN
+
+
+def rows_digest(table: Table, manifest: Manifest) -> bytes:
+    """Return SHA-256 of what the rows of a manifest depend on in the contract; a store with another one is restored.
+
+    Records of others name fields and enum values as JSON does, and their keys may be a message of the contract.
+    """
+    if not manifest.HasField("foreign"):
+        return table.row_digest
+    columns = [*columns_of(table.row)]
+    name = manifest.foreign.key_message
+    if name:
+        columns += key_message(table, name).fields
+    texts = [f"{column.full_name}:{column.number}:{column.json_name}:{oneof_of(column)}" for column in columns]
+    enums = [column.enum_type for column in columns if column.enum_type is not None]
+    texts += [f"{enum.full_name}.{value.name}:{value.number}" for enum in enums for value in enum.values]
+    return hashlib.sha256(table.row_digest + ",".join(sorted({*texts})).encode()).digest()
 
 
 def unfit_reason(table: Table, manifest: Manifest) -> str | None:

@@ -16,7 +16,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import messages_in
 from tablegate.gateway.contract.foreign.avro import AvroSchemas
 from tablegate.gateway.contract.foreign.columns import Hints, RowMaker, avro_hints, connect_hints
-from tablegate.gateway.contract.foreign.framing import PLAIN_ID, protobuf_body, schema_id_of
+from tablegate.gateway.contract.foreign.framing import PLAIN_ID, ProtobufFrame, schema_id_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, read_json
 from tablegate.gateway.contract.keys import KeyValue
 from tablegate.gateway.contract.rows import (
@@ -41,7 +41,7 @@ class ValueReader(Protocol):
 
 def value_reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str]) -> ValueReader:
     """Return what reads the values of a topic; raise `UnfitTopic`."""
-    reader = _reader(table, topic.value_codec, value_schemas)
+    reader = _reader(table, topic, value_schemas)
     if topic.stored_format == changelog_pb2.STORED_FORMAT_UNSPECIFIED:
         return reader
     if topic.stored_format in (changelog_pb2.STORED_FORMAT_TIMESTAMPED, changelog_pb2.STORED_FORMAT_VERSIONED):
@@ -49,16 +49,18 @@ def value_reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, 
     raise UnfitTopic("the format of its values is of a newer version of Tablegate; start newer gateways")
 
 
-def _reader(table: Table, codec: int, value_schemas: Mapping[int, str]) -> ValueReader:
-    match codec:
+def _reader(table: Table, topic: ForeignTopic, value_schemas: Mapping[int, str]) -> ValueReader:
+    match codec := topic.value_codec:
         case changelog_pb2.VALUE_CODEC_JSON:
             return _JsonValues(table)
         case changelog_pb2.VALUE_CODEC_JSON_SCHEMA:
             return _JsonValues(table, has_prefix=True)
         case changelog_pb2.VALUE_CODEC_DEBEZIUM_JSON:
             return _JsonValues(table, is_debezium=True)
-        case changelog_pb2.VALUE_CODEC_PROTOBUF | changelog_pb2.VALUE_CODEC_PROTOBUF_PLAIN:
-            return _ProtobufValues(table, has_prefix=codec == changelog_pb2.VALUE_CODEC_PROTOBUF)
+        case changelog_pb2.VALUE_CODEC_PROTOBUF:
+            return _ProtobufValues(table, ProtobufFrame(topic.value_index, "value"))
+        case changelog_pb2.VALUE_CODEC_PROTOBUF_PLAIN:
+            return _ProtobufValues(table, None)
         case changelog_pb2.VALUE_CODEC_AVRO | changelog_pb2.VALUE_CODEC_AVRO_PLAIN:
             if (PLAIN_ID in value_schemas) is not (codec == changelog_pb2.VALUE_CODEC_AVRO_PLAIN):
                 raise UnfitTopic("its value schemas have ids where its values have none, or none where they have")
@@ -205,15 +207,15 @@ def _row_schema(envelope: Any) -> Any:
 class _ProtobufValues(ValueReader):
     """Values whose bytes are the row's: they are checked, and copied where nothing is to be left out."""
 
-    def __init__(self, table: Table, *, has_prefix: bool) -> None:
+    def __init__(self, table: Table, frame: ProtobufFrame | None) -> None:
         self._parse: Callable[[bytes], Any] = table.row_class.FromString
         self._rows = RowMaker(table)
-        self._has_prefix = has_prefix
+        self._frame = frame
 
     @override
     def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
-        if self._has_prefix:
-            value = protobuf_body(value, "value")
+        if self._frame is not None:
+            value = self._frame.body(value)
         try:
             row = self._parse(value)
         except DecodeError:

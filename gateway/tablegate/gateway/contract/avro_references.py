@@ -1,4 +1,4 @@
-"""Avro schemas that refer to types of other subjects, written out: as Spark reads them."""
+"""Avro schemas that refer to types of other subjects, written out: one text, as Spark and a manifest have it."""
 
 import json
 from collections.abc import Iterable

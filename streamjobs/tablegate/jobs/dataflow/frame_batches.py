@@ -1,0 +1,192 @@
+"""Batches of a DataFrame of the user's as records of a changelog: the same for jobs, `publish` and tests.
+
+All rows of a batch have one sequence, so a batch has one row of a key. What is no row of the contract is set aside.
+
+Decision: docs/decisions/0087-dataframes-as-tables.md
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sql
+
+from tablegate.gateway.contract import catalogue
+from tablegate.gateway.contract.kafka_settings import spark_options
+from tablegate.jobs import metrics
+from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
+from tablegate.jobs.dataflow.expressions import attempt
+from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record, with_run
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.frame_table import FrameTable
+from tablegate.jobs.kafka.topics import Topic
+from tablegate.jobs.planning.plan import Plan
+
+_REASON, _ORDER, _PLACE, _STORED = "__reason", "__order", "__place", "__stored"
+_MISFIT = "row is none of the contract: a number too large, a null in a list or map, or two fields of one oneof"
+_ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTarget:
+    """Where the rows of batches go."""
+
+    table: FrameTable
+    contract: catalogue.Table
+    bootstrap: str
+    generation: int
+    changelog: Topic
+    dead_letters: Topic
+    value_schema: Mapping[str, Any]
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCounts:
+    """Rows and deletes of a batch that are written, and its rows that are set aside."""
+
+    rows: int
+    deleted: int
+    set_aside: int
+
+
+NOTHING = BatchCounts(rows=0, deleted=0, set_aside=0)
+
+
+def target_of(plan: Plan) -> BatchTarget:
+    """Return where the rows of a job's table go."""
+    assert isinstance(plan.table, FrameTable)
+    return BatchTarget(
+        table=plan.table,
+        contract=plan.contract,
+        bootstrap=plan.bootstrap,
+        generation=plan.generation,
+        changelog=plan.changelog,
+        dead_letters=plan.dead_letters,
+        value_schema=plan.value_schema,
+        schema_id=plan.schema_id,
+    )
+
+
+def frame_of(table: FrameTable) -> str:
+    """Return where the table is declared, and its name, as errors begin."""
+    return f'{table.declared_at}: table "{table.name}"'
+
+
+def check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
+    """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
+    found = {field.name.lower(): (field.name, field.dataType) for field in frame.schema.fields}
+    problems = []
+    for field in value_schema["fields"]:
+        name = field["name"]
+        if name.lower() not in found:
+            problems.append(f'column "{name}" is missing')
+            continue
+        actual_name, actual = found[name.lower()]
+        wanted = wanted_type(name, actual, value_schema)
+        if wanted is not None:
+            cast = f"CAST({actual_name} AS {wanted.upper()})"
+            kind = actual.simpleString()
+            problems.append(f'column "{name}" is {kind}, the contract wants {wanted}: write {cast}')
+    if problems:
+        raise JobError(f"{frame_of(table)}: the DataFrame has not the columns of the row: {'; '.join(problems)}")
+    for what, expression in (("deletes", table.deletes), ("order", table.order)):
+        if expression is None:
+            continue
+        try:
+            kind = frame.select(sql.expr(expression).alias("it")).dtypes[0][1]
+        except PySparkException as error:
+            raise JobError(f"{frame_of(table)} {what}= does not compute: {first_line(error)}") from None
+        if what == "deletes" and kind != "boolean":
+            raise JobError(f"{frame_of(table)} deletes= is {kind}; write a condition, which is true or false")
+
+
+def output_mode_hint(error: PySparkException, output_mode: str) -> str:
+    """Return what to try where Spark refuses an output mode, as the end of a sentence; "" where it does not."""
+    return '; try output_mode="append"' if output_mode == "update" and "output mode" in str(error).lower() else ""
+
+
+def write_batch(rows: DataFrame, target: BatchTarget, sequence: int, *, run: int | None = None) -> BatchCounts:
+    """Write the rows of a batch to the changelog, all with one sequence; return the counts.
+
+    The rows are kept until they are written: to count them is to compute them, and to compute a stream's batch twice
+    would be to compute its state twice. Raise `JobError` as `count_rows` does, and what Spark raises, as it is.
+    """
+    chosen = chosen_rows(rows, target).persist()
+    try:
+        counts = count_rows(chosen, target)
+        if counts != NOTHING:
+            records = batch_records(chosen, target, sequence)
+            if run is not None:
+                records = with_run(records, target.changelog.name, run)
+            writer = records.write.format("kafka").option("includeHeaders", "true")
+            writer.options(**spark_options(target.bootstrap)).save()
+        metrics.DEAD_LETTERS.labels(target.table.name, "row").inc(counts.set_aside)
+    finally:
+        chosen.unpersist()
+    return counts
+
+
+def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:
+    """Return the rows that count, of each key one, with whether it exists, or why it is set aside."""
+    table = target.table
+    keys = [f"`{column.name}`" for column in target.contract.key]
+    fields = [sql.col(f"`{field['name']}`").alias(field["name"]) for field in target.value_schema["fields"]]
+    no_key = " ".join(f"WHEN {name} IS NULL THEN 'key column {name.strip('`')} is null'" for name in keys)
+    by_key = Window.partitionBy(*keys)
+    place = sql.count(sql.lit(1)).over(by_key)
+    if table.order is not None:
+        place = sql.row_number().over(by_key.orderBy(sql.col(_ORDER).desc_nulls_last()))
+    found = rows.select(
+        *fields,
+        sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)").alias(EXISTS_COLUMN),
+        sql.expr(table.order or "NULL").alias(_ORDER),
+    )
+    misfit = f"WHEN {EXISTS_COLUMN} AND {_STORED} IS NULL THEN '{_MISFIT}'"
+    found = found.withColumn(_STORED, attempt(stored_row(found, target.value_schema)))
+    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} {misfit} END")).withColumn(_PLACE, place).drop(_ORDER)
+    # Of rows without a key there is nothing to choose from: each of them is set aside.
+    return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1") if table.order is not None else found
+
+
+def count_rows(chosen: DataFrame, target: BatchTarget) -> BatchCounts:
+    """Return what a batch has, of `chosen_rows`; raise `JobError` where several rows of a key have no order."""
+    conditions = {
+        _ROWS: f"{_REASON} IS NULL AND {EXISTS_COLUMN}",
+        _DELETED: f"{_REASON} IS NULL AND NOT {EXISTS_COLUMN}",
+        _SET_ASIDE: f"{_REASON} IS NOT NULL",
+        _SEVERAL: f"{_REASON} IS NULL AND {_PLACE} > 1",
+    }
+    counted = chosen.agg(*(sql.expr(f"count_if({condition})").alias(name) for name, condition in conditions.items()))
+    counts = {name: int(count) for name, count in counted.first().asDict().items()}
+    if counts.pop(_SEVERAL):
+        raise JobError(
+            f"{frame_of(target.table)}: a batch has several rows of one key; give order=, which says which counts"
+        )
+    return BatchCounts(**counts)
+
+
+def batch_records(chosen: DataFrame, target: BatchTarget, sequence: int) -> DataFrame:
+    """Return a batch as the Kafka sink takes it: rows for the changelog, what is no row for the dead letters."""
+    rows = chosen.withColumn(SEQUENCE_COLUMN, sql.lit(sequence).cast("bigint"))
+    rows, record = with_record(
+        rows,
+        sql.col(f"{_STORED}.value"),
+        target.contract,
+        topic=target.changelog.name,
+        generation=target.generation,
+        value_schema=target.value_schema,
+        schema_id=target.schema_id,
+        partition_count=target.changelog.partition_count,
+    )
+    listed = ", ".join(f"`{field['name']}`" for field in target.value_schema["fields"])
+    dead = sql.expr(
+        f"CAST(struct('{target.dead_letters.name}', CAST(NULL AS INT), CAST(NULL AS BINARY), "
+        f"CAST(to_json(struct({listed})) AS BINARY), "
+        f"array(struct('reason' AS key, CAST({_REASON} AS BINARY) AS value))) AS {RECORD_TYPE})"
+    )
+    either = sql.when(sql.col(_REASON).isNull(), record.cast(RECORD_TYPE)).otherwise(dead)
+    return rows.select(either.alias("record")).select("record.*")

@@ -1,0 +1,166 @@
+"""Tables of functions: what a declaration must be, and what in a function's code is its meaning."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.functions import udf
+from pyspark.sql.types import LongType
+
+from tablegate.jobs import DeclarationError, FrameTable, Json, Mode, Source, Table
+from tablegate.jobs.errors import JobError
+from tablegate.jobs.function_code import function_code
+from tablegate.jobs.planning.declarations import load_table
+from tablegate.jobs.planning.logic import check_repeatable, logic_changes, logic_of
+
+ORDERS = Source("orders", Json("id BIGINT"))
+
+
+def rows(spark: Any, orders: Any) -> Any:
+    return spark, orders
+
+
+def declared(**changes: Any) -> FrameTable:
+    return FrameTable(**{"name": "t", "contract": "t.proto", "rows": rows, "sources": {"orders": ORDERS}, **changes})
+
+
+def of_session(session: "SparkSession", orders: Any) -> Any:  # type: ignore[name-defined]  # noqa: F821 - as text
+    return session, orders
+
+
+def test_a_function_gets_the_session_by_name_or_type() -> None:
+    assert declared().session_parameter == "spark"
+    assert declared(rows=of_session).session_parameter == "session"
+    assert declared(rows=lambda orders: orders).session_parameter is None
+    assert declared(rows=lambda orders, factor=2: (orders, factor)).session_parameter is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "T"}, "the name is not valid"),
+        ({"output_mode": "complete"}, 'output_mode "complete" is none of update, append'),
+        ({"emit_interval_s": -1}, "emit_interval_s -1 is negative"),
+        ({"rows": None}, "sources are for rows="),
+        ({"rows": "rows"}, "rows= is 'rows'; give a function"),
+        ({"sources": {}}, 'rows= has a parameter "orders", and there are spark; name it like a source'),
+        ({"sources": {"orders": ORDERS, "more": ORDERS}}, 'source "more" is no parameter of rows='),
+        ({"sources": {"orders": ORDERS, "spark": ORDERS}}, '"spark" is not a valid name of a source'),
+        ({"sources": {"orders": Source("o", Json("id BIGINT"), keyed=True)}}, 'source "orders" has keyed='),
+        ({"sources": {"orders": Source("o", Json("t TIMESTAMP"), event_time="t")}}, "has event_time="),
+    ],
+)
+def test_wrong_declarations_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=r'table "[tT]"') as refused:
+        declared(**changes)
+    assert words in str(refused.value)
+    assert str(refused.value).startswith(f"{__file__}:")
+
+
+def test_a_job_needs_rows(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("from tablegate.jobs import FrameTable\nTABLE = FrameTable(name='t', contract='t.proto')\n")
+    with pytest.raises(JobError, match=r'job.py:2: table "t" has no rows='):
+        load_table(str(file))
+
+
+def test_random_orders_are_refused() -> None:
+    with pytest.raises(JobError, match="order uses rand"):
+        check_repeatable(declared(order="rand()"))
+
+
+def test_what_changes_rows_is_their_logic() -> None:
+    before = logic_of(declared())
+    assert logic_of(declared(generation=2, emit_interval_s=1.0)) == before
+    assert "the code of rows is" in logic_changes(before, logic_of(declared(rows=of_session)))
+    assert "order is new, id" in logic_changes(before, logic_of(declared(order="id")))
+    filtered = {"orders": Source("orders", Json("id BIGINT"), where="id > 0")}
+    assert 'source "orders" where is new, id > 0' in logic_changes(before, logic_of(declared(sources=filtered)))
+
+
+BODY = """
+FACTOR = {factor}
+
+def helper(value):
+    return value + {added}
+
+class Step:
+    '''{docstring}'''
+    def run(self, value):
+        return value
+
+def function(orders):
+    '''{docstring}'''
+    # {docstring}
+    return helper(Step().run(orders)) * FACTOR
+"""
+
+
+def function_of(directory: Path, *, factor: int = 2, added: int = 1, docstring: str = "a") -> Callable[..., Any]:
+    file = directory / f"{factor}-{added}-{docstring}.py"
+    file.write_text(BODY.format(factor=factor, added=added, docstring=docstring))
+    names: dict[str, Any] = {"__name__": "own"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    found: Callable[..., Any] = names["function"]
+    return found
+
+
+def test_a_functions_code_is_what_it_computes(tmp_path: Path) -> None:
+    before = function_code(function_of(tmp_path))
+    assert function_code(function_of(tmp_path, docstring="b")) == before
+    assert function_code(function_of(tmp_path, factor=3)) != before
+    assert function_code(function_of(tmp_path, added=3)) != before
+    assert function_code(partial(function_of(tmp_path), 1)) != before
+
+
+def test_the_values_that_a_function_closes_over_are_its_code() -> None:
+    def made(factor: int) -> Callable[[int], int]:
+        return lambda value: value * factor
+
+    assert function_code(made(1)) == function_code(made(1))
+    assert function_code(made(1)) != function_code(made(2))
+
+
+def of_udf(deterministic: bool = True, factor: int = 2) -> Any:
+    def doubled(value: int) -> int:
+        return value * factor
+
+    made = udf(doubled, LongType(), useArrow=False)
+    return made if deterministic else made.asNondeterministic()
+
+
+def with_functions(**changes: Any) -> Table:
+    given: dict[str, Any] = {
+        "name": "t",
+        "contract": "t.proto",
+        "source": ORDERS,
+        "key": {"id": "id"},
+        "columns": {"n": "sum(doubled(id))"},
+        "functions": {"doubled": of_udf()},
+        "mode": Mode.MICROBATCH,
+    }
+    return Table(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"functions": {"doubled": len}}, 'function "doubled" is no UDF of Spark'),
+        ({"functions": {"Doubled": of_udf()}}, '"Doubled" is not a valid name of a function'),
+        ({"functions": {"doubled": of_udf(deterministic=False)}}, 'function "doubled" is called nondeterministic'),
+        ({"mode": Mode.REALTIME}, 'does not support the function "doubled", which Python computes'),
+    ],
+)
+def test_wrong_functions_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError) as refused:
+        with_functions(**changes)
+    assert words in str(refused.value)
+
+
+def test_the_code_of_a_function_is_a_tables_logic() -> None:
+    before = logic_of(with_functions())
+    assert logic_changes(before, logic_of(with_functions())) == ""
+    changed = logic_of(with_functions(functions={"doubled": of_udf(factor=3)}))
+    assert logic_changes(before, changed).startswith('the code of function "doubled" is ')
