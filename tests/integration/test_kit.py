@@ -30,6 +30,7 @@ from tablegate.jobs.table import (
 )
 from tablegate.jobs.testing import Change, DeadLetter, Event, Result, UnfitEvent, run_table, stop_spark
 from tablegate.jobs.testing.events import START_TIME
+from tablegate.jobs.testing.session import process_session
 from tests.kit.job import fold_outputs, folds
 from tests.kit.job.folds import Fold
 from tests.kit.job.hard_events import extreme_bookings, hard, late_actions, malformed_like
@@ -476,3 +477,10 @@ class TestErrors:
             run_table(self.TABLE, [Event("x", value=None)])
         with pytest.raises(UnfitEvent, match="expects lists of events"):
             run_table(self.TABLE, Event("balance", value=None))  # type: ignore[arg-type]
+
+
+def test_spark_is_started_anew_after_the_user_has_stopped_it() -> None:
+    table = load_table("ratings")
+    run_table(table)
+    process_session().stop()
+    assert (362,) in run_table(table, [rating(362, 10.0)]).rows

@@ -209,6 +209,8 @@ def _is_local(checkpoints: str) -> bool:
 
 
 def _stop(spark: SparkSession) -> None:
+    if spark.sparkContext._jsc is None:
+        return  # another part of the process has stopped the Spark that both have used
     try:
         spark.sparkContext.setLogLevel("OFF")  # queries that are stopped on purpose would log stack traces
         spark.stop()
