@@ -19,7 +19,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, VERSION_HEADER
+from tablegate.gateway.contract.types import BATCH_CHANGES_MAX, VERSION_HEADER, is_marker_key
 from tests.bench.load import say
 from tests.kit.job.process import JobProcess
 from tests.kit.job.transfers.declared import ACCOUNTS, BANKS, write_job
@@ -60,7 +60,7 @@ def follow(consumer: Consumer, counts: dict[bytes, int], records: int) -> float:
         assert time.monotonic() < end_s, f"{total} of {records}"
         for message in consumer.consume(10_000, timeout=0.01):
             key = message.key()
-            if message.error() is not None or not key:
+            if message.error() is not None or key is None or is_marker_key(key):
                 continue
             version = dict(message.headers() or [])[VERSION_HEADER]
             assert isinstance(version, bytes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message, TopicPartition
 from typing_extensions import override
 
+from tablegate.gateway.contract.types import is_marker_key
 from tablegate.v1 import changelog_pb2
 
 LOOK_EVERY_S = 2.0
@@ -69,7 +70,7 @@ class Counted(Output):
     @override
     def take(self, message: Message) -> None:
         key = message.key()
-        if not key:  # a marker
+        if key is None or is_marker_key(key):
             return
         count = self._count_of(message)
         gained = count - self._counts.get(key, 0)
@@ -93,7 +94,7 @@ class Marked(Output):
     @override
     def take(self, message: Message) -> None:
         time_ms = message.timestamp()[1]
-        if message.key():
+        if not is_marker_key(message.key()):
             self._row_ms = max(self._row_ms, time_ms)
         elif message.partition() == 0:  # each partition has the same markers
             marker = changelog_pb2.ProgressMarker.FromString(message.value() or b"")

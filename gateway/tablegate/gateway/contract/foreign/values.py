@@ -4,7 +4,7 @@ The columns of the key come from the record's key, whatever the value has in fie
 key never disagree, and a value needs no key columns.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -220,25 +220,25 @@ class _ProtobufValues(ValueReader):
             row = self._parse(value)
         except DecodeError:
             raise UndecodableRecord("value does not parse") from None
-        is_known = True
-        for message, number in _unknown_fields(row):
-            is_known = False
-            if number in message.DESCRIPTOR.fields_by_number:
-                raise UndecodableRecord("value has a field of another type than the contract")
-        if is_known and self._rows.has_key(row, key):
-            return value
-        # Clients are given what the contract has, and nothing else that is in the topic.
+        # Clients are given what the contract has, and nothing else that is in the topic. To look at each message for
+        # what is left out would take half of the time; that it became shorter says as much.
+        whole = row.ByteSize()
         row.DiscardUnknownFields()
+        if row.ByteSize() != whole:
+            _check_unknown_fields(self._parse(value))
+        elif self._rows.has_key(row, key):
+            return value
         for name in self._rows.key_names:
             row.ClearField(name)
         self._rows.put_key(row, key)
         return bytes(row.SerializeToString())
 
 
-def _unknown_fields(message: Any) -> Iterator[tuple[Any, int]]:
-    """Yield the number of each field that a message, or one in it, has and its type has not; with that message."""
+def _check_unknown_fields(message: Any) -> None:
+    """Raise `UndecodableRecord` where a message, or one in it, has a field that its type has as another type."""
     unknown = UnknownFieldSet(message)
     for at in range(len(unknown)):
-        yield message, unknown[at].field_number
+        if unknown[at].field_number in message.DESCRIPTOR.fields_by_number:
+            raise UndecodableRecord("value has a field of another type than the contract")
     for inner in messages_in(message):
-        yield from _unknown_fields(inner)
+        _check_unknown_fields(inner)
