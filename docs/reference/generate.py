@@ -319,8 +319,8 @@ def metrics_page() -> str:
     worker = {"worker": "a worker", "streams": 1, "calls": [("a path", 0, 1)]}
     text = NOTE + "# Metrics\n\n"
     head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
-    text += "## Gateways\n\n`GET /metrics` on the gateway's port, in the text format of Prometheus. "
-    text += f"Any worker answers for all.\n\n{head}"
+    text += "## Gateways\n\n`GET /metrics` on the gateway's port, or on that of `--admin`, in the text format of "
+    text += f"Prometheus. Any worker answers for all.\n\n{head}"
     families = "".join([*store_lines(status), *worker_lines([worker])]).split("# HELP ")[1:]
     for family in families:
         about, kind, *samples = family.splitlines()

@@ -3,15 +3,16 @@
 import secrets
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from tablegate.examples import CONTRACTS
 from tablegate.examples.demo.kafka import Broker, free_port
+from tablegate.gateway.cli.connecting import Gateway
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.programs.deployment import command_line, compose
@@ -26,13 +27,15 @@ SERVING = 'tablegate_table_serving{table="ratings"} 1.0'
 class DeployedGateway(GatewayProcess):
     """A service of docker-compose.yml."""
 
-    def __init__(self, name: str, directory: Path, changelog: RatingsChangelog, port: int) -> None:
+    def __init__(self, name: str, directory: Path, changelog: RatingsChangelog, port: int, admin_port: int) -> None:
+        self.admin_port = admin_port
         super().__init__(directory / name, changelog.bootstrap)
         replacements = {
             "/opt/contracts": str(CONTRACTS),
             "/var/lib/tablegate": str(self.data),
             "/run/secrets": str(directory),
             "0.0.0.0:50051": f"127.0.0.1:{port}",
+            "0.0.0.0:50061": f"127.0.0.1:{admin_port}",
             f"{name}:50051": f"127.0.0.1:{port}",
         }
         words = command_line(name, replacements)
@@ -42,18 +45,23 @@ class DeployedGateway(GatewayProcess):
 
     def is_ready(self) -> bool:
         """Ask as the readiness probe of Kubernetes does."""
-        assert self.channel is not None
-        check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
-        answer = HealthCheckResponse.FromString(check(HealthCheckRequest().SerializeToString(), timeout=5))
-        return bool(answer.status == HealthCheckResponse.SERVING)
+        try:
+            return self._get("readyz") == "ok\n"
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
 
     def known(self) -> set[str]:
         """Return the gateways that it takes to live."""
-        return {each.record.gateway_id for each in self.status().gateways if each.alive}
+        with Gateway(f"127.0.0.1:{self.admin_port}") as admin:
+            return {each.record.gateway_id for each in admin.status().gateways if each.alive}
 
     def metrics(self) -> str:
         """Ask as Prometheus does."""
-        with urllib.request.urlopen(f"http://{self.address()}/metrics", timeout=30) as answer:
+        return self._get("metrics")
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/{path}", timeout=30) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -61,7 +69,7 @@ class DeployedGateway(GatewayProcess):
 def is_healthy(port: str) -> bool:
     """Return what the health check of a gateway finds at a port."""
     test = compose()["services"]["gateway-1"]["healthcheck"]["test"]
-    command = [word.replace("50051", port) for word in test[1:]]
+    command = [word.replace("50061", port) for word in test[1:]]
     return subprocess.run(command, check=False, stderr=subprocess.DEVNULL, timeout=30).returncode == 0
 
 
@@ -72,19 +80,19 @@ def test_three_gateways_answer_for_one_table(broker: Broker, tmp_path: Path) -> 
     changelog.mark()
     (tmp_path / "token-key").write_text(secrets.token_hex(32))
     ports: list[int] = []
-    while len(ports) < len(NAMES):
+    while len(ports) < 2 * len(NAMES):
         ports += {free_port()} - set(ports)
 
     with ExitStack() as stack:
         gateways = [
-            stack.enter_context(DeployedGateway(name, tmp_path, changelog, port))
-            for name, port in zip(NAMES, ports, strict=True)
+            stack.enter_context(DeployedGateway(name, tmp_path, changelog, port, admin_port))
+            for name, port, admin_port in zip(NAMES, ports[::2], ports[1::2], strict=True)
         ]
         for gateway in gateways:
             soon(gateway.is_ready, "the gateway is ready", 60)
             soon(lambda gateway=gateway: gateway.rows() == changelog.rows, "it answers for the whole table")  # type: ignore[misc]
             soon(lambda gateway=gateway: SERVING in gateway.metrics(), "Prometheus is told")  # type: ignore[misc]
             soon(lambda gateway=gateway: gateway.known() == set(NAMES), "it knows the others")  # type: ignore[misc]
-            assert is_healthy(str(gateway.address()).rpartition(":")[2])
+            assert is_healthy(str(gateway.admin_port))
         assert not is_healthy(str(free_port()))
         assert [gateway.stop() for gateway in gateways] == [0, 0, 0]

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def address() -> Iterator[str]:
         yield reserved.address
 
 
-def _settings(store: Path, address: str, parent: int | None = None) -> str:
+def _settings(store: Path, address: str, parent: int | None = None, admin: str | None = None) -> str:
     files, _ = load_contracts((RATINGS,))
     return ChildConfig(
         name="worker-0",
@@ -42,6 +44,7 @@ def _settings(store: Path, address: str, parent: int | None = None) -> str:
         contract=base64.b64encode(files.SerializeToString()).decode(),
         store=str(store),
         address=address,
+        admin_address=admin,
         token_keys=("aa" * 32,),
         reflection=False,
         tls=None,
@@ -54,13 +57,13 @@ def _settings(store: Path, address: str, parent: int | None = None) -> str:
 
 
 @contextmanager
-def _worker(store: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
+def _worker(store: Path, address: str, admin: str | None = None) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "tablegate.gateway.server", WORKER]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        worker.stdin.write(_settings(store, address) + "\n")
+        worker.stdin.write(_settings(store, address, admin=admin) + "\n")
         worker.stdin.close()
         yield worker
     finally:
@@ -173,6 +176,31 @@ def test_sigterm_drains(tmp_path: Path, address: str) -> None:
     assert {line["process"] for line in lines} == {"worker-0"}
     assert "draining" in {line["message"] for line in lines}
     store.close()
+
+
+def test_the_admin_port_says_why_a_worker_is_not_ready(tmp_path: Path, address: str) -> None:
+    path = tmp_path / "store"
+    reserved = reserve_address("127.0.0.1:0", insecure=False)
+    with reserved.holder, _worker(path, address, admin=reserved.address) as worker:
+        assert _event(worker) == "listening"
+        status, text = _readiness(reserved.address)
+        assert status == 503
+        assert text.startswith("the store is away: ")
+        with closing(LmdbStore(path)) as store:
+            ratings_table(store).put([rating(1)])
+            assert _event(worker) == "serving"
+            assert _readiness(reserved.address) == (200, "ok\n")
+            worker.terminate()
+            assert worker.wait(10) == 0
+
+
+def _readiness(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_a_worker_whose_certificate_is_none_says_so(tmp_path: Path, address: str) -> None:

@@ -102,7 +102,10 @@ def test_gateway(name: str) -> None:
     assert service["ports"][0].endswith(f":{port}")
     assert arguments["advertise"].endswith(f":{port}")
     assert f"{name}:{arguments['data']}" in service["volumes"], "all else is read-only"
-    assert f"/dev/tcp/127.0.0.1/{port}" in service["healthcheck"]["test"][-1]
+    host, _, admin = arguments["admin"].rpartition(":")
+    assert host == "0.0.0.0", "Prometheus is another container"
+    assert service["ports"][1].endswith(f":{admin}")
+    assert f"/dev/tcp/127.0.0.1/{admin}" in service["healthcheck"]["test"][-1]
     assert _seconds(service["stop_grace_period"]) >= _stop_s()
 
 
@@ -147,7 +150,7 @@ def test_job() -> None:
 def test_prometheus_asks_where_somebody_listens() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
-    assert targets["gateways"] == [_gateway(name)["advertise"] for name in GATEWAYS]
+    assert targets["gateways"] == [f"{name}:{_gateway(name)['admin'].rpartition(':')[2]}" for name in GATEWAYS]
     spark = [(name, SERVICES[name]["command"]) for name in ("spark-master", *WORKERS)]
     assert targets["spark"] == [f"{name}:{command[command.index('--webui-port') + 1]}" for name, command in spark]
     paths = {job["job_name"]: job.get("metrics_path", "/metrics") for job in config["scrape_configs"]}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
+from tablegate.gateway.server.admin import HEALTH_PATH, READY_PATH
 from tablegate.gateway.server.config import ServeConfig
 from tablegate.gateway.server.supervisor import KILL_MARGIN_S, REPLICATOR_STOP_S
 from tests.kit.programs.deployment import DEPLOY, compose, kubernetes_objects, serve_arguments
@@ -60,16 +61,18 @@ def test_settings_are_read() -> None:
 def test_ports_and_probes() -> None:
     arguments = _arguments()
     port = int(arguments["listen"].rpartition(":")[2])
-    (declared,) = CONTAINER["ports"]
+    admin_port = int(arguments["admin"].rpartition(":")[2])
+    declared, admin = CONTAINER["ports"]
     assert declared == {"name": "grpc", "containerPort": port}
-    assert CONTAINER["readinessProbe"]["grpc"] == {"port": port}, "the health of all services, by grpc.health.v1"
+    assert admin == {"name": "admin", "containerPort": admin_port}
+    assert CONTAINER["readinessProbe"]["httpGet"] == {"path": READY_PATH.decode(), "port": "admin"}
     for probe in ("startupProbe", "livenessProbe"):  # a gateway that restores is alive, and not ready
-        assert CONTAINER[probe]["tcpSocket"] == {"port": declared["name"]}
+        assert CONTAINER[probe]["httpGet"] == {"path": HEALTH_PATH.decode(), "port": "admin"}
     for name in ("tablegate", "tablegate-gateways"):
         (offered,) = _named("Service", name)["spec"]["ports"]
         assert (offered["port"], offered["targetPort"]) == (port, declared["name"])
     annotations = STATEFUL_SET["template"]["metadata"]["annotations"]
-    assert (annotations["prometheus.io/port"], annotations["prometheus.io/path"]) == (str(port), "/metrics")
+    assert (annotations["prometheus.io/port"], annotations["prometheus.io/path"]) == (str(admin_port), "/metrics")
 
 
 def test_gateways_reach_each_other_by_names_that_last() -> None:

@@ -10,7 +10,7 @@ import typer
 from google.protobuf.message import Message
 
 from tablegate.gateway.cli import show
-from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, gateway_at
+from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotServedHere, gateway_at
 from tablegate.gateway.cli.errors import fail
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
@@ -112,7 +112,11 @@ def tables(address: Address = LOCAL, as_json: AsJson = False) -> None:
     """Show the tables of a gateway, their keys, and the methods that read them."""
     with gateway_at(address) as gateway:
         try:
-            catalogue, status = gateway.catalogue(), gateway.status()
+            catalogue = gateway.catalogue()
+            try:
+                status = gateway.status()
+            except NotServedHere:
+                status = None  # whether a table is served is left out
         except AskError as error:
             fail(error)
     described = show.describe_tables(catalogue, status)

@@ -61,6 +61,10 @@ class AskError(Exception):
     """A question that got no answer; the message is one sentence for the user."""
 
 
+class NotServedHere(AskError):
+    """The method that was asked for is not at this address."""
+
+
 def _ask_error(error: grpc.RpcError, address: str) -> AskError:
     code, text = error.code(), error.details() or ""
     reason = _reason(error)
@@ -70,7 +74,8 @@ def _ask_error(error: grpc.RpcError, address: str) -> AskError:
             f"no gateway answers at {address} ({why}): start one with `tablegate serve`, or name it with --address; "
             f"use {HTTPS}HOST:PORT if it speaks TLS"
         )
-    return AskError(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
+    kind = NotServedHere if code is grpc.StatusCode.UNIMPLEMENTED else AskError
+    return kind(f"{code.name}{f' ({reason})' if reason else ''}: {text}")
 
 
 def _reason(error: grpc.RpcError) -> str | None:
@@ -162,7 +167,7 @@ class Gateway:
         self._channel.close()
 
     def status(self) -> gateway_status_pb2.GetStatusResponse:
-        """Return the status of the gateway."""
+        """Return the status of the gateway; raise `NotServedHere` where its admin port has it."""
         request = gateway_status_pb2.GetStatusRequest()
         answer: gateway_status_pb2.GetStatusResponse = self._call(
             STATUS_PATH, request, gateway_status_pb2.GetStatusResponse

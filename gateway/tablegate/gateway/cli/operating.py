@@ -49,6 +49,14 @@ def serve(
         ),
     ] = None,
     listen: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")] = LOCAL,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            help="Address for those who run the gateway: /metrics, /healthz, /readyz, tablegate status. The data port "
+            "then serves no metrics and no status. No client certificate is asked for.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Serving processes. Default: one per core.", min=1)] = None,
     token_key: Annotated[
         Path | None, typer.Option(help="File with the key that signs tokens. All gateways of a service need the same.")
@@ -134,6 +142,7 @@ def serve(
         data=data,
         store_url=store,
         listen=listen,
+        admin=admin,
         workers=workers or cores(),
         reflection=reflection,
         tls=_tls(tls_cert, tls_key, tls_client_ca),

@@ -37,6 +37,7 @@ from tablegate.gateway.server.preflight import (
     lock_data,
     membership_of,
     reserve_address,
+    reserve_admin,
     token_keys,
 )
 from tablegate.gateway.server.supervisor import EXITED, REPLICATOR_STOP_S, ChildSpec, Supervisor
@@ -62,23 +63,29 @@ def serve(config: ServeConfig) -> int:
     check_cluster(config, catalogue)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
+    admin: Reserved | None = None
     pipes: list[WorkerPipe] = []
     try:
-        lock = lock_data(config.data, _address(config, reserved))
+        admin = reserve_admin(config, reserved)
+        lock = lock_data(config.data, _address(config, reserved, admin))
         keys = token_keys(config)
         _open_log(config)
         contract = base64.b64encode(files.SerializeToString()).decode("ascii")
-        announcer = _Announcer(config, catalogue, reserved)
+        announcer = _Announcer(config, catalogue, reserved, admin)
         pipes += [open_pipe() for _ in range(config.workers)]
         membership = membership_of(config)
-        supervisor = Supervisor(_specs(config, contract, keys, reserved, lock, pipes, membership), announcer.on_event)
+        supervisor = Supervisor(
+            _specs(config, contract, keys, (reserved, admin), lock, pipes, membership), announcer.on_event
+        )
         announcer.on_failure = supervisor.stop
         supervisor.run()
         _logger.info("stopped")
         if announcer.failure is not None:
             raise ServeError(announcer.failure)
     finally:
-        reserved.holder.close()
+        for each in (reserved, admin):
+            if each is not None:
+                each.holder.close()
         for pipe in pipes:
             close_pipe(pipe)
         if lock is not None:
@@ -86,8 +93,10 @@ def serve(config: ServeConfig) -> int:
     return 0
 
 
-def _address(config: ServeConfig, reserved: Reserved) -> str:
-    """Return where the gateway is asked: with TLS by a name that its certificate may be for."""
+def _address(config: ServeConfig, reserved: Reserved, admin: Reserved | None) -> str:
+    """Return where the gateway is asked for its status: with TLS by a name that its certificate may be for."""
+    if admin is not None:
+        return admin.address if config.tls is None else f"https://{admin.address}"
     return reserved.address if config.tls is None else f"https://{config.advertise or reserved.address}"
 
 
@@ -102,11 +111,12 @@ def _specs(
     config: ServeConfig,
     contract: str,
     keys: tuple[bytes, ...],
-    reserved: Reserved,
+    addresses: tuple[Reserved, Reserved | None],
     lock: int,
     pipes: Sequence[WorkerPipe],
     membership: Membership | None,
 ) -> list[ChildSpec]:
+    reserved, admin = addresses
     kafka: dict[str, Any] = {
         # What signs tokens is no text: the replicator makes it anew.
         "kafka_options": {name: option for name, option in config.kafka_options.items() if name != TOKEN_OPTION},
@@ -123,6 +133,7 @@ def _specs(
             store_url=config.store_url,
             membership=membership,
             address=reserved.address,
+            admin_address=None if admin is None else admin.address,
             token_keys=tuple(key.hex() for key in keys),
             reflection=config.reflection,
             tls=None if config.tls is None else paths_of(config.tls),
@@ -173,8 +184,12 @@ def _specs(
 class _Announcer:
     """Prints, once each, that the gateway listens and that all tables are served; keeps why it cannot."""
 
-    def __init__(self, config: ServeConfig, catalogue: Catalogue, reserved: Reserved) -> None:
-        self._reserved = reserved
+    def __init__(
+        self, config: ServeConfig, catalogue: Catalogue, reserved: Reserved, admin: Reserved | None = None
+    ) -> None:
+        self._listening = [f"listening on {reserved.address}"]
+        if admin is not None:
+            self._listening.insert(0, f"admin on {admin.address}")
         self._tables = ", ".join(sorted(catalogue.tables))
         self._waiting = {
             event: {f"worker-{number}" for number in range(config.workers)} for event in (LISTENING, SERVING)
@@ -198,11 +213,10 @@ class _Announcer:
             return
         waiting.discard(name)
         if not waiting:
-            address = self._reserved.address
-            text = f"listening on {address}" if kind == LISTENING else f"all tables are served: {self._tables}"
-            _logger.info(text)
-            if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
-                print(text, flush=True)
+            for text in self._listening if kind == LISTENING else [f"all tables are served: {self._tables}"]:
+                _logger.info(text)
+                if not (sys.stdout.isatty() and sys.stderr.isatty()):  # a person has just read it in the log
+                    print(text, flush=True)
 
     def _note_trouble(self, kind: object, event: Mapping[str, Any]) -> None:
         """Give up where the replicator says that it cannot begin, or keeps dying before it has."""

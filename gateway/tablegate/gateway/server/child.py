@@ -60,6 +60,7 @@ class ChildConfig:
     tables_topic: str
     log_file: str | None
     store_url: str | None = None
+    admin_address: str | None = None  # None: `address` serves metrics and status
     membership: Membership | None = None  # None: the gateway stands alone
     pipe_fds: tuple[int, ...] = ()  # a worker's end of its pipe; the replicator's of all
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the replicator alone

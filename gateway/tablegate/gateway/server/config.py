@@ -31,15 +31,16 @@ class ServeConfig:
     """A gateway.
 
     `data` holds the store, the token key and the lock; all but the key can be lost. With `store_url` the store is in
-    that Redis. `listen` is host:port; port 0 takes a free one. `token_key_file` has one key a line, as hexadecimal; the
-    first signs, all open. `cors_origins` are the origins whose pages may call, such as "https://shop.example"; "*"
-    allows all.
+    that Redis. `listen` and `admin` are host:port; port 0 takes a free one. `token_key_file` has one key a line, as
+    hexadecimal; the first signs, all open. `cors_origins` are the origins whose pages may call, such as
+    "https://shop.example"; "*" allows all.
     """
 
     contracts: tuple[Path, ...]
     bootstrap: str
     data: Path
     listen: str = DEFAULT_LISTEN
+    admin: str | None = None  # where metrics and status are then, rather than at `listen`
     workers: int = field(default_factory=cores)
     insecure: bool = False  # allows plaintext beyond loopback
     reflection: bool = False

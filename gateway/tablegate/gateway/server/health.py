@@ -99,6 +99,7 @@ class Health:
         self._tables = tables_by_service(catalogue)
         self._serving = dict.fromkeys(self._tables, False)
         self._draining = False
+        self._missing = self._tables[""]
         self._changed = asyncio.Event()
 
     @property
@@ -111,8 +112,19 @@ class Health:
         """Return the names of all tables."""
         return self._tables[""]
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """Return the names of the tables that are not served whole."""
+        return self._missing
+
+    @property
+    def draining(self) -> bool:
+        """Return whether the gateway goes away."""
+        return self._draining
+
     def update(self, live: frozenset[str]) -> None:
         """Take in which tables are served whole."""
+        self._missing = self.tables - live
         serving = {service: not self._draining and tables <= live for service, tables in self._tables.items()}
         if serving != self._serving:
             self._serving = serving

@@ -199,8 +199,21 @@ class Reserved:
     holder: socket.socket
 
 
-def reserve_address(listen: str, *, insecure: bool) -> Reserved:
-    """Return the address to listen on, taken for our workers; raise `ServeError`."""
+def reserve_admin(config: ServeConfig, data: Reserved) -> Reserved | None:
+    """Return the address of the admin port, taken for our workers, None without one; raise `ServeError`."""
+    if config.admin is None:
+        return None
+    host, port = _host_and_port(config.admin)
+    _, numeric = _resolve(host, config.admin)
+    data_host = data.address.rpartition(":")[0].strip("[]")
+    # The port that we have taken ourselves looks free to us, as our workers share it.
+    if port == data.port and (numeric == data_host or _is_everywhere(numeric) or _is_everywhere(data_host)):
+        raise ServeError(f'--admin "{config.admin}" is the port of --listen; choose another')
+    return reserve_address(config.admin, insecure=config.insecure or config.tls is not None, option="--admin")
+
+
+def reserve_address(listen: str, *, insecure: bool, option: str = "--listen") -> Reserved:
+    """Return the address to listen on, which `option` gave, taken for our workers; raise `ServeError`."""
     host, port = _host_and_port(listen)
     family, numeric = _resolve(host, listen)
     if not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback and not insecure:
@@ -215,7 +228,7 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
             alone.bind((numeric, port))
             alone.listen()
         except OSError as error:
-            raise ServeError(_listen_failure(listen, error)) from None
+            raise ServeError(_listen_failure(listen, error, option)) from None
         port = alone.getsockname()[1]
     holder = socket.socket(family, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -224,13 +237,13 @@ def reserve_address(listen: str, *, insecure: bool) -> Reserved:
         holder.bind((numeric, port))
     except OSError as error:
         holder.close()
-        raise ServeError(_listen_failure(listen, error)) from None
+        raise ServeError(_listen_failure(listen, error, option)) from None
     address = f"[{numeric}]:{port}" if family == socket.AF_INET6 else f"{numeric}:{port}"
     return Reserved(address, port, holder)
 
 
-def _listen_failure(listen: str, error: OSError) -> str:
-    return f'cannot listen on "{listen}": {error.strerror or error}; stop what is there, or choose another --listen'
+def _listen_failure(listen: str, error: OSError, option: str) -> str:
+    return f'cannot listen on "{listen}": {error.strerror or error}; stop what is there, or choose another {option}'
 
 
 def _host_and_port(listen: str) -> tuple[str, int]:

@@ -38,6 +38,7 @@ from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
+from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
 from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
@@ -96,11 +97,16 @@ class _Worker:
             # The other gateways stand in the status. To hear of it by the notifier is sooner than by the timer, and a
             # switch of generations is a matter of moments.
             self._notifier.listen(on_change=self._note, on_shutdown=lambda: None)
-        methods = {
-            **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
+        own_methods = {
             **self._health.methods(),
             **status_methods(self._store, is_late=lambda: self._beat.is_late),
             **metadata_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
+        }
+        has_admin = config.admin_address is not None
+        methods = {
+            **query_methods(catalogue, self._store, signer, self._notifier, ends=self._pipe, router=self._router),
+            **own_methods,
+            **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
@@ -108,7 +114,7 @@ class _Worker:
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             counts = directory.parent / COUNTS_DIRECTORY
             self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
-            return *web(methods, calls), self._metrics
+            return web(methods, calls) if has_admin else (*web(methods, calls), self._metrics)
 
         self._server = HttpServer(
             methods,
@@ -117,6 +123,16 @@ class _Worker:
             tls=config.tls_files,
             shared_port=True,
         )
+        self._admin: HttpServer | None = None
+        if config.admin_address is not None:
+            self._admin = admin_server(
+                catalogue,
+                own_methods,
+                config.admin_address,
+                metrics=self._metrics,
+                unready_reason=lambda: unready_reason(self._health, self._store, is_late=self._was_late),
+                tls=config.tls_files,
+            )
         self._is_store_away = False
         self._publish_at_s = self._health_at_s = 0.0
         self._drain_s = config.drain_s
@@ -128,6 +144,8 @@ class _Worker:
         if self._pipe is not None:
             self._pipe.listen()
         self._store.refresh()
+        if self._admin is not None:
+            await self._admin.start()  # first, so that a probe is answered as soon as anything is
         await self._server.start()
         # What lives as long as the process is no garbage: a full collection would take milliseconds of the event loop.
         gc.collect()
@@ -208,6 +226,8 @@ class _Worker:
         self._server.drain()
         self._notifier.shutdown()  # streams that wait for a change end now
         await self._server.stop(self._drain_s)
+        if self._admin is not None:  # last, so that probes are told why nobody is served any more
+            await self._admin.stop(0)
         if self._router is not None:
             await self._router.forwarder.close()
         self._store.close()

@@ -1,0 +1,105 @@
+"""The admin port: what those who run a gateway ask it, apart from what its clients ask.
+
+    GET /healthz    200 while a worker's event loop turns
+    GET /readyz     200 while all tables are served, else 503 with what is missing
+    GET /metrics    as `metrics` has it
+
+Beside them grpc.health.v1 and tablegate.v1.GatewayService, by gRPC, gRPC-Web and Connect. All workers share the port,
+and each answers for all of them. It asks for no certificate: who can reach it may read it.
+
+Decision: docs/decisions/0102-an-admin-port.md
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.server import HttpServer, WebProtocol, rpc_protocols
+from tablegate.gateway.http.tls import TlsFiles
+from tablegate.gateway.query.call import Call, Methods, UnaryMethod
+from tablegate.gateway.query.errors import NotServed
+from tablegate.gateway.server.health import Health
+from tablegate.gateway.server.metadata import STATUS_SERVICE, STATUS_TIMEOUT_S
+from tablegate.gateway.server.metrics import Metrics
+from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
+
+HEALTH_PATH, READY_PATH = b"/healthz", b"/readyz"
+
+_NO_STORE = (b"cache-control", b"no-store")
+_OK, _NOT_READY = (ResponseHeaders(status, (TEXT, _NO_STORE)) for status in (200, 503))
+_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
+
+
+def unready_reason(health: Health, store: StoreReader, *, is_late: bool) -> str:
+    """Return what keeps a gateway from being ready; "" where nothing does. `is_late`: its replicator is."""
+    if health.draining:
+        return "the gateway drains"
+    if health.serving:
+        return ""
+    try:
+        with store.snapshot():
+            pass
+    except StoreUnavailable as error:
+        return f"the store is away: {error}"
+    if is_late:
+        return "the replicator hangs"
+    return f"not all tables are served; missing: {', '.join(sorted(health.missing))}"
+
+
+class Probes:
+    """Serves /healthz and /readyz. `unready_reason` returns what is missing, "" where nothing is."""
+
+    def __init__(self, unready_reason: Callable[[], str]) -> None:
+        self._unready_reason = unready_reason
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange; return whether its path was one of a probe."""
+        path = exchange.target.partition(b"?")[0]
+        if path not in (HEALTH_PATH, READY_PATH):
+            return False
+        if exchange.method not in (b"GET", b"HEAD"):
+            exchange.respond(_METHOD_NOT_ALLOWED, b"probes ask by GET\n")
+        elif path == READY_PATH and (reason := self._unready_reason()):
+            exchange.respond(_NOT_READY, f"{reason}\n".encode())
+        else:
+            exchange.respond(_OK, b"ok\n")
+        return True
+
+
+def moved_methods() -> Methods:
+    """Return, for the data port, the methods that the admin port has in its place: they say so.
+
+    GetTable and WatchTable stay: clients look up by them where a table is.
+    """
+
+    def refuse(_data: bytes, _call: Call) -> bytes:
+        raise NotServed("this gateway answers it at its admin port, of --admin; ask there")
+
+    method = UnaryMethod(refuse, STATUS_TIMEOUT_S, STATUS_TIMEOUT_S)
+    return {f"/{STATUS_SERVICE}/{name}": method for name in ("GetStatus", "Explain")}
+
+
+def admin_server(
+    catalogue: Catalogue,
+    methods: Methods,
+    address: str,
+    *,
+    metrics: Metrics,
+    unready_reason: Callable[[], str],
+    tls: TlsFiles | None,
+) -> HttpServer:
+    """Return the server of the admin port. `tls`: files of the data port; what they say of clients does not count."""
+    rpc = rpc_protocols(catalogue)
+
+    def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
+        return *rpc(methods, calls), Probes(unready_reason), metrics
+
+    return HttpServer(
+        methods,
+        address,
+        web=protocols,
+        tls=None if tls is None else replace(tls, client_ca=None),
+        shared_port=True,
+    )
