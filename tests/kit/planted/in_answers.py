@@ -308,6 +308,29 @@ BUGS = [
         "        if self._bytes < 0:",
         "tests/unit/query/subscribe/test_broadcaster.py::test_a_subscriber_that_pops_too_little_is_evicted_alone",
     ),
+    # Limits of principals.
+    Bug(
+        "a principal with a stream is forgotten",
+        GATEWAY + "access/rates.py",
+        " and not oldest.streams",
+        "",
+        "tests/unit/access/test_rates.py::test_of_many_principals_those_of_the_last_seconds_are_remembered",
+    ),
+    Bug(
+        "the debt of before is forgiven at each answer",
+        GATEWAY + "access/rates.py",
+        "max(use.bytes_full_at_s, now_s) + count",
+        "now_s + count",
+        "tests/unit/access/test_rates.py::test_a_stream_that_waits_as_told_sends_at_its_rate",
+    ),
+    # The admin port.
+    Bug(
+        "the admin port asks for certificates",
+        GATEWAY + "server/admin.py",
+        "replace(tls, client_ca=None)",
+        "replace(tls)",
+        "tests/unit/server/test_admin.py::test_with_mtls_on_the_data_port_probes_need_no_certificate",
+    ),
     # Clients.
     Bug(
         "the client forgets the newest token",

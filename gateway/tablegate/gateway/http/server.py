@@ -91,26 +91,17 @@ def web_protocols(
     """Return the function that makes the protocols for a server; `describe`: with /openapi.json and /docs."""
 
     def make(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-        codec = _codec(catalogue)
-        protocols = [*_rpc(methods, calls, codec), RestProtocol(catalogue.routes, methods, calls, codec)]
+        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+        protocols: list[WebProtocol] = [
+            GrpcWebProtocol(methods, calls),
+            ConnectProtocol(methods, calls, codec),
+            RestProtocol(catalogue.routes, methods, calls, codec),
+        ]
         if describe:
             protocols.append(Pages(catalogue))
         return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
 
     return make
-
-
-def rpc_protocols(catalogue: Catalogue) -> Callable[[Methods, Calls], Sequence[WebProtocol]]:
-    """Return the function that makes the protocols that call methods by their paths alone: no REST, no pages."""
-    return lambda methods, calls: _rpc(methods, calls, _codec(catalogue))
-
-
-def _rpc(methods: Methods, calls: Calls, codec: JsonCodec) -> list[WebProtocol]:
-    return [GrpcWebProtocol(methods, calls), ConnectProtocol(methods, calls, codec)]
-
-
-def _codec(catalogue: Catalogue) -> JsonCodec:
-    return JsonCodec([catalogue.pool, descriptor_pool.Default()])
 
 
 class CrossOrigin:

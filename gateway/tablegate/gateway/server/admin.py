@@ -13,10 +13,15 @@ Decision: docs/decisions/0102-an-admin-port.md
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from google.protobuf import descriptor_pool
+
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.json_codec import JsonCodec
 from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.server import HttpServer, WebProtocol, rpc_protocols
+from tablegate.gateway.http.rpc.connect import ConnectProtocol
+from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
+from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, UnaryMethod
 from tablegate.gateway.query.errors import NotServed
@@ -91,10 +96,15 @@ def admin_server(
     tls: TlsFiles | None,
 ) -> HttpServer:
     """Return the server of the admin port. `tls`: files of the data port; what they say of clients does not count."""
-    rpc = rpc_protocols(catalogue)
 
     def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-        return *rpc(methods, calls), Probes(unready_reason), metrics
+        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+        return (
+            GrpcWebProtocol(methods, calls),
+            ConnectProtocol(methods, calls, codec),
+            Probes(unready_reason),
+            metrics,
+        )
 
     return HttpServer(
         methods,
