@@ -1,0 +1,80 @@
+"""Tables of the access file, read with care: a key that nobody reads is a rule that does not hold."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from tablegate.gateway.access.principal import AccessFileError
+
+
+class Section:
+    """A table whose keys are all known. Each method raises `AccessFileError`, which names the key.
+
+    `where` begins sentences: "[api_keys]". `directory` is where relative paths begin.
+    """
+
+    def __init__(self, value: object, where: str, known: Collection[str], directory: Path = Path()) -> None:
+        if not isinstance(value, dict):
+            raise AccessFileError(f"{where} is no table; write it as one")
+        for name in value:
+            if name not in known:
+                raise AccessFileError(f'{where} "{name}" is unknown; known are {", ".join(sorted(known))}')
+        self._values: Mapping[str, Any] = value
+        self._where = where
+        self._directory = directory
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def refuse(self, why: str) -> AccessFileError:
+        """Return the error that says what is wrong with the table."""
+        return AccessFileError(f"{self._where} {why}")
+
+    def get(self, name: str) -> Any:
+        """Return a value of any type; None where there is none."""
+        return self._values.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a text that can be printed; without a default it must be given."""
+        value = self._values.get(name, default)
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise self.refuse(f'needs "{name}", a text without line breaks; give it')
+        return value
+
+    def texts(self, name: str, default: Collection[str] = ()) -> tuple[str, ...]:
+        """Return one text or several; without a default they must be given."""
+        value = self._values.get(name, [*default])
+        values = [value] if isinstance(value, str) else value
+        if not isinstance(values, list) or not values or not all(isinstance(each, str) and each for each in values):
+            raise self.refuse(f'needs "{name}", a text or a list of texts; give it')
+        return tuple(values)
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """Return a number between two others."""
+        value = self._values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self.refuse(f'"{name}" is no number from {least:g} to {most:g}; correct it')
+        return float(value)
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """Return a table in it, with any keys; empty where there is none."""
+        value = self._values.get(name, {})
+        if not isinstance(value, dict):
+            raise self.refuse(f'"{name}" is no table; write {name} = {{ … }}')
+        return value
+
+    def path(self, name: str) -> Path:
+        """Return a path, which must be given."""
+        return self._directory / self.text(name)
+
+
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """Return what a file has; raise `AccessFileError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise AccessFileError(f'"{path}" cannot be read: {error.strerror}; check the path and its mode') from None
+    if len(data) > bytes_max:
+        raise AccessFileError(f'"{path}" is longer than {bytes_max} bytes; is it the right file?')
+    return data
