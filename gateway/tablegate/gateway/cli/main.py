@@ -26,6 +26,7 @@ from rich.progress import Progress
 from typer.core import TyperGroup
 
 from tablegate.gateway.cli import ask, operating, show
+from tablegate.gateway.cli.access import access
 from tablegate.gateway.cli.connecting import Trust, use_trust
 from tablegate.gateway.cli.contracts import contracts
 from tablegate.gateway.cli.diff.command import diff
@@ -85,6 +86,7 @@ app.add_typer(
 )
 app.add_typer(tables, name="table")
 app.add_typer(contracts, name="contract")
+app.add_typer(access, name="access")
 
 
 def _print_versions(wanted: bool) -> None:

@@ -1,0 +1,144 @@
+"""The audit log: a JSON line for each call, of who asked for what, and whether it was allowed.
+
+It never has rows, values of requests or credentials. Lines wait in a buffer; `flush` writes them, on a timer. What
+cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log.
+
+    [audit]
+    file = "audit.log"      # "-" is stderr
+    sample = 0.01           # of the calls that were allowed; refusals are all there
+"""
+
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tablegate.gateway.access.principal import AccessFileError
+from tablegate.gateway.access.sections import Section
+
+BUFFER_BYTES_MAX = 4 * 1024 * 1024
+FLUSH_BYTES = 64 * 1024  # that are not left to the timer
+TEXT_CHARACTERS_MAX = 256  # of what a client may choose, such as a path
+
+_STDERR = 2
+
+_logger = logging.getLogger("tablegate.gateway.access")
+
+
+class AuditLog:
+    """Lines of a file, or of stderr. Several processes may write the same file. One thread."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        *,
+        sample: float = 1.0,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> None:
+        """Open the file (None: stderr); raise `AccessFileError`. `sample` is the part of allowed calls to record."""
+        self._file = file
+        self._sample = sample
+        self._clock = clock
+        self._chance = chance
+        self._buffer = bytearray()
+        self._buffer_bytes_max = buffer_bytes_max
+        self._left_out = 0
+        self._fails = False
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            raise AccessFileError(f'[audit] file "{file}" cannot be written: {error.strerror}; correct it') from None
+
+    def record(
+        self,
+        principal: str | None,
+        path: str,
+        table: str | None,
+        *,
+        refusal: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Record a call of a method. `refusal` is why it was not allowed; `address` is the client's."""
+        if refusal is None and self._sample < 1.0 and self._chance() >= self._sample:
+            return
+        if len(self._buffer) >= self._buffer_bytes_max:
+            self._left_out += 1
+            return
+        seconds, milliseconds = divmod(int(self._clock() * 1_000), 1_000)
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z",
+            "principal": principal,
+            "method": path[:TEXT_CHARACTERS_MAX],
+            "table": table,
+            "allowed": refusal is None,
+        }
+        if refusal is not None:
+            line["reason"] = refusal[:TEXT_CHARACTERS_MAX]
+        if address is not None:
+            line["address"] = address
+        self._buffer += json.dumps(line).encode() + b"\n"  # escaped: no text of a client begins a line
+        if len(self._buffer) >= FLUSH_BYTES and not self._fails:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, into the file that has the name now: whoever rotates logs has moved the one before."""
+        if not self._buffer:
+            return
+        try:
+            self._reopen_if_moved()
+            while self._buffer:
+                written = os.write(self._descriptor, self._buffer)
+                del self._buffer[:written]
+        except OSError as error:
+            if not self._fails:
+                self._fails = True
+                _logger.error(
+                    "the audit log cannot be written; calls are answered all the same",
+                    extra={"file": str(self._file or "-"), "reason": error.strerror},
+                )
+            return
+        if self._fails:
+            self._fails = False
+            _logger.warning("the audit log is written again", extra={"left_out": self._left_out})
+            self._left_out = 0
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        self.flush()
+        if self._file is not None:
+            os.close(self._descriptor)
+
+    def _open(self) -> int:
+        if self._file is None:
+            return _STDERR
+        # Appended, a write is whole beside those of other processes.
+        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def _reopen_if_moved(self) -> None:
+        if self._file is None:
+            return
+        ours = os.fstat(self._descriptor)
+        try:
+            found = os.stat(self._file)
+            is_ours = (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+        except FileNotFoundError:
+            is_ours = False
+        if not is_ours:
+            opened = self._open()
+            os.close(self._descriptor)
+            self._descriptor = opened
+
+
+def audit_log_of(settings: Mapping[str, Any], directory: Path) -> AuditLog | None:
+    """Return the log of the section `[audit]` of an access file; None without one. Raise `AccessFileError`."""
+    if "audit" not in settings:
+        return None
+    section = Section(settings["audit"], "[audit]", ("file", "sample"), directory)
+    file = None if section.text("file") == "-" else section.path("file")
+    return AuditLog(file, sample=section.number("sample", 1.0, 0.0, 1.0))
