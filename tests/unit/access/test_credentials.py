@@ -1,6 +1,7 @@
 """Which of the credentials of a call counts, API keys, and certificates."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tablegate.gateway.access.api_keys import ApiKeys, new_key
+from tablegate.gateway.access.audit import audit_log_of
 from tablegate.gateway.access.credentials import Authenticator, authenticator_of
 from tablegate.gateway.access.principal import AccessFileError, Principal, Unauthenticated
 from tablegate.gateway.cli.main import app
@@ -122,6 +124,17 @@ def test_without_sections_nobody_is_known(tmp_path: Path) -> None:
     for headers in ({b"authorization": BEARER}, {b"x-api-key": b"k1"}):
         with pytest.raises(Unauthenticated, match="not known here"):
             nobody.principal(headers, CERTIFICATE)
+
+
+def test_the_files_of_the_guide_are_right(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs/how-to/let-clients-in.md").read_text()
+    access, keys, audit = re.findall(r"^```toml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "keys.toml").write_text(keys)
+    authenticator_of(tomllib.loads(access), tmp_path)
+    settings = tomllib.loads(audit)
+    settings["audit"]["file"] = "-"
+    log = audit_log_of(settings, tmp_path)
+    assert log is not None
 
 
 def test_a_certificate_has_the_claims_of_its_name(to: Authenticator) -> None:

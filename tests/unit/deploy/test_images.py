@@ -72,9 +72,9 @@ def _packages(requirement: str) -> dict[str, str]:
 
 def test_images_have_what_runs_and_no_tools() -> None:
     job, gateway = _packages("tablegate"), _packages("tablegate-gateway[compile]")
-    assert {"pyspark", "py4j", "pyarrow", "grpcio", "confluent-kafka", "fastavro", "protobuf"} <= set(job)
+    assert {"pyspark", "py4j", "pyarrow", "grpcio", "confluent-kafka", "fastavro", "protobuf", "pyjwt"} <= set(job)
     assert {"grpcio-tools", "lmdb", "redis"} <= set(gateway) < set(job)
-    assert not {"pyspark", "py4j", "pyarrow", "avro"} & set(gateway)
+    assert not {"pyspark", "py4j", "pyarrow", "avro", "pyjwt", "cryptography"} & set(gateway)
     tools = ("pytest*", "mypy*", "ruff", "hypothesis", "pre-commit", "buf-bin")
     assert [name for name in job for tool in tools if fnmatch(name, tool)] == []
     lock = (ROOT / "requirements.lock").read_text()
