@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,9 +111,10 @@ def test_an_unknown_id_lets_keys_be_read_early_and_not_often(server: KeyServer) 
     try:
         world.wait()
         server.pages["/keys"] = key_set(TWO)
+        assert "not signed by a key" in world.refusal(TWO.token())
         for _ in range(20):
-            world.monotonic.now_s += EARLY_S / 100
-            world.keys.reread_early()
+            world.monotonic.now_s += EARLY_S / 25
+            assert not world.keys.reread_early()
         world.wait()
         assert world.shown(TWO.token())
         server.pages["/keys"] = key_set(ONE)
@@ -306,7 +308,8 @@ def test_a_file_that_is_read_again_keeps_known_keys(server: KeyServer, tmp_path:
 
 
 def test_a_missing_library_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tablegate.gateway.access.issuers", "tablegate.gateway.access.issuer_keys", "jwt"):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+    for module in ("issuers", "issuer_keys", "tokens"):
+        monkeypatch.delitem(sys.modules, f"tablegate.gateway.access.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "jwt", None)
     with pytest.raises(AccessFileError, match=r'needs a library: pip install "tablegate-gateway\[access\]"'):
         authenticator_of(settings(), tmp_path)

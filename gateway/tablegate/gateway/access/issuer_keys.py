@@ -145,12 +145,14 @@ class IssuerKeys:
         self._closed = True
         self._wake.set()
 
-    def reread_early(self) -> None:
-        """Let the thread read now, unless somebody has asked within the last `EARLY_S`."""
+    def reread_early(self) -> bool:
+        """Let the thread read now, unless somebody has asked within the last `EARLY_S`; return whether it does."""
         now = self._monotonic()
-        if now - self._early_at >= EARLY_S:
-            self._early_at = now
-            self._wake.set()
+        if now - self._early_at < EARLY_S:
+            return False
+        self._early_at = now
+        self._wake.set()
+        return True
 
     def load(self) -> None:
         """Read the keys once; raise `AccessFileError`, `OSError` or `ValueError`, and keep those before."""
