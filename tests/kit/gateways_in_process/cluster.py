@@ -17,14 +17,16 @@ import grpc
 from google.protobuf.message import Message
 from typing_extensions import override
 
+from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.cluster.directory import SWITCH_S, Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.cluster.scatter import ANSWER_BYTES_MAX
+from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.http.rpc.calls import CallLimits
-from tablegate.gateway.http.server import HttpServer
+from tablegate.gateway.http.server import HttpServer, web_protocols
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Call, Methods, TopicEnds, UnaryMethod
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
@@ -90,7 +92,9 @@ class ClusterGateway:
         call_limits: CallLimits | None,
         switch_s: float,
         answer_bytes_max: int,
+        gate: Gate | None,
     ) -> None:
+        self.gate = gate
         self.gateway_id = gateway_id
         self.port = 0
         self.calls: list[Called] = []
@@ -148,6 +152,11 @@ class ClusterGateway:
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
+    def check_streams(self) -> None:
+        """End streams that are not allowed any more. In the thread of the event loop."""
+        assert self._server is not None
+        self._server.check_streams()
+
     def put(self, rows: Iterable[Message]) -> None:
         """Apply those rows whose partitions are here."""
         mine = [row for row in rows if self.table.partition_of(row) in self.held]
@@ -184,7 +193,14 @@ class ClusterGateway:
             **Health(self.catalogue).methods(),
         }
         address = f"127.0.0.1:{self.port}"
-        return HttpServer(self._watched(methods), address, tls=self._tls, call_limits=self._call_limits)
+        return HttpServer(
+            self._watched(methods),
+            address,
+            web=web_protocols(self.catalogue),
+            tls=self._tls,
+            call_limits=self._call_limits,
+            gate=self.gate,
+        )
 
     def _watched(self, methods: Methods) -> Methods:
         def watched(path: str, method: UnaryMethod) -> UnaryMethod:
@@ -221,10 +237,13 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         call_limits: CallLimits | None = None,
         switch_s: float = SWITCH_S,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
+        gate: Callable[[Catalogue], Gate] | None = None,
     ) -> None:
+        """Make the gateways; `gate` makes what decides who may call them."""
         self._service = service
         self._tls = tls
         self._channels: dict[str, grpc.Channel] = {}
+        self._streams: list[Any] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -243,6 +262,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
                 call_limits=call_limits,
                 switch_s=switch_s,
                 answer_bytes_max=answer_bytes_max,
+                gate=None if gate is None else gate(catalogue_of(contract)),
             )
 
         self.gateways = {gateway_id: made(gateway_id) for gateway_id in held}
@@ -355,13 +375,22 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         answer, details = call.with_call(data, timeout=timeout_s, metadata=metadata)
         return response_class.FromString(answer), dict(details.trailing_metadata())
 
-    def stream(self, gateway_id: str, method: str, **fields: Any) -> Iterator[Any]:
+    def stream(
+        self, gateway_id: str, method: str, request: Any = None, *, metadata: Any = None, **fields: Any
+    ) -> Iterator[Any]:
         """Yield the messages of a gateway's stream."""
         response_class: Any = self.catalogue.queries[self.path(method)].response_class
-        data = self.request(method, **fields).SerializeToString()
+        data = (request or self.request(method, **fields)).SerializeToString()
         call: Any = self._channel(gateway_id).unary_stream(self.path(method), None, None)
-        for message in call(data):
+        messages = call(data, metadata=metadata)
+        self._streams.append(messages)
+        for message in messages:
             yield response_class.FromString(message)
+
+    def cancel_streams(self) -> None:
+        """End the streams that were begun."""
+        while self._streams:
+            self._streams.pop().cancel()
 
     def _channel(self, gateway_id: str) -> grpc.Channel:
         channel = self._channels.get(gateway_id)

@@ -176,9 +176,23 @@ BUGS = [
     Bug(
         "merged pages go beyond a source's end",
         GATEWAY + "query/range.py",
-        "end = max(ends) if page.descending else min(ends)",
-        "end = min(ends) if page.descending else max(ends)",
+        "return max(known) if page.descending else min(known)",
+        "return min(known) if page.descending else max(known)",
         "tests/unit/query/test_routed_range.py::test_a_walk_is_that_of_one_store",
+    ),
+    Bug(
+        "rows of others are seen",
+        GATEWAY + "query/visible_rows.py",
+        "if getattr(message, name) not in values:",
+        "if not values:",
+        "tests/unit/access/test_views.py::test_nobody_sees_rows_of_others",
+    ),
+    Bug(
+        "another gateway is asked for all rows",
+        GATEWAY + "query/serving.py",
+        "view = None if self.visible is None else self.visible.view",
+        "view = None",
+        "tests/unit/access/test_views.py::test_nobody_sees_rows_of_others",
     ),
     Bug(
         "a batch may mix generations",

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.descriptors import load_descriptors
@@ -154,6 +155,7 @@ class LocalCall(Call):
     draining: bool = False
     forwarded: str | None = None
     trailer: Fields = ()
+    view: View | None = None
 
     def __post_init__(self) -> None:
         self._end = None if self.left_s is None else time.monotonic() + self.left_s
@@ -161,6 +163,10 @@ class LocalCall(Call):
     def time_left_s(self) -> float | None:
         """Return the seconds left."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def view_of(self, path: str) -> View | None:
+        """See of every table what this one shows."""
+        return self.view
 
     def offer(self, message: bytes) -> bool:
         """Take nothing: it all comes from the handler."""

@@ -18,10 +18,10 @@ from tablegate.gateway.access.rates import (
     DEBT_S_MAX,
     PATHS_MAX,
     RETRY_MS,
-    Admission,
     Kind,
     RateExceeded,
     Rates,
+    Usage,
     rates_of,
 )
 
@@ -318,8 +318,8 @@ class RatesModel(RuleBasedStateMachine):
         self.rates = rates_of({"limit": self.limits}, clock=self.clock)
         self.calls: dict[tuple[str, str], Tokens] = {}
         self.bytes: dict[tuple[str, str], Tokens] = {}
-        self.open: list[tuple[Admission, str, Kind, list[str]]] = []
-        self.begun: list[tuple[Admission, str]] = []
+        self.open: list[tuple[Usage, str, Kind, list[str]]] = []
+        self.begun: list[tuple[Usage, str]] = []
         self.roles = {"ann": ("r",), "bob": (), "cid": ("r", "q")}
 
     @rule(steps=st.integers(1, 64) | st.sampled_from([1_000, 10_000]))

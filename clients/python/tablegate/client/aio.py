@@ -8,7 +8,15 @@ from typing import Any, Self
 import grpc
 from grpc import aio
 
-from tablegate.client.channels import DEADLINE_S, PEER_OPTIONS, Options, channel_options, with_deadline
+from tablegate.client.channels import (
+    DEADLINE_S,
+    PEER_OPTIONS,
+    Credential,
+    Options,
+    channel_options,
+    with_credential,
+    with_deadline,
+)
 from tablegate.client.failures import failure_of
 from tablegate.client.streams_aio import LiveTable, OwnerWatch, Subscription, subscribe
 
@@ -19,24 +27,28 @@ def open_channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
+    credential: Credential | None = None,
     deadline_s: float = DEADLINE_S,
     options: Options = (),
 ) -> aio.Channel:
     """Return a channel to the gateway at `target`, as `tablegate.client.open_channel` does."""
-    return _open(target, credentials, options, [_Deadlines(deadline_s)])
+    return _open(target, credentials, options, [_Deadlines(deadline_s), *_showing(credential)])
 
 
 def open_direct_channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
+    credential: Credential | None = None,
     deadline_s: float = DEADLINE_S,
     options: Options = (),
 ) -> "DirectChannel":
     """Return a channel to a cluster of gateways, as `tablegate.client.open_direct_channel` does."""
 
     def open_one(endpoint: str, more: Options = (), interceptors: Sequence[Any] = ()) -> aio.Channel:
-        return _open(endpoint, credentials, (*options, *more), [_Deadlines(deadline_s), *interceptors])
+        # The credential comes last: what goes to an owner instead is shown it on its own channel.
+        shown = [_Deadlines(deadline_s), *interceptors, *_showing(credential)]
+        return _open(endpoint, credentials, (*options, *more), shown)
 
     direct = _Direct()
     direct.watch = OwnerWatch(
@@ -51,6 +63,35 @@ def _open(
     if credentials is None:
         return aio.insecure_channel(target, channel_options(options), interceptors=interceptors)
     return aio.secure_channel(target, credentials, channel_options(options), interceptors=interceptors)
+
+
+def _showing(credential: Credential | None) -> Sequence[Any]:
+    return () if credential is None else (_ShownToUnary(credential), _ShownToStreams(credential))
+
+
+class _ShownToUnary(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Shows a credential with each unary call."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    async def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return await continuation(_with_credential(details, self._credential), request)
+
+
+class _ShownToStreams(aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    """Shows a credential with each stream. One class for both gRPC would take for unary calls alone."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    async def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return await continuation(_with_credential(details, self._credential), request)
+
+
+def _with_credential(details: Any, credential: Credential) -> Any:
+    shown = with_credential(details, credential)
+    return shown._replace(metadata=aio.Metadata(*shown.metadata))
 
 
 class _Deadlines(aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]

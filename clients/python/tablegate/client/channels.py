@@ -15,6 +15,8 @@ from tablegate.client.failures import failure_of
 from tablegate.client.streams import OwnerWatch
 
 Options = Sequence[tuple[str, Any]]
+Credential = str | Callable[[], str]
+"""A JWT or an API key; or what returns the one that is good now, asked for each call: it must be quick."""
 
 DEADLINE_S = 5.0  # of a unary call that is given none: the gateway waits for freshness up to half of it
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024  # a page has up to 1,000 rows; gRPC's own limit is 4 MiB
@@ -53,22 +55,41 @@ def open_channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
+    credential: Credential | None = None,
     deadline_s: float = DEADLINE_S,
     options: Options = (),
 ) -> grpc.Channel:
     """Return a channel to the gateway at `target` (host:port, or what gRPC's resolvers know).
 
     Of several addresses (`ipv4:10.0.0.1:50051,10.0.0.2:50051`) it uses one, and the next where that is not there.
-    Without `credentials` it speaks plaintext; `grpc.ssl_channel_credentials()` makes it TLS. A unary call that
-    UNAVAILABLE ends is tried again, up to four times in all, when the gateway says so; one that is given no timeout
-    has `deadline_s`. Streams have no deadline.
+    Without `credentials` it speaks plaintext; `grpc.ssl_channel_credentials()` makes it TLS. `credential`, a JWT or an
+    API key, or a function that returns the newest, shows the gateway who calls: over TLS, or others read it.
+    A unary call that UNAVAILABLE ends is tried again, up to four times in all, when the gateway says so; one that is
+    given no timeout has `deadline_s`. Streams have no deadline.
     """
     if credentials is None:
         channel = grpc.insecure_channel(target, channel_options(options))
     else:
         channel = grpc.secure_channel(target, credentials, channel_options(options))
-    deadlines: Any = _Deadlines(deadline_s)
-    return grpc.intercept_channel(channel, deadlines)
+    interceptors: list[Any] = [_Deadlines(deadline_s)]
+    if credential is not None:
+        interceptors.append(_ShownCredential(credential))
+    return grpc.intercept_channel(channel, *interceptors)
+
+
+class _ShownCredential(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Shows a credential with each call. gRPC's own way to do so asks for TLS, which loopback has not."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(with_credential(client_call_details, self._credential), request)
+
+    intercept_unary_stream = intercept_unary_unary
 
 
 class _Deadlines(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
@@ -81,6 +102,15 @@ class _Deadlines(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         return continuation(with_deadline(client_call_details, self._deadline_s), request)
 
 
+def with_credential(details: Any, credential: Credential) -> Any:
+    """Return the details of a call that shows a credential, unless it shows one itself."""
+    metadata = list(details.metadata or ())
+    if any(name == "authorization" for name, _ in metadata):
+        return details
+    text = credential if isinstance(credential, str) else credential()
+    return details._replace(metadata=[*metadata, ("authorization", f"Bearer {text}")])
+
+
 def with_deadline(details: Any, deadline_s: float) -> Any:
     """Return the details of a call with this deadline, unless it has one."""
     return details if details.timeout is not None else details._replace(timeout=deadline_s)
@@ -90,6 +120,7 @@ def open_direct_channel(
     target: str,
     *,
     credentials: grpc.ChannelCredentials | None = None,
+    credential: Credential | None = None,
     deadline_s: float = DEADLINE_S,
     options: Options = (),
 ) -> "DirectChannel":
@@ -103,7 +134,9 @@ def open_direct_channel(
     """
 
     def open_one(endpoint: str, more: Options = ()) -> grpc.Channel:
-        return open_channel(endpoint, credentials=credentials, deadline_s=deadline_s, options=(*options, *more))
+        return open_channel(
+            endpoint, credentials=credentials, credential=credential, deadline_s=deadline_s, options=(*options, *more)
+        )
 
     return DirectChannel(OwnerWatch(open_one(target), lambda endpoint: open_one(endpoint, PEER_OPTIONS)), deadline_s)
 

@@ -17,7 +17,7 @@ that other sites cause (CSRF). Here such a request can only read, as only a GET 
 CORS keeps what it reads from pages of other origins than those of `--cors-origin`. `SameSite=Strict` on the cookie
 keeps even the request away.
 
-Decision: docs/decisions/0102-who-calls.md
+Decision: docs/decisions/0103-who-calls.md
 """
 
 import threading

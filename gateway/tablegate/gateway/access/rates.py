@@ -169,10 +169,10 @@ class _Limit:
         return use.bytes_full_at_s - now_s - BURST_S
 
 
-class Admission:
-    """A call that may begin. Charge it with its answer; where it is a stream, end it."""
+class Usage:
+    """A call that may begin. Charge it with its answer, where it `is_charged`; where it is a stream, end it."""
 
-    __slots__ = ("_clock", "_is_open", "_kind", "_limits", "_principal")
+    __slots__ = ("_clock", "_is_open", "_kind", "_limits", "_principal", "is_charged")
 
     def __init__(self, limits: Collection[_Limit], principal: str, kind: Kind, clock: Callable[[], float]) -> None:
         self._limits = limits
@@ -180,6 +180,7 @@ class Admission:
         self._kind = kind
         self._clock = clock
         self._is_open = kind is not Kind.UNARY
+        self.is_charged = any(limit.charges for limit in limits)
 
     def charge(self, count: int) -> float:
         """Count bytes of the answer; return how many seconds a stream has to wait before it sends more."""
@@ -207,13 +208,14 @@ class Admission:
         self.end()
 
 
-_FREE = Admission((), "", Kind.UNARY, time.monotonic)
+FREE = Usage((), "", Kind.UNARY, time.monotonic)
 
 
 class Rates:
-    """All limits. One thread."""
+    """All limits. One thread. `settings` are what they were read from."""
 
-    def __init__(self, limits: Collection[_Limit], clock: Callable[[], float]) -> None:
+    def __init__(self, limits: Collection[_Limit], clock: Callable[[], float], settings: Any = None) -> None:
+        self.settings = settings
         self._limits = tuple(limits)
         self._clock = clock
         self._of_paths: dict[str, tuple[_Limit, ...]] = {}
@@ -222,7 +224,12 @@ class Rates:
         """Return how many principals are remembered, by each limit that does."""
         return sum(map(len, self._limits))
 
-    def admit(self, principal: str, roles: Collection[str], path: str, kind: Kind) -> Admission:
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no limit."""
+        return not self._limits
+
+    def admit(self, principal: str, roles: Collection[str], path: str, kind: Kind) -> Usage:
         """Let a call begin, or raise `RateExceeded`.
 
         `principal`: its name; all who show no credential have one together, such as "". `path`: of the method.
@@ -231,7 +238,7 @@ class Rates:
         if limits is None:
             limits = self._find(path)
         if not limits:
-            return _FREE
+            return FREE
         now_s = self._clock()
         uses = []
         for limit in limits:
@@ -244,7 +251,7 @@ class Rates:
             limit.begin(use, kind, now_s)
             if limit.charges:
                 is_done = False
-        return _FREE if is_done else Admission([limit for limit, _ in uses], principal, kind, self._clock)
+        return FREE if is_done else Usage([limit for limit, _ in uses], principal, kind, self._clock)
 
     def _find(self, path: str) -> tuple[_Limit, ...]:
         if len(self._of_paths) >= PATHS_MAX:
@@ -269,7 +276,7 @@ def rates_of(
         if limit.name in limits:
             raise AccessFileError(f'[[limit]] {number}: name: another limit is named "{limit.name}"; take a new one')
         limits[limit.name] = limit
-    return Rates(limits.values(), clock)
+    return Rates(limits.values(), clock, sections)
 
 
 _AMOUNTS = ("calls_per_s", "streams", "scans", "bytes_per_s")

@@ -100,7 +100,7 @@ def _ask_errors(address: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Which CA a TLS client trusts, and which certificate it shows: paths of PEM files.
+    """Which CA a TLS client trusts, and which certificate it shows: paths of PEM files; and the file of a credential.
 
     Without a CA, gRPC's own are trusted.
     """
@@ -108,6 +108,26 @@ class Trust:
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    credential: Path | None = None
+
+    @property
+    def is_of_tls(self) -> bool:
+        """Return whether there is anything that only TLS needs."""
+        return any(path is not None for path in (self.ca, self.certificate, self.key))
+
+    def token(self) -> str | None:
+        """Return the credential; None without one. Raise `AskError` where there is none in its file."""
+        if self.credential is None:
+            return None
+        try:
+            text = self.credential.read_text(encoding="ascii").strip()
+        except OSError as error:
+            raise AskError(f'"{self.credential}" cannot be read: {error.strerror}; check the path') from None
+        except UnicodeDecodeError:
+            text = ""
+        if not text or not text.isprintable() or " " in text:
+            raise AskError(f'"{self.credential}" holds no credential; write a JWT or an API key there, alone')
+        return text
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return the credentials for a channel; raise `AskError` if a file cannot be read."""
@@ -120,6 +140,27 @@ class Trust:
             except OSError as error:
                 raise AskError(f'"{path}" cannot be read: {error.strerror}; check the path') from None
         return grpc.ssl_channel_credentials(*contents)
+
+
+class _ShownCredential(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Shows a credential with each call. On a plaintext channel gRPC's own way to do so is not there."""
+
+    def __init__(self, token: str) -> None:
+        self._field = ("authorization", f"Bearer {token}")
+
+    def _shown(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        metadata = [*(client_call_details.metadata or ()), self._field]
+        return continuation(client_call_details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = intercept_unary_stream = _shown
+
+    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        """Add the credential to the metadata of a call."""
+        return self._shown(continuation, client_call_details, request_iterator)
 
 
 NO_TRUST = Trust()
@@ -154,10 +195,14 @@ class Gateway:
         found = _TARGET.fullmatch(target)
         if found is None or not 0 < int(found[1]) <= _PORT_MAX:
             raise AskError(f'"{address}" is not an address: give HOST:PORT, or {HTTPS}HOST:PORT for TLS')
-        if not address.startswith(HTTPS) and trust == NO_TRUST:
+        token = trust.token()
+        if not address.startswith(HTTPS) and not trust.is_of_tls:
             self._channel = grpc.insecure_channel(target, CHANNEL_OPTIONS)
         else:
             self._channel = grpc.secure_channel(target, trust.credentials(), CHANNEL_OPTIONS)
+        if token is not None:
+            shown: Any = _ShownCredential(token)
+            self._channel = grpc.intercept_channel(self._channel, shown)
         self._catalogue: Catalogue | None = None
 
     def __enter__(self) -> "Gateway":

@@ -111,6 +111,13 @@ def connection(
     key: Annotated[
         Path | None, typer.Option(help="Private key (PEM) of the client certificate.", envvar="TABLEGATE_KEY")
     ] = None,
+    credential: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with what shows who you are: a JWT, or an API key. Not by its text: others see command lines.",
+            envvar="TABLEGATE_CREDENTIAL",
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001 - its callback does it
         bool,
         typer.Option(
@@ -126,7 +133,7 @@ def connection(
 
     Start with [bold]tablegate demo[/bold]: Kafka, a job with eight tables and a gateway on this machine, and questions.
     """
-    use_trust(Trust(ca, cert, key))
+    use_trust(Trust(ca, cert, key, credential))
 
 
 @app.command()
@@ -134,8 +141,13 @@ def check(
     contracts: Annotated[
         list[Path], typer.Argument(help="A .proto, or a descriptor set made with buf build -o or protoc.")
     ],
+    access: Annotated[
+        Path | None, typer.Option(help="File that says who may read what, as of serve: check it against them.")
+    ] = None,
 ) -> None:
     """Check contracts: print their tables and queries, or all that is wrong with them."""
+    from tablegate.gateway.access.gate import Gate
+    from tablegate.gateway.access.principal import AccessFileError
     from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
     from tablegate.gateway.contract.descriptors import DescriptorError, load_descriptors
 
@@ -145,6 +157,11 @@ def check(
         fail(error)
     except ContractError as error:
         fail_with_problems(error.problems)
+    if access is not None:
+        try:
+            Gate(access, catalogue).close()
+        except AccessFileError as error:
+            fail(error)
     show.tables(show.describe_tables(catalogue, None))
 
 

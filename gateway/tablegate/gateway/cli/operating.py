@@ -119,6 +119,13 @@ def serve(
             rich_help_panel="Cluster",
         ),
     ] = None,
+    access: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that says who may read what. It is read again when it changes. Default: whoever connects may "
+            "read everything."
+        ),
+    ] = None,
     log_file: Annotated[Path | None, typer.Option(help="File for the log. Default: stderr.")] = None,
 ) -> None:
     """Serve the tables of contracts: restore them from their changelogs, follow them, answer queries."""
@@ -157,6 +164,7 @@ def serve(
         gateways_topic=settings.own_topic(GATEWAYS_TOPIC) if gateways_topic is None else gateways_topic,
         token_key_file=token_key,
         log_file=log_file,
+        access=access,
     )
     try:
         code = run_gateway(config)

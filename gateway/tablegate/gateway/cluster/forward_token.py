@@ -6,8 +6,10 @@ Decision: docs/decisions/0033-a-forward-is-the-same-call.md
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tablegate.gateway.contract.tokens import InvalidToken, TokenSigner
-from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_FORWARD, Token
+from tablegate.gateway.access.views import Value, View
+from tablegate.gateway.contract.tokens import InvalidToken, TokenFault, TokenSigner
+from tablegate.internal.v1 import tokens_pb2
+from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_FORWARD, TOKEN_KIND_VIEW_FORWARD, Token
 
 FORWARDED = "tablegate-forwarded"  # the name of the metadata that says: one of ours asks
 # Older, or as far ahead: a token that was caught somewhere, or a clock that is wrong by more than one may be. It is so
@@ -22,13 +24,15 @@ class ForwardToken(NamedTuple):
     """What a gateway asks another one for.
 
     `generation`: it must serve this one; 0: any. `partitions`, in order: only from these; none: from those that the
-    request says. `resume_token` takes the place of the request's where it is set.
+    request says. `resume_token` takes the place of the request's where it is set. `view`: what of the table the
+    principal sees for whom it asks; None: all.
     """
 
     table: str
     generation: int = 0
     partitions: tuple[int, ...] = ()
     resume_token: str = ""
+    view: View | None = None
 
 
 class ForeignForwardToken(ValueError):
@@ -52,13 +56,15 @@ class ForwardTokenSigner:
         made_ms, text = self._signed.get(token, (0, ""))
         if not 0 <= now_ms - made_ms < KEPT_MS:
             signed = Token(
-                kind=TOKEN_KIND_FORWARD,
+                kind=TOKEN_KIND_FORWARD if token.view is None else TOKEN_KIND_VIEW_FORWARD,
                 table=token.table,
                 generation=token.generation,
                 issue_time_ms=now_ms,
                 resume_token=token.resume_token,
             )
             _put_partitions(signed, token.partitions)
+            if token.view is not None:
+                signed.view.CopyFrom(_view_message(token.view))
             text = self._signer.sign(signed)
             # A resume token makes it one of a kind: keeping it would only fill the memory.
             if not token.resume_token:
@@ -80,11 +86,38 @@ class ForwardTokenSigner:
 
     def _verified(self, text: str, table: str) -> tuple[int, ForwardToken]:
         try:
-            signed = self._signer.open(text, kind=TOKEN_KIND_FORWARD, table=table, generation=None)
+            try:
+                signed = self._signer.open(text, kind=TOKEN_KIND_FORWARD, table=table, generation=None)
+            except InvalidToken as error:
+                if error.fault is not TokenFault.OTHER_KIND:
+                    raise
+                signed = self._signer.open(text, kind=TOKEN_KIND_VIEW_FORWARD, table=table, generation=None)
         except InvalidToken as error:
             raise ForeignForwardToken(error.fault.value) from None
-        token = ForwardToken(table, signed.generation, _partitions_of(signed), signed.resume_token)
+        view = _view_of(signed.view) if signed.kind == TOKEN_KIND_VIEW_FORWARD else None
+        token = ForwardToken(table, signed.generation, _partitions_of(signed), signed.resume_token, view)
         return signed.issue_time_ms, token
+
+
+def _view_message(view: View) -> tokens_pb2.View:
+    message = tokens_pb2.View(hidden=view.hidden)
+    for column, values in view.rows:
+        rule = message.rows.add(column=column)
+        for value in values:
+            if isinstance(value, bool):
+                rule.truths.append(value)
+            elif isinstance(value, int):
+                rule.numbers.append(value)
+            else:
+                rule.texts.append(value)
+    return message
+
+
+def _view_of(message: tokens_pb2.View) -> View:
+    def values(rule: tokens_pb2.RowRule) -> tuple[Value, ...]:
+        return (*rule.texts, *rule.numbers, *rule.truths)
+
+    return View(tuple((rule.column, values(rule)) for rule in message.rows), tuple(message.hidden))
 
 
 def _put_partitions(token: Token, partitions: Sequence[int]) -> None:

@@ -4,6 +4,9 @@ A token is "1." and the base64url of its body (`tablegate.internal.v1.Token`) an
 that is long is deflated, and the token begins with "2.". Of what was read a token has the place of each partition;
 where that would make it longer than clients should carry, it says that everything was (`ReadPositions`).
 
+A token has a key in it, up to which a walk has read. Whoever may not see all rows may not see that key either: his
+tokens are sealed as well, and begin with "3.".
+
 Decision: docs/decisions/0023-token-in-each-message.md
 Decision: docs/decisions/0069-tokens-under-4-kb.md
 """
@@ -11,6 +14,7 @@ Decision: docs/decisions/0069-tokens-under-4-kb.md
 import binascii
 import hashlib
 import hmac
+import secrets
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +34,10 @@ TOKEN_CHARS_MAX = 65_536  # of what gateways give each other for a subscription:
 POSITIONS_MAX = 2_000  # of more partitions next offsets do not fit a client's token, so that is not tried
 KEY_BYTES_MIN = 32  # a key shorter than the digest weakens HMAC-SHA256
 
-_PLAIN, _DEFLATED = "1.", "2."
+_PLAIN, _DEFLATED, _SEALED = "1.", "2.", "3."
 _DEFLATE_BYTES_MIN = 512  # a body of a few partitions would become no shorter
 _BODY_BYTES_MAX = 1024 * 1024  # what a deflated body may become
+_NONCE_BYTES = 16
 _TAG_BYTES = 16  # half of SHA-256: a forger has one chance in 2**128 a try
 
 
@@ -118,6 +123,13 @@ class TokenSigner:
         if any(len(key) < KEY_BYTES_MIN for key in keys):
             raise ValueError(f"a token key has at least {KEY_BYTES_MIN} bytes; make a longer one")
         self._keys = tuple(keys)
+        self._seals = False
+
+    def sealing(self) -> "TokenSigner":
+        """Return a signer of the same keys, whose tokens say nothing to those who have them."""
+        signer = TokenSigner(self._keys)
+        signer._seals = True
+        return signer
 
     def sign(self, token: Token) -> str:
         """Return the text of `token`."""
@@ -126,6 +138,10 @@ class TokenSigner:
             deflated = zlib.compress(body)
             if len(deflated) < len(body):
                 body, version = deflated, _DEFLATED
+        if self._seals:
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            body = nonce + _sealed(self._keys[0], nonce, version.encode("ascii") + body)
+            version = _SEALED
         return version + urlsafe_b64encode(body + _tag(self._keys[0], version, body)).rstrip(b"=").decode("ascii")
 
     def sign_read(self, token: Token, read: ReadPositions) -> str:
@@ -162,10 +178,23 @@ class TokenSigner:
         matches = [hmac.compare_digest(_tag(key, version, body), tag) for key in self._keys]
         if not any(matches):
             raise InvalidToken(TokenFault.DAMAGED)
+        if version == _SEALED:
+            nonce, sealed = body[:_NONCE_BYTES], body[_NONCE_BYTES:]
+            opened = _sealed(self._keys[matches.index(True)], nonce, sealed)
+            version, body = opened[: len(_PLAIN)].decode("latin-1"), opened[len(_PLAIN) :]
         try:
             return Token.FromString(_inflated(body) if version == _DEFLATED else body)
         except (DecodeError, zlib.error):
             raise InvalidToken(TokenFault.DAMAGED) from None
+
+
+def _sealed(key: bytes, nonce: bytes, text: bytes) -> bytes:
+    """Return text sealed, or opened again: XOR with what SHAKE256 makes of key and nonce. The tag is over what results.
+
+    The library of TLS has better ciphers, but Python gives none of them.
+    """
+    stream = hashlib.shake_256(b"tablegate seal\x00" + nonce + key).digest(len(text))
+    return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
 
 
 def _tag(key: bytes, version: str, body: bytes) -> bytes:
@@ -177,7 +206,7 @@ def _inflated(body: bytes) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    if len(text) > TOKEN_CHARS_MAX or not text.startswith((_PLAIN, _DEFLATED)) or not text.isascii():
+    if len(text) > TOKEN_CHARS_MAX or not text.startswith((_PLAIN, _DEFLATED, _SEALED)) or not text.isascii():
         raise InvalidToken(TokenFault.DAMAGED)
     encoded = text[len(_PLAIN) :].encode("ascii")
     try:
@@ -190,8 +219,11 @@ def _decoded(text: str) -> bytes:
     return raw
 
 
-def request_hasher(query: Query) -> Callable[[Message], int]:
+def request_hasher(query: Query, view: bytes = b"") -> Callable[[Message], int]:
     """Return the function from a request of `query` to the `request_hash` of its tokens; never 0.
+
+    `view`: the digest of what whoever asks may see of the table, where that is not all of it: a token is of that view
+    alone.
 
     Method and params count. What may change from page to page does not: page size, token, and the read, scan and
     subscribe options.
@@ -206,7 +238,7 @@ def request_hasher(query: Query) -> Callable[[Message], int]:
         params.DiscardUnknownFields()
         for name in left_out:
             params.ClearField(name)
-        canonical = path + b"\x00" + params.SerializeToString(deterministic=True)
+        canonical = view + path + b"\x00" + params.SerializeToString(deterministic=True)
         return int.from_bytes(hashlib.sha256(canonical).digest()[:8], "big") or 1
 
     return request_hash

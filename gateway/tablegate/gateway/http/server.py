@@ -3,11 +3,13 @@
 Decision: docs/decisions/0008-an-http-server-of-our-own.md
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
 
+from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.access.policy import Right
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
@@ -15,12 +17,13 @@ from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec
 from tablegate.gateway.http.listener import Listener
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
-from tablegate.gateway.http.rpc.calls import CallLimits, Calls
+from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, CallLimits, Calls, retry_after
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc import GrpcProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.call import Methods
+from tablegate.gateway.query.errors import QueryError, code_of
 
 CLOSE_S = 1.0  # for clients to read their last answers
 
@@ -38,7 +41,7 @@ class HttpServer:
     """Serves methods on one address. One event loop.
 
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
-    beside gRPC; the first that knows an exchange serves it.
+    beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class HttpServer:
         tls: TlsFiles | None = None,
         shared_port: bool = False,
         call_limits: CallLimits | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self._calls = Calls(call_limits)
+        self._calls = Calls(call_limits, gate)
         self._web = tuple(web(methods, self._calls))
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
@@ -65,6 +69,10 @@ class HttpServer:
     async def start(self) -> None:
         """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
         await self._listener.start()
+
+    def check_streams(self) -> None:
+        """End the streams that the gate does not let in any more."""
+        self._calls.check_streams()
 
     def drain(self) -> None:
         """Ask streams to end; calls on open connections are still served."""
@@ -98,10 +106,32 @@ def web_protocols(
             RestProtocol(catalogue.routes, methods, calls, codec),
         ]
         if describe:
-            protocols.append(Pages(catalogue))
+            pages = Pages(catalogue)
+            protocols.append(Guarded(pages, pages.paths, calls, Right.REFLECTION))
         return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
 
     return make
+
+
+class Guarded:
+    """A protocol beside calls that serves some paths to those who have a right."""
+
+    def __init__(self, protocol: WebProtocol, paths: Iterable[bytes], calls: Calls, right: Right) -> None:
+        self._protocol = protocol
+        self._paths = frozenset(paths)
+        self._calls = calls
+        self._right = right
+
+    def serve(self, exchange: Exchange) -> bool:
+        """Serve an exchange, if it is one of the protocol; return whether it was."""
+        if exchange.target.partition(b"?")[0] in self._paths:
+            try:
+                self._calls.admit_to(self._right, exchange)
+            except QueryError as error:
+                fields = (TEXT, *retry_after(error))
+                exchange.respond(ResponseHeaders(HTTP_STATUSES[code_of(error)], fields), f"{error.text}\n".encode())
+                return True
+        return self._protocol.serve(exchange)
 
 
 class CrossOrigin:

@@ -109,6 +109,8 @@ class _BatchGetPlan:
                     requirement.check_keys(access, snapshot, served, partition, position, some)
                 positions[partition] = position
                 found = snapshot.get_many(served.store_id, partition, some)
+                if access.visible is not None:
+                    found = access.visible.rows(found)
                 for index, row in zip(indexes, found, strict=True):
                     if row is not None:
                         rows[index] = row
@@ -193,7 +195,7 @@ class BatchGetRead:
         """Return the answer, all of one generation."""
         query, access, call, requirement = self._plan.query, self.access, self.call, self.requirement
         router, may_wait = access.router, requirement is not None
-        token = ForwardToken(access.table.name, generation)
+        token = access.forward_token(generation)
 
         def indexes_of(partitions: Sequence[Partition]) -> list[int]:
             return sorted({index for partition in partitions for index in indexes[partition]})

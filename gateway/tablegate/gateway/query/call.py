@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tablegate.gateway.access.views import View
+
 Fields = tuple[tuple[bytes, bytes], ...]
 """Names, lower case, and values."""
 
@@ -26,6 +28,13 @@ class Call(Protocol):
     def forwarded(self) -> str | None:
         """Return what the gateway that forwarded the call says of it, signed; None where a client made the call."""
 
+    @property
+    def view(self) -> View | None:
+        """Return what the client may see of the table; None: all of it. Of a forwarded call its token says it."""
+
+    def view_of(self, path: str) -> View | None:
+        """Return what the client sees of the table of another query; raise `NotAllowed`."""
+
     def offer(self, message: bytes) -> bool:
         """Send a message of the stream past its handler, if that can be at once; else return False and send nothing.
 
@@ -34,6 +43,10 @@ class Call(Protocol):
 
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer; the last call counts."""
+
+
+class ForView(Exception):
+    """Another gateway asks for a view of the table, and not for all of it."""
 
 
 Answer = bytes | Coroutine[Any, Any, bytes]
@@ -51,12 +64,15 @@ class UnaryMethod:
     """A method with one answer. A call without a deadline gets the default one; a longer one is cut to the maximum.
 
     `checks_forward_token`: before it waits for anything, the handler refuses what says that it is forwarded and is not.
+    `handler_for`: the handler of a call for a view of the table; where `handler` finds out by its forward token that it
+    is for one, it raises `ForView`.
     """
 
     handler: UnaryHandler
     default_timeout_s: float
     max_timeout_s: float
     checks_forward_token: bool = False
+    handler_for: Callable[[Call], UnaryHandler] | None = None
 
 
 @dataclass(frozen=True, slots=True)

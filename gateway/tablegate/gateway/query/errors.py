@@ -41,6 +41,9 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_FUTURE_OFFSET: code_pb2.OUT_OF_RANGE,
     errors_pb2.ERROR_REASON_FOREIGN_FORWARD: code_pb2.PERMISSION_DENIED,
     errors_pb2.ERROR_REASON_ANSWER_TOO_LARGE: code_pb2.RESOURCE_EXHAUSTED,
+    errors_pb2.ERROR_REASON_NOT_AUTHENTICATED: code_pb2.UNAUTHENTICATED,
+    errors_pb2.ERROR_REASON_NOT_ALLOWED: code_pb2.PERMISSION_DENIED,
+    errors_pb2.ERROR_REASON_LIMIT_EXCEEDED: code_pb2.RESOURCE_EXHAUSTED,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -316,6 +319,28 @@ class StoreAway(QueryError):
 
     def __init__(self) -> None:
         super().__init__("the store cannot be read now, it is being made anew; try again later")
+
+
+class NotAuthenticated(QueryError):
+    """The call has no credential, or a wrong one: show another."""
+
+    reason = errors_pb2.ERROR_REASON_NOT_AUTHENTICATED
+
+
+class NotAllowed(QueryError):
+    """Whoever calls may not do this: ask the operator for the right."""
+
+    reason = errors_pb2.ERROR_REASON_NOT_ALLOWED
+
+
+class LimitExceeded(QueryError):
+    """A limit of the principal is reached: wait, and try again. The metadata name the limit."""
+
+    reason = errors_pb2.ERROR_REASON_LIMIT_EXCEEDED
+
+    def __init__(self, text: str, limit: str, retry_after_ms: int) -> None:
+        super().__init__(text, limit=limit)
+        self.retry_after_ms = retry_after_ms
 
 
 def code_of(error: QueryError) -> int:

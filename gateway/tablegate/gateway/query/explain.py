@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.catalogue import (
@@ -72,9 +73,12 @@ class Explainer:
         """Return the class of a method's requests; raise `InvalidField` or `NotServed` where it is no query."""
         return self._plan(method).query.request_class
 
-    def explain(self, method: str, data: bytes) -> ExplainResponse:
-        """Explain a request; raise what its query would, and `StoreUnavailable`."""
-        return self._plan(method).explain(data)
+    def explain(self, method: str, data: bytes, view: View | None = None) -> ExplainResponse:
+        """Explain a request of somebody with a view; raise what its query would, and `StoreUnavailable`."""
+        plan = self._plan(method)
+        if view is not None:
+            plan = _Plan(plan.query, plan.access.seen(view))
+        return plan.explain(data)
 
     def _plan(self, method: str) -> "_Plan":
         path = f"/{method.removeprefix('/')}"
@@ -93,13 +97,13 @@ class _Plan:
 
     def __init__(self, query: Query, access: TableAccess) -> None:
         self.query = query
-        self._access = access
+        self.access = access
         self._read = reads_reader(query, access)
         self._read_requirement = requirement_reader(query, access)
 
     def explain(self, data: bytes) -> ExplainResponse:
         """Explain a request."""
-        query, access = self.query, self._access
+        query, access = self.query, self.access
         request = parse(query.request_class, data)
         asked = self._read(request)
         requirement = self._read_requirement(request)

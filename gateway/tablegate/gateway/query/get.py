@@ -8,7 +8,6 @@ from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
 
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import GetQuery
 from tablegate.gateway.contract.types import Partition
@@ -61,7 +60,7 @@ class _GetPlan:
         self.options_name = None if query.read_options is None else query.read_options.name
         self.row_field = FieldEncoder(query.row.number)
         self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
-        self.forward_token = ForwardToken(query.table.name)
+        self.forward_token = access.forward_token()
 
 
 class GetRead:
@@ -98,6 +97,9 @@ class GetRead:
             if self.requirement is not None:
                 self.requirement.check_keys(access, snapshot, served, partition, position, (key,))
             row = snapshot.get(served.store_id, partition, key)
+        visible = access.visible
+        if visible is not None and row is not None:
+            row = visible.row(row)
         positions = {partition: position}
         self.call.set_trailer(access.trailer(served, positions))
         if row is None:
@@ -131,6 +133,8 @@ class GetRead:
             if row is not None and position is not None:
                 if requirement is not None:
                     requirement.check_keys(access, snapshot, served, partition, position, (key,))
+                if access.visible is not None:
+                    row = access.visible.row(row)
                 return row, {partition: position}
         positions = {partition: access.live(snapshot, served, partition) for partition in partitions}
         if requirement is not None:
@@ -173,7 +177,7 @@ class GetRead:
             return await local_result(partial(read_here, partitions), self.requirement, call)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _Part:
-            token = ForwardToken(access.table.name, served.generation, tuple(partitions))
+            token = access.forward_token(served.generation, partitions)
             path, left_s = plan.query.path, call.time_left_s()
             try:
                 answer = await access.router.forwarder.unary(peer, path, self.data, token, left_s, may_wait=may_wait)

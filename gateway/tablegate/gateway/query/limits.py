@@ -12,6 +12,7 @@ class QueryLimits:
 
     # Answers and messages.
     page_bytes_max: int = 1024 * 1024  # a client takes answers of 4 MiB by default; a page of long rows ends early
+    read_rows_max: int = 5_000  # of a page, by those who see only some of them: it goes on by its token
     message_rows_max: int = 500  # of a stream; more win nothing: the cost of a message is spread already
     message_bytes_max: int = 64 * 1024  # of a stream: what a client that stops reading makes us hold
 

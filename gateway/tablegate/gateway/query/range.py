@@ -10,7 +10,7 @@ that as well (`behind_walk`): a replica that is behind would leave out rows, or 
 Decision: docs/decisions/0070-walks-carry-positions.md
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,10 +20,9 @@ from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
 
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
 from tablegate.gateway.contract.catalogue import RangeQuery
-from tablegate.gateway.contract.tokens import ReadPositions, positions_of, request_hasher
+from tablegate.gateway.contract.tokens import ReadPositions, positions_of
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
@@ -45,6 +44,7 @@ from tablegate.gateway.query.serving import (
     read_positions,
     several_trailer,
 )
+from tablegate.gateway.query.visible_rows import VisibleRows
 from tablegate.gateway.stores.base import Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
@@ -54,6 +54,9 @@ Row = tuple[bytes, bytes]
 """Key and row bytes."""
 
 KEY = itemgetter(0)
+
+READ_ROWS = 500  # rows at a time, of which some are seen
+READ_ROWS_MIN = 100  # rows of a partition, of however many: so that a page gets on
 
 READ_TRAILER = b"tablegate-read"  # of a part of a page whose contract has no read info: its consistency token
 
@@ -85,11 +88,15 @@ class Page:
 
 
 class StoreRead(NamedTuple):
-    """The rows of a page and one more, where there is one; and what they were read from."""
+    """The rows of a page and one more, where there is one; and what they were read from.
+
+    `until`: the page ends at this key for now, as no more rows are looked at in one go; None: it does not.
+    """
 
     rows: list[Row]
     served: ServedGeneration
     positions: Mapping[Partition, Position]
+    until: bytes | None = None
 
 
 class RangePlan:
@@ -105,7 +112,7 @@ class RangePlan:
         self._read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
         self._one_partition = prefix_count >= access.table.partition_by_count
         self._page_bytes_max = access.limits.page_bytes_max
-        self._request_hash: Callable[[Message], int] = request_hasher(query)
+        self._request_hash: Callable[[Message], int] = access.request_hasher(query)
         self._read_requirement = requirement_reader(query, access)
         self._row_field = FieldEncoder(query.rows.number)
         self._token_field = FieldEncoder(query.next_page_token.number)
@@ -114,7 +121,7 @@ class RangePlan:
     def page(self, request: Message) -> Page:
         """Return what `request` asks for; raise `InvalidField` or `InvalidPageToken`."""
         query = self.query
-        size = getattr(request, query.page_size.name)
+        size, token_text = getattr(request, query.page_size.name), getattr(request, query.page_token.name)
         if size < 0:
             raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
         return Page(
@@ -122,13 +129,11 @@ class RangePlan:
             partition_prefix=self._read_prefix(request) if self._one_partition else None,
             descending=self._descending(request),
             size=min(size or query.default_page_size, query.max_page_size),
-            token=self._opened(request, getattr(request, query.page_token.name)),
+            token=self.opened(request, token_text) if token_text else None,
         )
 
-    def _opened(self, request: Message, token_text: str) -> Token | None:
-        """Return what is in a page token, of whichever generation; None for the first page."""
-        if not token_text:
-            return None
+    def opened(self, request: Message, token_text: str) -> Token:
+        """Return what is in a page token, of whichever generation; raise `InvalidPageToken`."""
         return self.access.open_any_generation(
             token_text, kind=TOKEN_KIND_PAGE, request_hash=self._request_hash(request), refused=_page_token_refused
         )
@@ -160,22 +165,34 @@ class RangePlan:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
-            bounds = self.remaining(page, served)
-            rows = [] if bounds.empty else _merge_partitions(snapshot, served, list(positions), bounds, page)
-        return StoreRead(rows, served, positions)
+            bounds, visible = self.remaining(page, served), access.visible
+            if visible is not None:
+                bounds = visible.within(bounds)
+            if bounds.empty:
+                return StoreRead([], served, positions)
+            if visible is None:
+                return StoreRead(_merge_partitions(snapshot, served, list(positions), bounds, page), served, positions)
+            run = PartitionRun(bounds.start or b"", bounds.end, descending=page.descending)
+            most = access.limits.read_rows_max
+            each_max = max(min(READ_ROWS_MIN, most), most // max(1, len(positions)))
+            found = [_visible_rows(snapshot, served, each, run, visible, page.size + 1, each_max) for each in positions]
+            rows, until = _merged(found, page)
+        return StoreRead(rows, served, positions, until)
 
     def response(
-        self, request: Message, page: Page, rows: list[Row], merged: MergedRead, *, has_more: bool, info: bytes
+        self, request: Message, page: Page, rows: list[Row], merged: MergedRead, *, until: bytes | None, info: bytes
     ) -> bytes:
-        """Return the response of the first of `rows`, which are in order; `has_more`: there are others behind them.
+        """Return the response of the first of `rows`, which are in order.
 
-        `merged` is what they were read from.
+        `until`: there may be others behind this key, None: there are none. `merged` is what they were read from.
         """
         page_rows = _page_of(rows, page.size, self._page_bytes_max)
         parts = [self._row_field.encode_all([row for _, row in page_rows])]
-        if has_more or len(page_rows) < len(rows):
+        if len(page_rows) < len(rows):
+            until = page_rows[-1][0]
+        if until is not None:
             read = page.read_before.joined(merged.read)
-            parts.append(self._token_field.encode(self._token(request, merged.generation, read, page_rows[-1][0])))
+            parts.append(self._token_field.encode(self._token(request, merged.generation, read, until)))
         if self._info_field is not None:
             parts.append(self._info_field.encode(info))
         return b"".join(parts)
@@ -211,11 +228,11 @@ class RangePlan:
 
 
 class _PartialResult(NamedTuple):
-    """The rows of a page that some partitions have, in order. `has_more`: they have others, behind the last one."""
+    """The rows of a page that some partitions have, in order. `until`: they may have others, behind this key."""
 
     gateway_id: str
     rows: list[Row]
-    has_more: bool
+    until: bytes | None
     info: bytes
     positions: Mapping[Partition, Position]  # where this gateway read them
 
@@ -224,21 +241,21 @@ class RangeRead:
     """A request, parsed."""
 
     def __init__(self, plan: RangePlan, data: bytes, call: Call) -> None:
-        """Parse a request; raise `InvalidField`, `InvalidPageToken` or `ForeignForward`."""
+        """Parse a request; raise `InvalidField`, `InvalidPageToken`, `ForeignForward` or `ForView`."""
         self.access = plan.access
         self.call = call
         self._plan = plan
         self._data = data
-        self._request = request = parse(plan.query.request_class, data)
-        self._page = plan.page(request)
-        self.requirement = plan.requirement(request, self._page)
         forwarded = call.forwarded
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
+        self._request = request = parse(plan.query.request_class, data)
+        self._page = plan.page(request)  # whose token is of the view that the scope is for
+        self.requirement = plan.requirement(request, self._page)
 
     def local(self) -> bytes:
         """Return the answer from this gateway's store."""
         plan, access = self._plan, self.access
-        rows, served, positions = plan.read(self._page, self.requirement, self.scope)
+        rows, served, positions, until = plan.read(self._page, self.requirement, self.scope)
         trailer, info = access.trailer(served, positions), b""
         if plan.query.read_info is not None:
             info = access.read_info(served, positions)
@@ -248,7 +265,7 @@ class RangeRead:
             trailer += ((READ_TRAILER, read_info.consistency_token.encode("ascii")),)
         self.call.set_trailer(trailer)
         merged = MergedRead(served.generation, read_positions(positions), ())
-        return plan.response(self._request, self._page, rows, merged, has_more=False, info=info)
+        return plan.response(self._request, self._page, rows, merged, until=until, info=info)
 
     def partitions(self, served: ServedGeneration) -> list[Partition]:
         """Return the partitions that the page's rows are in."""
@@ -258,7 +275,7 @@ class RangeRead:
         """Return the answer of the gateway that has the one partition, or of all sources together."""
         query, access = self._plan.query, self.access
         if self._page.partition_prefix is not None:
-            return await forward_whole(self, reason, query.path, self._data, ForwardToken(access.table.name))
+            return await forward_whole(self, reason, query.path, self._data, access.forward_token())
         served, local, _ = access.view(self.partitions)
         if isinstance(reason, NotCaughtUp):
             local = ()  # others have all of it, and may be ahead
@@ -275,11 +292,13 @@ class RangeRead:
         async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
             scope = Scope(served.generation, partitions, "")
             attempt = partial(plan.read, self._page, requirement, scope)
-            rows, _, positions = await local_result(attempt, requirement, call)
-            return _PartialResult(router.directory.own_id, rows, len(rows) > self._page.size, b"", positions)
+            rows, _, positions, until = await local_result(attempt, requirement, call)
+            if len(rows) > self._page.size:
+                until = rows[-1][0]
+            return _PartialResult(router.directory.own_id, rows, until, b"", positions)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
-            token = ForwardToken(access.table.name, served.generation, tuple(partitions))
+            token = access.forward_token(served.generation, partitions)
             left_s = call.time_left_s()
             answer = await router.forwarder.unary(peer, plan.query.path, self._data, token, left_s, may_wait=may_wait)
             return self._partial(peer, answer)
@@ -301,14 +320,14 @@ class RangeRead:
         query, key_of_row = self._plan.query, self.access.key_of_row
         info_number = 0 if query.read_info is None else query.read_info.number
         rows: list[Row] = []
-        info, has_more = b"", False
+        info, page_token = b"", ""
         try:
             for number, _, start, end in fields(response):
                 if number == query.rows.number:
                     row = response[start:end]
                     rows.append((key_of_row(row), row))
                 elif number == query.next_page_token.number:
-                    has_more = end > start
+                    page_token = response[start:end].decode("ascii")
                 elif number == info_number:
                     info = response[start:end]
         except ValueError:
@@ -318,7 +337,11 @@ class RangeRead:
             if token is None:
                 raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that says not what was read"))
             info = ReadInfo(consistency_token=token.decode("ascii")).SerializeToString()
-        return _PartialResult(peer.gateway_id, rows, has_more, info, {})
+        until = rows[-1][0] if page_token and rows else None
+        if page_token and self.access.visible is not None:
+            # It has looked at more rows than it has shown.
+            until = self._plan.opened(self._request, page_token).after_key
+        return _PartialResult(peer.gateway_id, rows, until, info, {})
 
     def _merge_sources(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:
         """Return the response with the first rows of all results: up to where the first that has more ends."""
@@ -326,15 +349,13 @@ class RangeRead:
         rows = sorted((row for each in results for row in each.rows), key=KEY, reverse=page.descending)
         # A source that has more ends the page at its last key: what others have beyond that key may come after rows
         # that were not sent.
-        ends = [each.rows[-1][0] for each in results if each.has_more]
-        if ends:
-            end = max(ends) if page.descending else min(ends)
-            rows = [row for row in rows if (row[0] >= end if page.descending else row[0] <= end)]
+        until = _first_end([each.until for each in results], page)
+        rows = _up_to(rows, until, page)
         positions = next((each.positions for each in results if each.positions), {})
         infos = [each.info for each in results if each.info]
         merged = self.access.merged_read(served, positions, infos)
         info = b"" if plan.query.read_info is None else self.access.signed_read_info(merged)
-        return plan.response(self._request, page, rows, merged, has_more=bool(ends), info=info)
+        return plan.response(self._request, page, rows, merged, until=until, info=info)
 
 
 def _page_token_refused(fault: str) -> QueryError:
@@ -361,6 +382,69 @@ def _merge_partitions(
     if len(partitions) > 1:
         rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
     return rows[:limit]
+
+
+class PartitionRun(NamedTuple):
+    """The keys of a page that are left, start <= key < end, from the lowest on, or from the highest."""
+
+    start: bytes
+    end: bytes | None
+    descending: bool
+
+    def behind(self, key: bytes) -> "PartitionRun":
+        """Return what is behind a key."""
+        return self._replace(end=key) if self.descending else self._replace(start=key + b"\x00")
+
+
+def _visible_rows(
+    snapshot: Snapshot,
+    served: ServedGeneration,
+    partition: Partition,
+    run: PartitionRun,
+    visible: VisibleRows,
+    wanted: int,
+    read_max: int,
+) -> tuple[list[Row], bytes | None]:
+    """Return at most `wanted` rows that are seen, and where it stopped for having looked at too many others; or None.
+
+    Nobody else is served while it looks.
+    """
+    rows: list[Row] = []
+    last: bytes | None = None
+    while len(rows) < wanted:
+        if read_max <= 0:
+            return rows, last
+        limit = min(read_max, READ_ROWS)
+        found = snapshot.range(
+            served.store_id, partition, start=run.start, end=run.end, limit=limit, descending=run.descending
+        )
+        rows += [(key, seen) for key, row in found if (seen := visible.row(row)) is not None]
+        if len(found) < limit:
+            break
+        read_max -= limit
+        last = found[-1][0]
+        run = run.behind(last)
+    return rows[:wanted], None
+
+
+def _merged(found: Sequence[tuple[list[Row], bytes | None]], page: Page) -> tuple[list[Row], bytes | None]:
+    """Return the rows of all partitions in order, up to the first key at which one of them stopped, and that key."""
+    rows = sorted((row for some, _ in found for row in some), key=KEY, reverse=page.descending)
+    until = _first_end([end for _, end in found], page)
+    return _up_to(rows, until, page)[: page.size + 1], until
+
+
+def _first_end(ends: Iterable[bytes | None], page: Page) -> bytes | None:
+    known = [end for end in ends if end is not None]
+    if not known:
+        return None
+    return max(known) if page.descending else min(known)
+
+
+def _up_to(rows: list[Row], until: bytes | None, page: Page) -> list[Row]:
+    if until is None:
+        return rows
+    return [row for row in rows if (row[0] >= until if page.descending else row[0] <= until)]
 
 
 def _page_of(rows: list[Row], size: int, bytes_max: int) -> list[Row]:

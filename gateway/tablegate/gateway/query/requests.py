@@ -1,7 +1,7 @@
 """Request fields to key bytes and to tests of rows, compiled once for each query."""
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from tablegate.gateway.contract.keys import (
     KeyType,
     after_prefix,
 )
-from tablegate.gateway.query.errors import InvalidField
+from tablegate.gateway.query.errors import InvalidField, NotAllowed
 
 ReadKey = Callable[[Message], bytes]
 """From a message to the key bytes of some of its fields; raises `InvalidField`."""
@@ -226,14 +226,33 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
             raise AssertionError("no key column is repeated")
 
 
-def filters_reader(params: Sequence[Param]) -> Callable[[Message], list[Test]]:
-    """Return the function from a request to the tests it asks for; it raises `InvalidField`."""
-    makers = [_test_maker(param) for param in params]
+def filters_reader(params: Sequence[Param], hidden: Collection[str] = ()) -> Callable[[Message], list[Test]]:
+    """Return the function from a request to the tests it asks for; it raises `InvalidField`.
+
+    And `NotAllowed` where it asks by one of the `hidden` columns: who sees which rows pass sees what they hold.
+    """
+    makers = [_refusal(param) if _column_of_row(param).name in hidden else _test_maker(param) for param in params]
 
     def read(request: Message) -> list[Test]:
         return [test for maker in makers if (test := maker(request)) is not None]
 
     return read
+
+
+def _column_of_row(param: Param) -> FieldDescriptor:
+    return param.within[0] if param.within else param.column
+
+
+def _refusal(param: Param) -> Callable[[Message], Test | None]:
+    name = param.field.name
+    always = param.required or not param.field.has_presence
+
+    def refuse(request: Message) -> Test | None:
+        if always or request.HasField(name):
+            raise NotAllowed(f'field "{name}" asks by the column "{param.column_name}", which is hidden from you')
+        return None
+
+    return refuse
 
 
 def _test_maker(param: Param) -> Callable[[Message], Test | None]:

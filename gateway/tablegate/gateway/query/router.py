@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from google.rpc import code_pb2
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Directory, Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import (
@@ -36,12 +37,13 @@ class Scope(NamedTuple):
     """What another gateway asks this one for. It is answered from this gateway's own store only.
 
     `generation` must be the one that is served (0: any); `partitions` are those to answer from, None: those that the
-    request says; `resume_token` takes the place of the request's where it is set.
+    request says; `resume_token` takes the place of the request's where it is set. `view`: what of the table is seen.
     """
 
     generation: int
     partitions: Sequence[Partition] | None
     resume_token: str
+    view: View | None = None
 
     def check(self, table: str, served_generation: int) -> None:
         """Raise `PartitionUnavailable` where another generation is served."""

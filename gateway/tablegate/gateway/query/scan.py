@@ -20,7 +20,6 @@ from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import ScanQuery
 from tablegate.gateway.contract.lineage import lineage_of
@@ -202,7 +201,7 @@ class Scan:
         # The forward begins with a resume token of this scan. So the other gateway needs no protocol of its own: it
         # goes on as it would for a client.
         resume_token = scanned.signed_token()
-        token = ForwardToken(name, scanned.served.generation, tuple(piece.partitions), resume_token)
+        token = self._access.forward_token(scanned.served.generation, piece.partitions, resume_token)
         path, left_s = self._plan.query.path, self._call.time_left_s()
         messages = self._router.stream(peer, path, self._data, token, left_s)
 

@@ -1,8 +1,13 @@
-"""Every method of the contracts as a handler, made once from the catalogue."""
+"""Every method of the contracts as a handler, made once from the catalogue, and once for each view of its table.
 
-from collections.abc import AsyncIterator, Mapping
+Decision: docs/decisions/0101-a-view-is-compiled-into-its-queries.md
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from functools import lru_cache, partial
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     Catalogue,
@@ -37,6 +42,7 @@ from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.gateway.stores.notifier import Notifier
 
 OTHER_METHOD_TIMEOUT_S = 5.0
+VIEWS_MAX = 4_096  # whose queries are kept compiled; each takes some kilobytes
 
 
 def table_accesses(
@@ -56,6 +62,19 @@ def table_accesses(
         name: TableAccess(table, store, signer, notifier, now_ms, ends, router, limits)
         for name, table in catalogue.tables.items()
     }
+
+
+class ViewedAccess:
+    """A table as all see it, and as those do whose view it is: a query is compiled once for each of them."""
+
+    def __init__(self, whole: TableAccess) -> None:
+        self.whole = whole
+        self.seen = lru_cache(VIEWS_MAX)(whole.seen)
+
+    def view(self, call: Call) -> View | None:
+        """Return what of the table a call is for; raise `ForeignForward`."""
+        forwarded = call.forwarded
+        return call.view if forwarded is None else self.whole.forwarded_view(forwarded)
 
 
 def query_methods(
@@ -78,8 +97,9 @@ def query_methods(
         catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms, limits=limits
     )
     live = {name: LiveTable(access) for name, access in accesses.items()}
+    viewed = {name: ViewedAccess(access) for name, access in accesses.items()}
     methods: dict[str, Method] = {
-        path: _method(query, accesses[query.table.name], live[query.table.name])
+        path: _method(query, viewed[query.table.name], live[query.table.name])
         for path, query in catalogue.queries.items()
     }
     for path, streams in catalogue.other_methods.items():
@@ -88,28 +108,50 @@ def query_methods(
     return methods
 
 
-def _method(query: Query, access: TableAccess, live: LiveTable) -> UnaryMethod | StreamMethod:
-    handler: UnaryHandler
+def _method(query: Query, access: ViewedAccess, live: LiveTable) -> UnaryMethod | StreamMethod:
+    make: Callable[[TableAccess], UnaryHandler]
     match query:
         case GetQuery():
-            handler = get_handler(query, access)
+            make = partial(get_handler, query)
         case BatchGetQuery():
-            handler = batch_get_handler(query, access)
+            make = partial(batch_get_handler, query)
         case RangeQuery():
-            handler = range_handler(query, access)
+            make = partial(range_handler, query)
         case ScanQuery():
-            return StreamMethod(_guarded(scan_handler(query, access)), checks_forward_token=True)
+            return StreamMethod(_stream(access, partial(scan_handler, query)), checks_forward_token=True)
         case SubscribeQuery():
-            return StreamMethod(_guarded(subscribe_handler(query, access, live)), checks_forward_token=True)
+            subscribe = partial(subscribe_handler, query, live=live)
+            return StreamMethod(_stream(access, subscribe), checks_forward_token=True)
         case _:
             raise TypeError(query)
-    return UnaryMethod(handler, query.default_timeout_s, query.max_timeout_s, checks_forward_token=True)
+    return UnaryMethod(
+        make(access.whole),
+        query.default_timeout_s,
+        query.max_timeout_s,
+        checks_forward_token=True,
+        handler_for=_handler_for(access, make),
+    )
 
 
-def _guarded(handler: StreamHandler) -> StreamHandler:
+def _handler_for(access: ViewedAccess, make: Callable[[TableAccess], UnaryHandler]) -> Callable[[Call], UnaryHandler]:
+    whole = make(access.whole)
+    seen = lru_cache(VIEWS_MAX)(lambda view: make(access.seen(view)))
+
+    def handler_for(call: Call) -> UnaryHandler:
+        view = access.view(call)
+        return whole if view is None else seen(view)
+
+    return handler_for
+
+
+def _stream(access: ViewedAccess, make: Callable[[TableAccess], StreamHandler]) -> StreamHandler:
     """Return the handler, whose clients get a `QueryError` where the store cannot be read."""
+    whole = make(access.whole)
+    seen = lru_cache(VIEWS_MAX)(lambda view: make(access.seen(view)))
 
     async def handle(data: bytes, call: Call) -> AsyncIterator[bytes]:
+        view = access.view(call)
+        handler = whole if view is None else seen(view)
         try:
             async with aclosing(handler(data, call)) as messages:  # type: ignore[type-var]
                 async for message in messages:

@@ -3,17 +3,19 @@
 Decision: docs/decisions/0034-a-store-that-is-away.md
 """
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Directory
-from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardTokenSigner
-from tablegate.gateway.contract.catalogue import Partitioner, Table
+from tablegate.gateway.cluster.forward_token import ForeignForwardToken, ForwardToken, ForwardTokenSigner
+from tablegate.gateway.contract.catalogue import Partitioner, Query, Table
 from tablegate.gateway.contract.foreign.topics import PartitionOf, UnfitTopic, is_anywhere, partition_function
 from tablegate.gateway.contract.keys import KeyType, encode_key, murmur2_partition
 from tablegate.gateway.contract.lineage import place_at
@@ -23,9 +25,10 @@ from tablegate.gateway.contract.tokens import (
     StaleGeneration,
     TokenSigner,
     positions_of,
+    request_hasher,
 )
 from tablegate.gateway.contract.types import Partition, StoreId
-from tablegate.gateway.query.call import Fields, TopicEnds
+from tablegate.gateway.query.call import Fields, ForView, TopicEnds
 from tablegate.gateway.query.changelog_ends import ChangelogEnds
 from tablegate.gateway.query.errors import (
     CorruptRow,
@@ -38,6 +41,7 @@ from tablegate.gateway.query.errors import (
 )
 from tablegate.gateway.query.limits import DEFAULT_LIMITS, QueryLimits
 from tablegate.gateway.query.router import Router, Scope
+from tablegate.gateway.query.visible_rows import VisibleRows
 from tablegate.gateway.stores.base import Phase, Position, Snapshot, StoreCorrupt, StoreReader, StoreUnavailable
 from tablegate.gateway.stores.expiry import UnexpiredReader
 from tablegate.gateway.stores.notifier import Notifier
@@ -114,7 +118,10 @@ class _ReadInfo(NamedTuple):
 
 
 class TableAccess:
-    """A table as its queries see it. One thread."""
+    """A table as its queries see it. One thread.
+
+    `visible`: what a principal may see of it; None: all.
+    """
 
     def __init__(
         self,
@@ -135,6 +142,7 @@ class TableAccess:
         self.changelog_ends = ChangelogEnds(ends)
         self.now_ms = now_ms
         self.limits = limits
+        self.visible: VisibleRows | None = None
         self.router = Router.alone() if router is None else router
         # The common partitioner is called without the table between: one function less on every read of a key.
         is_murmur2 = table.partitioner is Partitioner.MURMUR2
@@ -149,14 +157,42 @@ class TableAccess:
         self._trailers: dict[Partition, Fields] = {}
         self._trailers_version = (0, 0)  # of the directory, and the table's generation
 
+    def seen(self, view: View) -> "TableAccess":
+        """Return the table as those see it who have this view."""
+        access = copy.copy(self)
+        access.visible = VisibleRows(view, self.table)
+        access.signer = self.signer.sealing()
+        access._read_infos, access._read_several = {}, None
+        return access
+
+    def forward_token(
+        self, generation: int = 0, partitions: Sequence[Partition] = (), resume_token: str = ""
+    ) -> ForwardToken:
+        """Return what another gateway is asked for, for the same view."""
+        view = None if self.visible is None else self.visible.view
+        return ForwardToken(self.table.name, generation, tuple(partitions), resume_token, view)
+
+    def request_hasher(self, query: Query) -> Callable[[Message], int]:
+        """Return the function from a request to the `request_hash` of its tokens, which are of this view alone."""
+        return request_hasher(query, b"" if self.visible is None else self.visible.view.digest())
+
     def scope(self, forwarded: str) -> Scope:
-        """Return what another gateway asks for, by the text that it has signed; raise `ForeignForward`."""
+        """Return what another gateway asks for, by the text that it has signed; raise `ForeignForward` or `ForView`."""
+        token = self._opened_forward(forwarded)
+        if token.view is not None and (self.visible is None or self.visible.view != token.view):
+            raise ForView  # never answered from more than the view, whoever calls the handler
+        partitions = tuple(Partition(number) for number in token.partitions)
+        return Scope(token.generation, partitions or None, token.resume_token, token.view)
+
+    def forwarded_view(self, forwarded: str) -> View | None:
+        """Return what of the table another gateway asks for; None: all. Raise `ForeignForward`."""
+        return self._opened_forward(forwarded).view
+
+    def _opened_forward(self, forwarded: str) -> ForwardToken:
         try:
-            token = self._forward_tokens.open(forwarded, self.table.name)
+            return self._forward_tokens.open(forwarded, self.table.name)
         except ForeignForwardToken as error:
             raise ForeignForward(str(error)) from None
-        partitions = tuple(Partition(number) for number in token.partitions)
-        return Scope(token.generation, partitions or None, token.resume_token)
 
     def served(self, snapshot: Snapshot) -> ServedGeneration:
         """Return the generation that is served; raise `PartitionUnavailable` where the table is not."""

@@ -22,7 +22,6 @@ from tablegate.gateway.contract.tokens import (
     clear_positions,
     positions_of,
     put_positions,
-    request_hasher,
 )
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, MessageSplitter
@@ -59,14 +58,14 @@ class ScanPlan:
     def __init__(self, query: ScanQuery, access: TableAccess) -> None:
         self.query = query
         self.access = access
-        self.read_filters = filters_reader(query.filters)
+        self.read_filters = filters_reader(query.filters, () if access.visible is None else access.visible.view.hidden)
         self._read_requirement = requirement_reader(query, access)
         self.row_field = FieldEncoder(query.rows.number)
         self.splitter = MessageSplitter(query.rows, query.progress)
         self.progress_field = None if query.progress is None else FieldEncoder(query.progress.number)
         self.info_field = FieldEncoder(ScanProgress.READ_INFO_FIELD_NUMBER)
         self.token_field = FieldEncoder(ScanProgress.RESUME_TOKEN_FIELD_NUMBER)
-        self.request_hash = request_hasher(query)
+        self.request_hash = access.request_hasher(query)
 
     async def opened(
         self, requirement: ConsistencyRequirement | None, call: Call, partitions: Sequence[Partition] | None
@@ -286,7 +285,7 @@ class StoreScan:
         """Return whether what is read makes a message."""
         if not pending:
             return waited_s >= PROGRESS_S
-        full = len(pending) >= self._limits.message_rows_max or not self._tests
+        full = len(pending) >= self._limits.message_rows_max or self._passes_all
         return full or waited_s >= self._limits.scan_flush_s or partition != self._partition
 
     def _read(self) -> list[Row]:
@@ -299,8 +298,10 @@ class StoreScan:
                 raise TableRebuilt(access.table.name)
             position = access.live(snapshot, served, self._partition)
             self._scanned.read_at(self._partition, position)
-            start = self._cursor + b"\x00" if self._cursor else b""
-            rows = snapshot.range(served.store_id, self._partition, start=start, end=None, limit=self._limit)
+            start, end = self._cursor + b"\x00" if self._cursor else b"", None
+            if access.visible is not None:
+                start, end = max(start, access.visible.start), access.visible.end
+            rows = snapshot.range(served.store_id, self._partition, start=start, end=end, limit=self._limit)
         if len(rows) < self._limit:
             self._done, self._cursor = self._done + 1, b""
         else:
@@ -311,8 +312,16 @@ class StoreScan:
             self._limit = max(1, min(self._limits.message_rows_max, READ_BYTES // row_bytes))
         return rows
 
+    @property
+    def _passes_all(self) -> bool:
+        """Return whether every row is given, so that no read gives only a few."""
+        return not self._tests and self._access.visible is None
+
     def _passed(self, rows: list[Row]) -> list[Row]:
-        tests = self._tests
+        tests, visible = self._tests, self._access.visible
+        if visible is not None:
+            # Before the filters of the request: what is not seen is not asked either.
+            rows = [(key, seen) for key, row in rows if (seen := visible.row(row)) is not None]
         if not tests:
             return rows
         parse_row = self._row_class.FromString

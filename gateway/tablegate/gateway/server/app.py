@@ -27,6 +27,7 @@ from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.logs import set_up_logging
 from tablegate.gateway.server.preflight import (
     Reserved,
+    check_access,
     check_cluster,
     check_kafka,
     check_origins,
@@ -61,6 +62,7 @@ def serve(config: ServeConfig) -> int:
     check_topics(config)
     check_store_url(config.store_url)
     check_cluster(config, catalogue)
+    check_access(config, catalogue)
     reserved = reserve_address(config.listen, insecure=config.insecure or config.tls is not None)
     lock = None
     admin: Reserved | None = None
@@ -145,6 +147,7 @@ def _specs(
             pipe_fds=tuple(pipe_fds),
             **(kafka if name == REPLICATOR else {}),  # no worker has a client of Kafka
             hang_limit_s=config.hang_limit_s,
+            access=None if config.access is None else str(config.access.resolve()),
         ).to_json()
 
     def before_replicator_restart(killed_by: int) -> None:

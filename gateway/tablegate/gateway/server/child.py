@@ -67,6 +67,7 @@ class ChildConfig:
     kafka_secret_files: Mapping[str, str] = field(default_factory=dict)  # of some of them, by option
     kafka_aws_region: str | None = None
     hang_limit_s: float = HANG_LIMIT_S
+    access: str | None = None  # the access file of workers; None: whoever connects may read everything
 
     def to_json(self) -> str:
         """Return it as text."""

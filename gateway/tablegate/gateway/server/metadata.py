@@ -96,13 +96,14 @@ def metadata_methods(
         async for table in _named(WatchTableRequest, data, watched).metadata(call):
             yield WatchTableResponse(table=table).SerializeToString()
 
-    def explain(data: bytes, _call: Call) -> bytes:
+    def explain(data: bytes, call: Call) -> bytes:
         request: Any = parse(ExplainRequest, data)
         asked = request.message
+        view = call.view_of(f"/{request.method.removeprefix('/')}")
         if request.WhichOneof("request") == "json":
             asked = codec.from_json(explainer.request_class(request.method), request.json.encode())
         try:
-            return explainer.explain(request.method, asked).SerializeToString()
+            return explainer.explain(request.method, asked, view).SerializeToString()
         except StoreUnavailable as error:
             raise StoreAway from error
 

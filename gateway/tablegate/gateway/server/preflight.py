@@ -17,6 +17,8 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.access.principal import AccessFileError
 from tablegate.gateway.cluster.membership import Membership
 from tablegate.gateway.contract.binder.binder import ContractError, bind, merge
 from tablegate.gateway.contract.catalogue import Catalogue
@@ -57,6 +59,15 @@ def check_tls(config: ServeConfig) -> None:
         try:
             config.tls.load()
         except TlsError as error:
+            raise ServeError(str(error)) from None
+
+
+def check_access(config: ServeConfig, catalogue: Catalogue) -> None:
+    """Raise `ServeError` where the access file is wrong."""
+    if config.access is not None:
+        try:
+            Gate(config.access, catalogue).close()
+        except AccessFileError as error:
             raise ServeError(str(error)) from None
 
 

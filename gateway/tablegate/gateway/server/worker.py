@@ -25,6 +25,9 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from tablegate.gateway.access.gate import Gate
+from tablegate.gateway.access.policy import Right
+from tablegate.gateway.access.principal import AccessFileError
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.cluster.forward_token import ForwardTokenSigner
 from tablegate.gateway.cluster.membership import own_id
@@ -32,7 +35,7 @@ from tablegate.gateway.cluster.peers import Credentials, GrpcForwarder
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.rpc.calls import Calls
-from tablegate.gateway.http.server import HttpServer, WebProtocol, web_protocols
+from tablegate.gateway.http.server import Guarded, HttpServer, WebProtocol, web_protocols
 from tablegate.gateway.http.tls import TlsError
 from tablegate.gateway.query.call import Methods
 from tablegate.gateway.query.router import Router
@@ -42,6 +45,7 @@ from tablegate.gateway.server.admin import admin_server, moved_methods, unready_
 from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
 from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
+from tablegate.gateway.server.metrics import PATH as METRICS_PATH
 from tablegate.gateway.server.metrics import Metrics
 from tablegate.gateway.server.worker_pipe import WorkerEnd
 from tablegate.gateway.stores.base import Snapshot, StoreReader, StoreUnavailable
@@ -63,7 +67,7 @@ def worker_main(config: ChildConfig) -> None:
     """Serve until SIGTERM."""
     try:
         asyncio.run(_Worker(config).run())
-    except (OSError, TlsError) as error:
+    except (OSError, TlsError, AccessFileError) as error:
         _logger.error("the worker cannot serve", extra={"reason": str(error)})
         sys.exit(1)
 
@@ -109,12 +113,15 @@ class _Worker:
             **(moved_methods() if has_admin else {}),
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
+        self._gate = None if config.access is None else Gate(Path(config.access), catalogue)
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             counts = directory.parent / COUNTS_DIRECTORY
             self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
-            return web(methods, calls) if has_admin else (*web(methods, calls), self._metrics)
+            if has_admin:
+                return web(methods, calls)
+            return *web(methods, calls), Guarded(self._metrics, (METRICS_PATH,), calls, Right.METRICS)
 
         self._server = HttpServer(
             methods,
@@ -122,6 +129,7 @@ class _Worker:
             web=protocols,
             tls=config.tls_files,
             shared_port=True,
+            gate=self._gate,
         )
         self._admin: HttpServer | None = None
         if config.admin_address is not None:
@@ -144,6 +152,8 @@ class _Worker:
         if self._pipe is not None:
             self._pipe.listen()
         self._store.refresh()
+        if self._gate is not None:
+            self._gate.start()
         if self._admin is not None:
             await self._admin.start()  # first, so that a probe is answered as soon as anything is
         await self._server.start()
@@ -165,6 +175,9 @@ class _Worker:
         if self._store.refresh():
             # Notifications were of the store before: whoever waits reads this one.
             self._notifier.notify()
+        if self._gate is not None:
+            self._gate.refresh()
+            self._server.check_streams()
         if now_s >= self._publish_at_s:
             self._publish_at_s = now_s + COUNTS_EVERY_S
             self._metrics.publish()
@@ -230,6 +243,8 @@ class _Worker:
             await self._admin.stop(0)
         if self._router is not None:
             await self._router.forwarder.close()
+        if self._gate is not None:
+            self._gate.close()
         self._store.close()
 
 

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from importlib.resources import files
@@ -370,6 +370,11 @@ class Pages:
             b"/docs/swagger-ui-bundle.js": _Page(_SCRIPT, lambda: _file("swagger-ui-bundle.js.gz")),
             b"/docs/swagger-ui.css": _Page(_STYLE, lambda: _file("swagger-ui.css.gz")),
         }
+
+    @property
+    def paths(self) -> Iterable[bytes]:
+        """Return the paths of the pages."""
+        return self._pages.keys()
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange; return whether its path was that of a page."""

@@ -68,7 +68,13 @@ class RestProtocol:
             error = NotServed("the request's content-encoding is not known here; use gzip or none")
             _respond_error(exchange, error, _UNKNOWN_CODING, ((b"accept-encoding", GZIP),))
             return True
+        call: ServedCall
+        if isinstance(route.method, UnaryMethod):
+            call = RestUnary(self._calls, exchange, route, self._header_cache)
+        else:
+            call = RestStream(self._calls, exchange, route)
         try:
+            self._calls.admit(call, route.path, route.method)
             if exchange.oversize:
                 raise RequestTooLarge(JSON_BYTES_MAX)
             body = unzipped(exchange.body, JSON_BYTES_MAX) if coding == GZIP else exchange.body
@@ -77,11 +83,9 @@ class RestProtocol:
             _respond_error(exchange, error)
             return True
         if isinstance(route.method, UnaryMethod):
-            self._calls.unary(
-                RestUnary(self._calls, exchange, route, self._header_cache), route.path, route.method, message
-            )
+            self._calls.unary(call, route.path, route.method, message)
         else:
-            self._calls.stream(RestStream(self._calls, exchange, route), route.path, route.method, message)
+            self._calls.stream(call, route.path, route.method, message)
         return True
 
 

@@ -25,17 +25,26 @@ from dataclasses import dataclass
 from google.rpc import code_pb2
 from typing_extensions import override
 
+from tablegate.gateway.access.gate import ADMITTED, Admitted, Gate
+from tablegate.gateway.access.policy import Forbidden, Right
+from tablegate.gateway.access.principal import Unauthenticated
+from tablegate.gateway.access.rates import RateExceeded, Usage
+from tablegate.gateway.access.views import View
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
-from tablegate.gateway.query.call import DuplexMethod, Fields, StreamMethod, UnaryMethod
+from tablegate.gateway.query.call import Answer, DuplexMethod, Fields, ForView, Method, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
     Internal,
     InvalidField,
+    LimitExceeded,
+    NotAllowed,
+    NotAuthenticated,
     NotServed,
     Overloaded,
     QueryError,
     RequestTooLarge,
     ShuttingDown,
+    StreamExpired,
     code_of,
 )
 
@@ -71,10 +80,12 @@ class ServedCall(ABC):
     `timeout_s`: what the client asked for, None where it did not; set by the protocol.
     """
 
-    __slots__ = ("_calls", "_started", "exchange", "timeout_s", "trailer")
+    __slots__ = ("_calls", "_started", "admitted", "ended_for", "exchange", "timeout_s", "trailer")
 
     def __init__(self, calls: "Calls", exchange: Exchange) -> None:
         self.exchange = exchange
+        self.admitted = ADMITTED
+        self.ended_for: QueryError | None = None  # why a stream is ended, which its client did not ask for
         self.timeout_s: float | None = None
         self.trailer: Fields = ()
         self._calls = calls
@@ -95,6 +106,21 @@ class ServedCall(ABC):
     def forwarded(self) -> str | None:
         """Return the token of the gateway that forwarded the call; gateways call each other over gRPC alone."""
         return None
+
+    @property
+    def account(self) -> str | None:
+        """Return who the call counts for: the name of the principal; without access control, of the certificate."""
+        principal = self.admitted.principal
+        return self.exchange.principal if principal is None else principal.name
+
+    @property
+    def view(self) -> View | None:
+        """Return what the client may see of the table; None: all of it."""
+        return self.admitted.view
+
+    def view_of(self, path: str) -> View | None:
+        """Return what the client sees of the table of another query; raise `NotAllowed`."""
+        return self._calls.view_of(self.admitted, path)
 
     def set_trailer(self, trailer: Fields) -> None:
         """Send these fields after the answer."""
@@ -148,8 +174,8 @@ class ConcurrencyLimit:
             raise Overloaded(f"all clients together have {self._most} {self._kind} at work here; back off")
         if principal is not None and self._at_work_of[principal] >= self._most_of_principal:
             raise Overloaded(
-                f"the subject of your certificate has {self._most_of_principal} {self._kind} at work here, which is as "
-                "many as one client may have; end some, or back off"
+                f"you have {self._most_of_principal} {self._kind} at work here, which is as many as one client may "
+                "have; end some, or back off"
             )
         self.at_work += 1
         if principal is not None:
@@ -171,9 +197,12 @@ class Calls:
     (google.rpc.Code).
     """
 
-    def __init__(self, limits: CallLimits | None = None) -> None:
+    def __init__(self, limits: CallLimits | None = None, gate: Gate | None = None) -> None:
         limits = limits or CallLimits()
         self.draining = False
+        self._gate = gate
+        self._gate_version = 0 if gate is None else gate.version
+        self._admitted_streams: dict[asyncio.Future[None], tuple[ServedCall, str]] = {}
         self.answered: defaultdict[str, int] = defaultdict(int)
         self.failed: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._waiting = ConcurrencyLimit(
@@ -185,6 +214,56 @@ class Calls:
         self._tasks: set[asyncio.Future[None]] = set()
         self._duplex: set[asyncio.Future[None]] = set()
 
+    def admit(self, call: ServedCall, path: str, method: Method) -> None:
+        """Let a call in, before its request is read; raise `NotAuthenticated`, `NotAllowed` or `LimitExceeded`.
+
+        What says that another gateway forwards it is checked by its handler.
+        """
+        gate = self._gate
+        if gate is not None and not _is_forwarded(call, method):
+            call.admitted = self._admitted_again(gate, call, path)
+            if isinstance(method, UnaryMethod):
+                with _as_query_errors():
+                    call.admitted = gate.begin(call.admitted, path)
+
+    def admit_to(self, right: Right, exchange: Exchange) -> None:
+        """Let a request in that is no call; raise `NotAuthenticated` or `NotAllowed`."""
+        if self._gate is not None:
+            with _as_query_errors():
+                self._gate.admit_to(right, exchange.headers, exchange.principal)
+
+    def view_of(self, admitted: Admitted, path: str) -> View | None:
+        """Return what who was admitted sees of the table of a query; raise `NotAllowed`."""
+        if self._gate is None:
+            return None
+        with _as_query_errors():
+            return self._gate.view_of(admitted, path)
+
+    def check_streams(self) -> None:
+        """End the streams whose credential has ended, or that the policy does not allow any more."""
+        gate = self._gate
+        if gate is None:
+            return
+        is_new, self._gate_version = gate.version != self._gate_version, gate.version
+        now_s = time.time()
+        for task, (call, path) in list(self._admitted_streams.items()):
+            principal = call.admitted.principal
+            if principal is not None and principal.expires_at_s <= now_s:
+                call.ended_for = NotAuthenticated("your credential has ended; show a new one")
+            elif is_new:
+                try:
+                    if self._admitted_again(gate, call, path).view != call.admitted.view:
+                        call.ended_for = StreamExpired()
+                except QueryError as error:
+                    call.ended_for = error
+            if call.ended_for is not None:
+                task.cancel()
+
+    def _admitted_again(self, gate: Gate, call: ServedCall, path: str) -> Admitted:
+        exchange = call.exchange
+        with _as_query_errors():
+            return gate.admit(path, exchange.headers, exchange.principal, is_get=exchange.method == b"GET")
+
     @property
     def streams(self) -> int:
         """Return how many streams are open."""
@@ -195,11 +274,13 @@ class Calls:
         timeout_s = call.timeout_s
         call.timeout_s = method.default_timeout_s if timeout_s is None else min(timeout_s, method.max_timeout_s)
         try:
-            answer = method.handler(message, call)
+            answer = _answer(call, method, message)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets a status with details
             self._fail(call, path, as_query_error(error, path))
             return
         if isinstance(answer, bytes):
+            if call.admitted.usage.is_charged:
+                call.admitted.usage.charge(len(answer))
             call.answer(answer)
             self.answered[path] += 1
         else:
@@ -208,14 +289,21 @@ class Calls:
 
     def stream(self, call: ServedCall, path: str, method: StreamMethod, message: bytes) -> None:
         """Serve a server stream, in a task."""
-        self._start(call, self._stream(call, path, method.handler(message, call), _on_account_of(call, method)))
+        work = self._stream(call, path, method.handler(message, call), _on_account_of(call, method))
+        self._note_stream(self._start(call, work), call, path)
 
     def duplex(self, call: ServedCall, path: str, method: DuplexMethod, messages: AsyncIterator[bytes]) -> None:
         """Serve a stream each way, in a task."""
-        work = self._stream(call, path, method.handler(messages, call), call.exchange.principal)
+        work = self._stream(call, path, method.handler(messages, call), call.account)
         task = self._start(call, work)
+        self._note_stream(task, call, path)
         self._duplex.add(task)
         task.add_done_callback(self._duplex.discard)
+
+    def _note_stream(self, task: asyncio.Future[None], call: ServedCall, path: str) -> None:
+        if call.admitted is not ADMITTED:
+            self._admitted_streams[task] = (call, path)
+            task.add_done_callback(self._admitted_streams.pop)
 
     def drain(self) -> None:
         """Let streams end by themselves; end those that may wait for their client for ever."""
@@ -245,18 +333,31 @@ class Calls:
         with self._failing(call, path), self._waiting.hold(principal):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
+            if call.admitted.usage.is_charged:
+                call.admitted.usage.charge(len(message))
             call.answer(message)
             self.answered[path] += 1
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
-        with self._failing(call, path), self._streams.hold(principal):
+        with self._failing(call, path), self._streams.hold(principal), self._begun(call, path) as usage:
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
                 async for message in messages:
                     await call.send(message)
+                    if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
+                        await asyncio.sleep(wait_s)
             call.end()
             self.answered[path] += 1
+
+    @contextmanager
+    def _begun(self, call: ServedCall, path: str) -> Iterator[Usage]:
+        """Count a stream of an admitted client; raise `LimitExceeded`."""
+        if self._gate is not None and call.admitted is not ADMITTED:
+            with _as_query_errors():
+                call.admitted = self._gate.begin(call.admitted, path)
+        with call.admitted.usage as usage:
+            yield usage
 
     @contextmanager
     def _failing(self, call: ServedCall, path: str) -> Iterator[None]:
@@ -266,7 +367,9 @@ class Calls:
         except TimeoutError:
             self._fail(call, path, DeadlineExceeded())
         except asyncio.CancelledError:
-            if self.draining:
+            if call.ended_for is not None:
+                self._fail(call, path, call.ended_for)
+            elif self.draining:
                 self._fail(call, path, ShuttingDown())
             else:  # its client is gone
                 self.failed[path, code_pb2.CANCELLED] += 1
@@ -300,7 +403,7 @@ class FramedCall(ServedCall):
 
     @override
     def offer(self, message: bytes) -> bool:
-        return self._begun and self.exchange.offer(self.framed(message))
+        return self._begun and not self.admitted.usage.is_charged and self.exchange.offer(self.framed(message))
 
     def end_with(self, frames: bytes) -> None:
         """Send the last frames, and end the answer."""
@@ -320,15 +423,40 @@ class FramedCall(ServedCall):
             self.exchange.begin(self._headers)
 
 
+def _answer(call: ServedCall, method: UnaryMethod, message: bytes) -> Answer:
+    """Return the answer of a handler: of the one for the view that the call is for, where it is for one."""
+    if call.admitted.view is None or method.handler_for is None:
+        try:
+            return method.handler(message, call)
+        except ForView:
+            if method.handler_for is None:
+                raise
+    return method.handler_for(call)(message, call)
+
+
 def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str | None:
     """Return the principal of a call; None where there is none, or where it comes from a gateway.
 
     A gateway forwards for all of its clients, and each of them has its limit there. A call that only claims to be
     forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
-    if method.checks_forward_token and call.forwarded is not None:
-        return None
-    return call.exchange.principal
+    return None if _is_forwarded(call, method) else call.account
+
+
+def _is_forwarded(call: ServedCall, method: Method) -> bool:
+    return not isinstance(method, DuplexMethod) and method.checks_forward_token and call.forwarded is not None
+
+
+@contextmanager
+def _as_query_errors() -> Iterator[None]:
+    try:
+        yield
+    except Unauthenticated as error:
+        raise NotAuthenticated(str(error)) from None
+    except Forbidden as error:
+        raise NotAllowed(str(error)) from None
+    except RateExceeded as error:
+        raise LimitExceeded(str(error), error.limit, error.retry_after_ms) from None
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:
@@ -342,7 +470,9 @@ def as_query_error(error: Exception, path: str) -> QueryError:
 
 
 def retry_after(error: QueryError) -> Fields:
-    """Return the field that says when to try again, in whole seconds; nothing where that would be no use."""
+    """Return the field that says when to try again, in whole seconds, or with what; nothing where that is no use."""
+    if isinstance(error, NotAuthenticated):
+        return ((b"www-authenticate", b"Bearer"),)
     if error.retry_after_ms is None:
         return ()
     return ((b"retry-after", b"%d" % max(1, -(-error.retry_after_ms // 1000))),)

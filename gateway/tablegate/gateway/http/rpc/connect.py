@@ -214,6 +214,7 @@ class ConnectProtocol:
         call = ConnectUnary(self, exchange, route, as_json=as_json)
         try:
             call.timeout_s = _checked_timeout_s(exchange)
+            self.calls.admit(call, route.path, route.method)
             if exchange.oversize:
                 raise RequestTooLarge(JSON_BYTES_MAX if as_json else MESSAGE_BYTES_MAX)
             if checked_encoding(encoding) == GZIP:
@@ -230,6 +231,7 @@ class ConnectProtocol:
             call.timeout_s = _checked_timeout_s(exchange)
             if not isinstance(route.method, StreamMethod):
                 raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
+            self.calls.admit(call, route.path, route.method)
             if exchange.oversize:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
             data = only_message(exchange.body, checked_encoding(exchange.headers.get(b"connect-content-encoding")))

@@ -197,6 +197,8 @@ class GrpcCall(ServedCall):
 
     def offer(self, message: bytes) -> bool:
         """Send a message of a stream, if that can be at once; else return False and send nothing."""
+        if self.admitted.usage.is_charged:
+            return False
         return self._begun and self.exchange.offer(self._envelope(message))
 
     def end(self) -> None:
@@ -256,6 +258,7 @@ class GrpcProtocol:
             path, method = self._methods.find(exchange.target)
             if exchange.method != b"POST":
                 raise NotServed("gRPC calls come by POST; check the client")
+            self._calls.admit(call, path, method)
             encoding = checked_encoding(headers.get(b"grpc-encoding"))
             if isinstance(method, (UnaryMethod, StreamMethod)):
                 if exchange.oversize:

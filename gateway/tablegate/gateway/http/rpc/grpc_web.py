@@ -87,6 +87,7 @@ class GrpcWebProtocol:
             path, method = self._methods.find(exchange.target)
             if not isinstance(method, (UnaryMethod, StreamMethod)):
                 raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
+            self._calls.admit(call, path, method)
             if exchange.oversize:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
             body = _from_base64(exchange.body) if text else exchange.body

@@ -34,12 +34,15 @@ from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, is_of_anoth
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.query.errors import CorruptRow, TooManyKeys
 from tablegate.gateway.query.requests import Test, bounds_reader, filters_reader, key_reader, keys_reader
+from tablegate.gateway.query.visible_rows import VisibleRows
 from tablegate.gateway.stores.base import PastChange, Position, Snapshot
 
 EXPIRED_READ = 1_000
 
 Matches = Callable[[bytes], bool]
-"""Whether row bytes pass the filters of a subscription."""
+"""Whether row bytes pass the filters of a subscription, and are seen at all."""
+See = Callable[[bytes], bytes | None]
+"""From row bytes to what is seen of them."""
 
 
 class HistoryLost(Exception):
@@ -102,7 +105,8 @@ class ReadBudget:
 class Selection:
     """Which rows a subscription is for: start <= key < end (None: to the last), and `matches` where it is not None.
 
-    `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None.
+    `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None. `see`: from
+    a row that matches to what is given of it; None: all.
     """
 
     partitions: Sequence[Partition]
@@ -110,6 +114,7 @@ class Selection:
     end: bytes | None
     matches: Matches | None = None
     keys: Mapping[Partition, Sequence[bytes]] | None = None
+    see: See | None = None
 
     @cached_property
     def holds(self) -> Callable[[bytes], bool]:
@@ -132,10 +137,10 @@ class Selection:
 
     def shown(self, changes: Sequence[PastChange]) -> Iterator[Given]:
         """Yield what a subscriber sees of changes whose keys are in it."""
-        matches = self.matches
+        matches, see = self.matches, self.see
         for _, key, _, row, _, before in changes:
             if row is not None and (matches is None or matches(row)):
-                yield Given(key, row)
+                yield Given(key, row if see is None else see(row))
             elif before is not None and (matches is None or matches(before)):
                 yield Given(key, None)
 
@@ -207,9 +212,9 @@ def step(
     while budget.rows and cursor.filling < len(selection.partitions):
         if _is_below_floor(positions, cursor, selection.partitions[cursor.filling]):
             return Step(given, is_whole=False, is_ahead=True)
-        matches = selection.matches
+        matches, see = selection.matches, selection.see
         rows = _next_rows(snapshot, store_id, positions, selection, cursor, budget)
-        given += [Given(key, row) for key, row in rows if matches is None or matches(row)]
+        given += [Given(key, row if see is None else see(row)) for key, row in rows if matches is None or matches(row)]
     return Step(given, is_whole=bool(budget.rows) and cursor.filling == len(selection.partitions))
 
 
@@ -343,9 +348,9 @@ Select = Callable[[int, PlacesOf], Selection]
 """From the number of partitions, and where keys are in them, to the selection."""
 
 
-def selection_reader(query: SubscribeQuery) -> Callable[[Message], Select]:
-    """Return the function from a request to what it selects; it raises `InvalidField`."""
-    read_run = _run_reader(query.params, query.table)
+def selection_reader(query: SubscribeQuery, visible: VisibleRows | None = None) -> Callable[[Message], Select]:
+    """Return the function from a request to what it selects of what is visible; it raises `InvalidField`."""
+    read_run = _run_reader(query.params, query.table, visible)
     keys = query.keys
     if keys is None:
         return read_run
@@ -376,9 +381,10 @@ def _only(select: Select, keys: frozenset[bytes]) -> Select:
     return select_keys
 
 
-def _run_reader(params: Sequence[Param], table: Table) -> Callable[[Message], Select]:
+def _run_reader(params: Sequence[Param], table: Table, visible: VisibleRows | None) -> Callable[[Message], Select]:
     equal = {param.key_index: param for param in params if param.op is Op.EQ and param.key_index is not None}
-    readers = [_Reader(params, equal, count, table) for count in range(len(table.key) + 1) if _leads(equal, count)]
+    counts = [count for count in range(len(table.key) + 1) if _leads(equal, count)]
+    readers = [_Reader(params, equal, count, table, visible) for count in counts]
 
     def read(request: Message) -> Select:
         given = 0
@@ -400,8 +406,11 @@ def _is_set(param: Param, request: Message) -> bool:
 class _Reader:
     """Reads requests that fix the first `count` key columns; the other params are bounds on the next, and filters."""
 
-    def __init__(self, params: Sequence[Param], equal: dict[int, Param], count: int, table: Table) -> None:
+    def __init__(
+        self, params: Sequence[Param], equal: dict[int, Param], count: int, table: Table, visible: VisibleRows | None
+    ) -> None:
         self._table = table
+        self._visible = visible
         prefix = [equal[index] for index in range(count)]
         column = table.key[count] if count < len(table.key) else None
         bounds = [param for param in params if param.key_index == count and not param.required and column is not None]
@@ -409,13 +418,20 @@ class _Reader:
         self._one_partition = count >= table.partition_by_count
         self._read_prefix = key_reader([param.field for param in prefix], table.key[:count])
         self._read_bounds = bounds_reader(self._read_prefix, bounds, column)
-        self._read_filters = filters_reader([param for param in params if param not in prefix and param not in bounds])
+        self._read_filters = filters_reader(
+            [param for param in params if param not in prefix and param not in bounds],
+            () if visible is None else visible.view.hidden,
+        )
 
     def read(self, request: Message) -> Select:
         prefix = self._read_prefix(request)
         bounds = self._read_bounds(request)
         tests = self._read_filters(request)
         matches = _matches(tests, self._table) if tests else None
+        visible, see = self._visible, None
+        if visible is not None:
+            bounds = visible.within(bounds)
+            matches, see = _both(visible.shows, matches), visible.row
         start, end = bounds.start, bounds.end
 
         def select(partition_count: int, places_of: PlacesOf) -> Selection:
@@ -425,9 +441,13 @@ class _Reader:
             if start is None or bounds.empty:
                 return Selection((), b"", b"")
             keys = dict.fromkeys(partitions, (prefix,)) if self._is_key else None
-            return Selection(partitions, start, end, matches, keys)
+            return Selection(partitions, start, end, matches, keys, see)
 
         return select
+
+
+def _both(first: Matches, second: Matches | None) -> Matches:
+    return first if second is None else lambda row: first(row) and second(row)
 
 
 def _matches(tests: Sequence[Test], table: Table) -> Matches:

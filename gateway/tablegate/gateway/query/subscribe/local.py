@@ -20,7 +20,6 @@ from typing import Any
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import SubscribeQuery
-from tablegate.gateway.contract.tokens import request_hasher
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import (
@@ -77,8 +76,8 @@ class SubscribePlan:
         self.access = access
         self.live = live
         self.encoder = ChangeEncoder(query)
-        self.request_hash = request_hasher(query)
-        self.read_selection = selection_reader(query)
+        self.request_hash = access.request_hasher(query)
+        self.read_selection = selection_reader(query, access.visible)
         self.options_name = query.subscribe_options.name
 
     def asked(self, request: Message) -> "SubscribeRequest":

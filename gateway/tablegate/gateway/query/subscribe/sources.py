@@ -11,6 +11,7 @@ from contextlib import aclosing
 
 from typing_extensions import override
 
+from tablegate.gateway.access.views import View
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import assign_requests
 from tablegate.gateway.contract.types import Partition
@@ -105,6 +106,15 @@ class PartCall(Call):
     @override
     def forwarded(self) -> str | None:
         return None
+
+    @property
+    @override
+    def view(self) -> View | None:
+        return self._call.view
+
+    @override
+    def view_of(self, path: str) -> View | None:
+        return self._call.view_of(path)
 
     @override
     def offer(self, message: bytes) -> bool:

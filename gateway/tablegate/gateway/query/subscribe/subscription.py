@@ -27,7 +27,6 @@ from dataclasses import replace
 from typing import Any
 
 from tablegate.gateway.cluster.directory import Peer
-from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.lineage import lineage_of
@@ -406,7 +405,7 @@ class Subscription:
             # The other gateway answers it as it would a client that returns: the token says which partitions are done,
             # and up to where.
             getattr(request, plan.options_name).resume_token = token
-            forward_token = ForwardToken(access.table.name, generation, tuple(partitions))
+            forward_token = access.forward_token(generation, partitions)
             left_s = self._call.time_left_s()
             messages = self._router.stream(peer, plan.query.path, request.SerializeToString(), forward_token, left_s)
         self._streams.append(PartitionStream(peer, partitions, messages, self._wake, is_filling=is_filling))

@@ -1,0 +1,226 @@
+"""The gate: who calls, and may he? Asked once for each call, before its request is read.
+
+It is made of one file, the access file, in which both stand: credentials (`access.credentials`) and policy
+(`access.policy`). The file is read again when it changes. One that is wrong changes nothing: the log says so, and what
+was read before counts.
+"""
+
+import logging
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tablegate.gateway.access.audit import AuditLog, audit_log_of
+from tablegate.gateway.access.credentials import Authenticator, authenticator_of
+from tablegate.gateway.access.policy import Forbidden, Policy, Right
+from tablegate.gateway.access.principal import AccessFileError, Principal, Unauthenticated
+from tablegate.gateway.access.rates import FREE, Kind, RateExceeded, Rates, Usage, rates_of
+from tablegate.gateway.access.views import View
+from tablegate.gateway.contract.catalogue import Catalogue, ScanQuery, SubscribeQuery
+
+SECTIONS = frozenset({"api_keys", "audit", "certificates", "issuer", "limit", "policy", "rule"})
+
+_GATEWAY = "/tablegate.v1.GatewayService/"
+_RIGHTS: Mapping[str, Right] = {
+    f"{_GATEWAY}GetStatus": Right.STATUS,
+    f"{_GATEWAY}GetTable": Right.METADATA,
+    f"{_GATEWAY}WatchTable": Right.METADATA,
+    f"{_GATEWAY}Explain": Right.EXPLAIN,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Right.REFLECTION,
+}
+_KNOWN_MAX = 20_000  # of principals and methods
+_OTHER_STREAMS = (f"{_GATEWAY}WatchTable", *(path for path, right in _RIGHTS.items() if right is Right.REFLECTION))
+_OPEN = "/grpc.health.v1.Health/"  # for who balances the load: it says of each service whether it is served
+
+_logger = logging.getLogger("tablegate.gateway.access")
+
+
+class Admitted(NamedTuple):
+    """Who was let in, None without a credential; what he sees of the table, None: all; and what his call uses."""
+
+    principal: Principal | None
+    view: View | None
+    usage: Usage
+
+
+ADMITTED = Admitted(None, None, FREE)
+"""Whoever calls a gateway without access control."""
+
+
+class Gate:
+    """Who may come in. One event loop. `version` rises when credentials or policy have changed."""
+
+    def __init__(self, file: Path, catalogue: Catalogue) -> None:
+        """Read the access file; raise `AccessFileError`."""
+        self.version = 1
+        self._file = file
+        self._catalogue = catalogue
+        self._stamp = self._stamp_of_file()
+        self._trouble = ""
+        self._kinds = {
+            **{path: Kind.SCAN for path, query in catalogue.queries.items() if isinstance(query, ScanQuery)},
+            **{path: Kind.STREAM for path, query in catalogue.queries.items() if isinstance(query, SubscribeQuery)},
+            **dict.fromkeys(_OTHER_STREAMS, Kind.STREAM),
+        }
+        self._asking: Principal | None = None  # who is being let in, or is refused
+        self._authenticator, self._policy, self._rates, self._audit = _read(file, catalogue)
+        self._keys_version = self._authenticator.version
+        self._known: dict[tuple[int, str], Admitted] = {}
+
+    def start(self) -> None:
+        """Begin to keep the keys of issuers."""
+        self._authenticator.start()
+
+    def close(self) -> None:
+        """Let go of threads and files."""
+        self._authenticator.close()
+        if self._audit is not None:
+            self._audit.close()
+
+    def refresh(self) -> None:
+        """Read the file again where it has changed. On a timer."""
+        stamp = self._stamp_of_file()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._read_again()
+        self._authenticator.refresh()
+        if self._audit is not None:
+            self._audit.flush()
+        if self._authenticator.version != self._keys_version:
+            self._keys_version = self._authenticator.version
+            self.version += 1
+
+    def admit(self, path: str, headers: Mapping[bytes, bytes], certificate: str | None, *, is_get: bool) -> Admitted:
+        """Return who calls a method, and what he sees; raise `Unauthenticated` or `Forbidden`."""
+        if path.startswith(_OPEN):
+            return ADMITTED
+        if self._audit is None:
+            return self._admitted(path, headers, certificate, is_get=is_get)
+        try:
+            admitted = self._admitted(path, headers, certificate, is_get=is_get)
+        except (Unauthenticated, Forbidden) as error:
+            self._record(self._asking, path, str(error))
+            raise
+        self._record(admitted.principal, path, None)
+        return admitted
+
+    def _record(self, principal: Principal | None, path: str, refusal: str | None) -> None:
+        assert self._audit is not None
+        query = self._catalogue.queries.get(path)
+        table = None if query is None else query.table.name
+        self._audit.record(None if principal is None else principal.name, path, table, refusal=refusal)
+
+    def _admitted(
+        self, path: str, headers: Mapping[bytes, bytes], certificate: str | None, *, is_get: bool
+    ) -> Admitted:
+        self._asking = None
+        principal = self._asking = self._authenticator.principal(headers, certificate, is_get=is_get)
+        # By identity: the principal of a credential that was seen before is the same object. It is kept with what was
+        # decided, so that no other one gets its number meanwhile.
+        known = self._known.get((id(principal), path))
+        if known is not None and known.principal is principal:
+            return known
+        right, view = _RIGHTS.get(path), None
+        try:
+            if right is None:
+                view = self._policy.view(principal, path)
+            else:
+                self._policy.check(principal, right)
+        except Forbidden:
+            if principal is None:
+                raise Unauthenticated("the call shows no credential; show one") from None
+            raise
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        known = self._known[id(principal), path] = Admitted(principal, view, FREE)
+        return known
+
+    def begin(self, admitted: Admitted, path: str) -> Admitted:
+        """Return who was let in, with what his call uses from now on; raise `RateExceeded`.
+
+        Whoever begins a stream is to end its usage.
+        """
+        if self._rates.is_empty or path.startswith(_OPEN):
+            return admitted
+        principal = admitted.principal
+        name = "" if principal is None else principal.name
+        kind = self._kinds.get(path, Kind.UNARY)
+        try:
+            return admitted._replace(usage=self._rates.admit(name, self._policy.roles(principal), path, kind))
+        except RateExceeded as error:
+            if self._audit is not None:
+                self._record(principal, path, str(error))
+            raise
+
+    def admit_to(self, right: Right, headers: Mapping[bytes, bytes], certificate: str | None) -> None:
+        """Raise `Unauthenticated` or `Forbidden` where who asks has not got a right."""
+        principal = self._authenticator.principal(headers, certificate, is_get=True)
+        try:
+            self._policy.check(principal, right)
+        except Forbidden:
+            if principal is None:
+                raise Unauthenticated("the request shows no credential; show one") from None
+            raise
+
+    def view_of(self, admission: Admitted, path: str) -> View | None:
+        """Return what who was admitted sees of the table of a query; raise `Forbidden`."""
+        return self._policy.view(admission.principal, path)
+
+    def _read_again(self) -> None:
+        try:
+            authenticator, policy, rates, audit = _read(self._file, self._catalogue)
+        except AccessFileError as error:
+            if str(error) != self._trouble:
+                _logger.error("the access file is wrong; what was read before counts", extra={"reason": str(error)})
+            self._trouble = str(error)
+            return
+        self._trouble = ""
+        authenticator.adopt(self._authenticator)
+        self._authenticator.close()
+        if self._audit is not None:
+            self._audit.close()
+        self._authenticator, self._policy, self._audit = authenticator, policy, audit
+        if rates.settings != self._rates.settings:  # or who has used up a limit would begin anew
+            self._rates = rates
+        self._known = {}
+        authenticator.start()
+        self._keys_version = authenticator.version
+        self.version += 1
+        _logger.info("read the access file again")
+
+    def _stamp_of_file(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _read(file: Path, catalogue: Catalogue) -> tuple[Authenticator, Policy, Rates, AuditLog | None]:
+    """Return what an access file says; raise `AccessFileError`, whose message names the file."""
+    try:
+        settings = read_access_file(file)
+        paths = {*catalogue.queries, *_RIGHTS}
+        authenticator, policy = authenticator_of(settings, file.parent), Policy(settings, catalogue)
+        rates = rates_of(settings, paths=paths)
+        return authenticator, policy, rates, audit_log_of(settings, file.parent)
+    except AccessFileError as error:
+        raise AccessFileError(f'access file "{file}": {error}') from None
+
+
+def read_access_file(file: Path) -> Mapping[str, Any]:
+    """Return the sections of an access file; raise `AccessFileError`."""
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AccessFileError(f"it cannot be read: {error.strerror}; check the path and its mode") from None
+    except UnicodeDecodeError:
+        raise AccessFileError("it is no UTF-8; save it as such") from None
+    except tomllib.TOMLDecodeError as error:
+        raise AccessFileError(f"it is no TOML: {error}") from None
+    unknown = sorted(settings.keys() - SECTIONS)
+    if unknown:
+        raise AccessFileError(f'"{unknown[0]}" is no section; there are {", ".join(sorted(SECTIONS))}')
+    return settings

@@ -1,0 +1,327 @@
+"""The policy: who may call which method, and see which rows and columns.
+
+It is the part of the access file that says what principals may do. A rule says for whom it is (`roles`, `principals`,
+`claims`, `anonymous`), to what it lets them (`tables`, `methods`, `rights`), and how much of it they see (`rows`,
+`hide`). Nobody may do what no rule says. Of several rules that let a principal to a method the first one counts, so
+that what somebody sees is in one place of the file.
+
+    [policy]
+    roles = "realm_access.roles"            # the claim that lists a principal's roles; default: roles
+
+    [[rule]]
+    roles = ["operator"]
+    tables = ["*"]
+    rights = ["status", "metadata", "explain", "metrics", "reflection"]
+
+    [[rule]]                                # every principal
+    tables = ["orders"]
+    rows = { tenant_id = "tenant" }         # column = claim: those rows alone
+    hide = ["margin"]
+
+A claim may list values: then rows with any of them are seen. Where a principal lacks the claim, the call is refused.
+
+Decision: docs/decisions/0101-a-view-is-compiled-into-its-queries.md
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from tablegate.gateway.access.principal import AccessFileError, Principal
+from tablegate.gateway.access.views import VALUES_CHARS_MAX, VALUES_MAX, Value, View
+from tablegate.gateway.contract.catalogue import Catalogue, Query, Table
+from tablegate.gateway.contract.keys import INT64_MAX
+
+ALL = "*"
+ROLES_CLAIM = "roles"
+INT64_MIN = -(2**63)
+
+_STRINGS = frozenset({FieldDescriptor.CPPTYPE_STRING})
+_INTEGERS = frozenset(
+    {
+        FieldDescriptor.CPPTYPE_INT32,
+        FieldDescriptor.CPPTYPE_INT64,
+        FieldDescriptor.CPPTYPE_UINT32,
+        FieldDescriptor.CPPTYPE_UINT64,
+    }
+)
+_BOOLS = frozenset({FieldDescriptor.CPPTYPE_BOOL})
+
+
+class Right(Enum):
+    """What may be allowed beside queries."""
+
+    STATUS = "status"
+    METADATA = "metadata"
+    EXPLAIN = "explain"
+    METRICS = "metrics"
+    REFLECTION = "reflection"
+
+
+class Forbidden(Exception):
+    """A principal may not do what it asks for; the message is for it, and names no other principal or rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One rule, checked."""
+
+    where: str
+    roles: frozenset[str]
+    principals: frozenset[str]
+    claims: tuple[tuple[str, Value], ...]
+    for_anonymous: bool
+    paths: frozenset[str]
+    rights: frozenset[Right]
+    rows: tuple[tuple[str, str], ...]  # column, claim
+    hidden: tuple[str, ...]
+
+    def is_for(self, principal: Principal | None, roles: Collection[str]) -> bool:
+        """Return whether the rule is for a principal; None: for whoever shows no credential."""
+        if principal is None:
+            return self.for_anonymous
+        if any(not _has(claim_of(principal.claims, name), value) for name, value in self.claims):
+            return False
+        if not self.roles and not self.principals:
+            return True
+        return principal.name in self.principals or not self.roles.isdisjoint(roles)
+
+
+class Policy:
+    """Who may do what, of the contracts of a catalogue. One thread."""
+
+    def __init__(self, settings: Mapping[str, Any], catalogue: Catalogue) -> None:
+        """Read the parsed access file; raise `AccessFileError`."""
+        self._catalogue = catalogue
+        policy = _table(settings.get("policy", {}), "[policy]", {"roles"})
+        self._roles_claim = _string(policy.get("roles", ROLES_CLAIM), "[policy] roles")
+        rules = settings.get("rule", [])
+        if not isinstance(rules, list) or not rules:
+            raise AccessFileError("the file has no [[rule]]; without one nobody may do anything")
+        self._rules = [_rule(rule, number, catalogue) for number, rule in enumerate(rules, 1)]
+
+    def view(self, principal: Principal | None, path: str) -> View | None:
+        """Return what a principal sees of the table of a query; None: all of it. Raise `Forbidden`."""
+        roles = self.roles(principal)
+        for rule in self._rules:
+            if path in rule.paths and rule.is_for(principal, roles):
+                return self._seen(rule, principal, path)
+        raise Forbidden(_refusal(principal, "may not call this method"))
+
+    def check(self, principal: Principal | None, right: Right) -> None:
+        """Raise `Forbidden` where a principal has not got a right."""
+        roles = self.roles(principal)
+        if not any(right in rule.rights and rule.is_for(principal, roles) for rule in self._rules):
+            raise Forbidden(_refusal(principal, f"may not ask for {right.value}"))
+
+    def roles(self, principal: Principal | None) -> frozenset[str]:
+        """Return the roles that a principal's credential lists."""
+        if principal is None:
+            return frozenset()
+        listed = claim_of(principal.claims, self._roles_claim)
+        if isinstance(listed, str):
+            return frozenset(listed.split())
+        if isinstance(listed, (list, tuple)):
+            return frozenset(role for role in listed if isinstance(role, str))
+        return frozenset()
+
+    def _seen(self, rule: _Rule, principal: Principal | None, path: str) -> View | None:
+        if not rule.rows and not rule.hidden:
+            return None
+        query = self._catalogue.queries[path]
+        claims = {} if principal is None else principal.claims
+        rows = tuple(
+            (column, _values(claims, claim, query.table.row.fields_by_name[column])) for column, claim in rule.rows
+        )
+        return View(rows, rule.hidden)
+
+
+def claim_of(claims: Mapping[str, Any], name: str) -> Any:
+    """Return the claim of a name, or by a path such as realm_access.roles; None where there is none."""
+    if name in claims:  # names that are URLs have dots
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return None
+        found = found[part]
+    return found
+
+
+def _has(claim: Any, value: Value) -> bool:
+    """Return whether a claim is a value, or lists it; true is not 1."""
+    listed = claim if isinstance(claim, (list, tuple)) else [claim]
+    return any(type(each) is type(value) and each == value for each in listed)
+
+
+def _values(claims: Mapping[str, Any], claim: str, column: FieldDescriptor) -> tuple[Value, ...]:
+    """Return the values of a column that a principal may see; raise `Forbidden`."""
+    found = claim_of(claims, claim)
+    if found is None:
+        raise Forbidden(f'your credential has no claim "{claim}", by which your rows are found; get one that has it')
+    listed = found if isinstance(found, (list, tuple)) else [found]
+    wanted = _python_type(column)
+    if any(type(value) is not wanted or not _is_storable(value) for value in listed):
+        raise Forbidden(f'the claim "{claim}" of your credential is no {_name_of(wanted)}, or list of them')
+    if len(listed) > VALUES_MAX or sum(len(str(value)) for value in listed) > VALUES_CHARS_MAX:
+        raise Forbidden(f'the claim "{claim}" of your credential has more than {VALUES_MAX} values, or is too long')
+    return tuple(sorted(set(listed)))
+
+
+def _is_storable(value: Any) -> bool:
+    """Return whether rows that somebody has given a value can have this one."""
+    if isinstance(value, str):
+        try:
+            # An empty text is what rows without a value have: nobody is to see those by a claim that says nothing.
+            return bool(value.encode())
+        except UnicodeEncodeError:  # JSON may have half of a character
+            return False
+    return INT64_MIN <= int(value) <= INT64_MAX
+
+
+def _python_type(column: FieldDescriptor) -> type:
+    return str if column.cpp_type in _STRINGS else bool if column.cpp_type in _BOOLS else int
+
+
+def _name_of(wanted: type) -> str:
+    return {str: "text", bool: "true or false", int: "whole number"}[wanted]
+
+
+def _refusal(principal: Principal | None, what: str) -> str:
+    return f"who shows no credential {what}; show one" if principal is None else f"you {what}; ask the operator"
+
+
+_RULE_KEYS = {
+    "roles",
+    "principals",
+    "claims",
+    "anonymous",
+    "tables",
+    "methods",
+    "rights",
+    "rows",
+    "hide",
+}
+
+
+def _rule(settings: Any, number: int, catalogue: Catalogue) -> _Rule:
+    where = f"[[rule]] {number}"
+    rule = _table(settings, where, _RULE_KEYS)
+    anonymous = rule.get("anonymous", False)
+    if not isinstance(anonymous, bool):
+        raise AccessFileError(f"{where}: anonymous is true or false")
+    claims = _table(rule.get("claims", {}), f"{where}: claims")
+    for name, value in claims.items():
+        if not isinstance(value, (str, int)):
+            raise AccessFileError(f'{where}: claims: "{name}" is a text, a whole number, true or false')
+    rows = _table(rule.get("rows", {}), f"{where}: rows")
+    for column, claim in rows.items():
+        _string(claim, f'{where}: rows: "{column}"')
+    hidden = _strings(rule, "hide", where)
+    queries = _queries(rule, where, catalogue)
+    for table in {query.table.name: query.table for query in queries.values()}.values():
+        _check_columns(table, rows, hidden, where)
+    if (rows or hidden) and not queries:
+        raise AccessFileError(f"{where}: rows and hide are of tables; name them in tables, or in methods")
+    rights = [_right(name, where) for name in _strings(rule, "rights", where)]
+    if not queries and not rights:
+        raise AccessFileError(f"{where}: it allows nothing; add tables, methods or rights")
+    return _Rule(
+        where,
+        frozenset(_strings(rule, "roles", where)),
+        frozenset(_strings(rule, "principals", where)),
+        tuple(claims.items()),
+        anonymous,
+        frozenset(queries),
+        frozenset(rights),
+        tuple(rows.items()),
+        tuple(sorted(set(hidden))),
+    )
+
+
+def _queries(rule: Mapping[str, Any], where: str, catalogue: Catalogue) -> dict[str, Query]:
+    """Return the queries that a rule is about, by path."""
+    found: dict[str, Query] = {}
+    for name in _strings(rule, "tables", where):
+        if name != ALL and name not in catalogue.tables:
+            raise AccessFileError(
+                f'{where}: tables: "{name}" is no table of the contracts; there are {_listed(catalogue.tables)}'
+            )
+        found |= {path: query for path, query in catalogue.queries.items() if name in (ALL, query.table.name)}
+    for name in _strings(rule, "methods", where):
+        path = f"/{name.removeprefix('/')}"
+        service = path.removesuffix(ALL) if path.endswith(f"/{ALL}") else None
+        matching = {
+            each: query
+            for each, query in catalogue.queries.items()
+            if (each.startswith(service) if service else each == path)
+        }
+        if not matching:
+            raise AccessFileError(f'{where}: methods: "{name}" is no query of the contracts; see tablegate tables')
+        found |= matching
+    return found
+
+
+def _check_columns(table: Table, rows: Mapping[str, str], hidden: Iterable[str], where: str) -> None:
+    columns = table.row.fields_by_name
+    for name in (*rows, *hidden):
+        if name not in columns:
+            raise AccessFileError(
+                f'{where}: table "{table.name}" has no column "{name}"; it has {_listed(columns)}. Give tables with '
+                "other columns a rule of their own"
+            )
+    for name in rows:
+        column = columns[name]
+        if column.is_repeated or column.cpp_type not in _STRINGS | _INTEGERS | _BOOLS or _is_bytes(column):
+            raise AccessFileError(
+                f'{where}: rows: column "{name}" of table "{table.name}" is no text, whole number or bool'
+            )
+        if name in hidden:
+            raise AccessFileError(f'{where}: column "{name}" is in rows and in hide; leave it out of one')
+    for key in table.key:
+        if key.name in hidden:
+            raise AccessFileError(
+                f'{where}: hide: column "{key.name}" is in the key of table "{table.name}", by which rows are named'
+            )
+
+
+def _is_bytes(column: FieldDescriptor) -> bool:
+    return bool(column.type == FieldDescriptor.TYPE_BYTES)
+
+
+def _right(name: str, where: str) -> Right:
+    try:
+        return Right(name)
+    except ValueError:
+        listed = _listed(right.value for right in Right)
+        raise AccessFileError(f'{where}: rights: "{name}" is none; there are {listed}') from None
+
+
+def _table(value: Any, where: str, keys: Collection[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise AccessFileError(f"{where} is no table of names and values")
+    unknown = sorted(value.keys() - set(keys)) if keys is not None else []
+    if unknown:
+        assert keys is not None
+        raise AccessFileError(f'{where}: "{unknown[0]}" is not known; there are {_listed(keys)}')
+    return value
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise AccessFileError(f"{where} is no text")
+    return value
+
+
+def _strings(rule: Mapping[str, Any], name: str, where: str) -> list[str]:
+    value = rule.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise AccessFileError(f"{where}: {name} is a list of texts")
+    return value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
