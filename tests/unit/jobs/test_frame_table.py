@@ -123,6 +123,76 @@ def test_the_values_that_a_function_closes_over_are_its_code() -> None:
     assert function_code(made(1)) != function_code(made(2))
 
 
+HEAD = """import dataclasses, functools, os
+from datetime import date
+from pyspark.sql.types import LongType, StructType
+"""
+
+
+def code_of(directory: Path, body: str) -> str:
+    """Return the code of `rows` in a file of its own."""
+    file = directory / f"{len([*directory.iterdir()])}.py"
+    file.write_text(HEAD + body)
+    names: dict[str, Any] = {"__name__": "own", "__file__": str(file)}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    return function_code(names["rows"])
+
+
+CLASS = """
+def helper(value): return value + 1
+class Base:
+    def run(self, value): return helper(value)
+class Step(Base):
+    def __init__(self, factor): self.factor = factor
+    def __call__(self, orders): return self.run(orders) * self.factor
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "before", "after"),
+    [
+        ("LIMIT = {1, 2}\ndef rows(orders): return LIMIT", "{1, 2}", "{1, 3}"),
+        ("LIMIT = date(2026, 1, 1)\ndef rows(orders): return LIMIT", "2026", "2027"),
+        ("LIMIT = StructType().add('a', LongType())\ndef rows(orders): return LIMIT", "'a'", "'b'"),
+        ("LOW = lambda a: a < 1\nHIGH = lambda a: a < 9\ndef rows(orders): return LOW, HIGH", "< 9", "< 8"),
+        ("BOTH = (lambda a: a < 1, lambda a: a < 9)\ndef rows(orders): return BOTH", "< 9", "< 8"),
+        ("def made(n): return lambda a: a < n\nL, H = made(1), made(9)\ndef rows(o): return L, H", "(9)", "(8)"),
+        ("LIMIT = 1\ndef rows(orders, limit=LIMIT): return limit", "= 1", "= 2"),
+        ("LIMIT = 1\ndef rows(orders, *, limit=LIMIT): return limit", "= 1", "= 2"),
+        ("STEPS = {'a': [lambda a: a + 1]}\ndef rows(orders): return STEPS", "+ 1", "+ 2"),
+        ("def one(a): return a + 1\nrows = functools.partial(lambda f, orders: f(orders), one)", "+ 1", "+ 2"),
+        (CLASS + "def rows(orders): return Step(2)(orders)", "value + 1", "value + 2"),
+        (CLASS + "STEP = Step(2)\ndef rows(orders): return STEP(orders)", "Step(2)", "Step(3)"),
+        (CLASS + "rows = Step(2)", "value + 1", "value + 2"),
+        (CLASS + "rows = Step(2).__call__", "Step(2)", "Step(3)"),
+        (
+            "def plus(f):\n @functools.wraps(f)\n def g(a): return f(a) + 1\n return g\n@plus\ndef rows(o): return o",
+            "+ 1",
+            "+ 2",
+        ),
+    ],
+)
+def test_what_a_function_names_is_its_code(tmp_path: Path, body: str, before: str, after: str) -> None:
+    assert code_of(tmp_path, body) == code_of(tmp_path, "\n# longer\n" + body)
+    assert before in body
+    assert code_of(tmp_path, body) != code_of(tmp_path, body.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        # As two processes may have them.
+        ["LIMIT = {0, 8}\ndef rows(orders): return LIMIT", "LIMIT = {8, 0}\ndef rows(orders): return LIMIT"],
+        ["rows = [lambda a: a in (1,\n 2)][0]", "rows = [lambda a: a  in (1, 2)][0]"],
+        ["def rows(orders): return os.path.dirname(__file__)"] * 2,
+        ["LIST = []\nLIST.append(LIST)\ndef rows(orders): return LIST"] * 2,
+        ["class A:\n def __init__(self): self.all = {self}\nONE = A()\ndef rows(orders): return ONE"] * 2,
+    ],
+)
+def test_what_means_the_same_is_the_same_code(tmp_path: Path, bodies: list[str]) -> None:
+    assert len({code_of(tmp_path, body) for body in bodies}) == 1
+
+
 def of_udf(deterministic: bool = True, factor: int = 2) -> Any:
     def doubled(value: int) -> int:
         return value * factor
