@@ -5,6 +5,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,72 @@ def test_of_several_rows_of_a_key_one_counts() -> None:
     result = run_table(ordered, orders)
     assert result.rows == {("pen",): {"revenue": 2.0, "pieces": 1}}
     (letter,) = result.dead_letters
-    assert (letter.topic, letter.offset, letter.reason) == ("", -1, "key column product is null")
+    assert (letter.topic, letter.offset, letter.reason) == ("", -1, 'key column "product" is null')
+
+
+def marked(orders: DataFrame) -> DataFrame:
+    return orders.selectExpr("id", "inline(lines)").selectExpr(
+        "product", "IF(price >= 0, price, NULL) AS revenue", "CAST(pieces AS BIGINT) AS pieces", "product AS text", "id"
+    )
+
+
+def table_of(rows: Callable[..., Any], **changes: Any) -> FrameTable:
+    given: dict[str, Any] = {"name": "shop_revenue", "contract": contract_of(), "sources": {"orders": ORDERS}}
+    return FrameTable(**{**given, **changes}, rows=rows)
+
+
+def test_no_row_stops_the_others() -> None:
+    """A key that no gateway takes, and a condition that cannot be computed: a batch would fail at each start again."""
+    only = replace(ORDERS, where="5 DIV size(lines) > 0 AND CAST(substring(lines[0].product, 2) AS INT) < 9")
+    orders = [
+        order(1, ("a1", 1, 1.0), ("", 2, 2.0), ("b" * 500, 1, 1.0), ("bx", 1, 1.0)),
+        order(2, ("ax", 1, 1.0)),
+        order(3),
+        order(4, ("a9", 1, 1.0)),
+    ]
+    table = table_of(marked, sources={"orders": only}, deletes="CAST(substring(text, 2) AS INT) > 8")
+    result = run_table(table, orders)
+    assert result.rows == {("a1",): {"revenue": 1.0, "pieces": 1}}
+    reasons = [letter.reason for letter in result.dead_letters]
+    assert sorted(reasons) == [
+        "deletes= cannot be computed with this row",
+        "deletes= cannot be computed with this row",
+        "key has 502 bytes, more than 500",
+    ]
+    ordered = run_table(table_of(marked, order="CAST(substring(text, 2) AS INT)"), orders[:1])
+    assert ("a1",) in ordered.rows
+    assert {letter.reason for letter in ordered.dead_letters} >= {"order= cannot be computed with this row"}
+
+
+def test_the_same_of_equal_rows_counts() -> None:
+    several = [order(1, ("pen", 1, 1.0)), order(1, ("pen", 2, 2.0)), order(1, ("pen", 2, 1.0))]
+    found = [run_table(table_of(marked, order="id"), some).rows for some in (several, several[::-1])]
+    assert found[0] == found[1]
+
+
+def leaving(orders: DataFrame) -> DataFrame:
+    sys.exit("bye")
+
+
+def doubled(orders: DataFrame) -> DataFrame:
+    return orders.selectExpr("'a' AS product", "1D AS revenue", "1L AS pieces", "'b' AS PRODUCT")
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (table_of(leaving), "its function does not run: SystemExit: bye"),
+        (table_of(doubled), 'column "product" is there 2 times: drop all but one'),
+        (table_of(marked, order="max(id)"), "order= does not compute: "),
+        (table_of(marked, deletes="max(id) > 1"), "deletes= does not compute: "),
+        (table_of(marked, order="map(id, 1)"), "order= does not compute: "),
+    ],
+)
+def test_what_no_batch_could_compute_is_refused(table: FrameTable, sentence: str) -> None:
+    with pytest.raises(JobError) as refused:
+        run_table(table, [order(1, ("pen", 1, 1.0))])
+    assert sentence in str(refused.value)
+    assert "has stopped" not in str(refused.value)
 
 
 def command(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -5,7 +5,8 @@ All rows of a batch have one sequence, so a batch has one row of a key. What is 
 Decision: docs/decisions/0087-dataframes-as-tables.md
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ from tablegate.gateway.contract import catalogue
 from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.columns import EXISTS_COLUMN, SEQUENCE_COLUMN, wanted_type
+from tablegate.jobs.dataflow.decoding import Problem
 from tablegate.jobs.dataflow.expressions import attempt
 from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.dataflow.keys import without_ansi
 from tablegate.jobs.dataflow.sink_records import RECORD_TYPE, stored_row, with_record, with_run
+from tablegate.jobs.dataflow.sources import KEY_COLUMN, key_problems, reason_sql
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import FrameTable
 from tablegate.jobs.kafka.topics import Topic
@@ -79,11 +83,15 @@ def frame_of(table: FrameTable) -> str:
 def check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str, Any]) -> None:
     """Raise `JobError` with everything that is wrong with the columns, and the cast to write for each."""
     found = {field.name.lower(): (field.name, field.dataType) for field in frame.schema.fields}
+    counts = Counter(name.lower() for name in frame.columns)
     problems = []
     for field in value_schema["fields"]:
         name = field["name"]
         if name.lower() not in found:
             problems.append(f'column "{name}" is missing')
+            continue
+        if counts[name.lower()] > 1:
+            problems.append(f'column "{name}" is there {counts[name.lower()]} times: drop all but one')
             continue
         actual_name, actual = found[name.lower()]
         wanted = wanted_type(name, actual, value_schema)
@@ -97,9 +105,12 @@ def check_columns(frame: DataFrame, table: FrameTable, value_schema: Mapping[str
         if expression is None:
             continue
         try:
-            kind = frame.select(sql.expr(expression).alias("it")).dtypes[0][1]
+            # Beside a column, as it is of each row and no aggregate of all.
+            computed = frame.select(sql.expr(expression).alias("it"), sql.col(f"`{frame.columns[0]}`").alias("one"))
+            computed.agg(sql.max("it"))  # which needs an order, too
         except PySparkException as error:
             raise JobError(f"{frame_of(table)} {what}= does not compute: {first_line(error)}") from None
+        kind = computed.dtypes[0][1]
         if what == "deletes" and kind != "boolean":
             raise JobError(f"{frame_of(table)} deletes= is {kind}; write a condition, which is true or false")
 
@@ -135,21 +146,35 @@ def chosen_rows(rows: DataFrame, target: BatchTarget) -> DataFrame:
     table = target.table
     keys = [f"`{column.name}`" for column in target.contract.key]
     fields = [sql.col(f"`{field['name']}`").alias(field["name"]) for field in target.value_schema["fields"]]
-    no_key = " ".join(f"WHEN {name} IS NULL THEN 'key column {name.strip('`')} is null'" for name in keys)
-    by_key = Window.partitionBy(*keys)
-    place = sql.count(sql.lit(1)).over(by_key)
-    if table.order is not None:
-        place = sql.row_number().over(by_key.orderBy(sql.col(_ORDER).desc_nulls_last()))
     found = rows.select(
         *fields,
-        sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)").alias(EXISTS_COLUMN),
-        sql.expr(table.order or "NULL").alias(_ORDER),
+        attempt(sql.expr(f"NOT coalesce({table.deletes or 'false'}, false)")).alias(EXISTS_COLUMN),
+        attempt(sql.expr(table.order or "NULL")).alias(_ORDER),
+        sql.expr(f"struct({', '.join(keys)})").alias(KEY_COLUMN),
     )
-    misfit = f"WHEN {EXISTS_COLUMN} AND {_STORED} IS NULL THEN '{_MISFIT}'"
     found = found.withColumn(_STORED, attempt(stored_row(found, target.value_schema)))
-    found = found.withColumn(_REASON, sql.expr(f"CASE {no_key} {misfit} END")).withColumn(_PLACE, place).drop(_ORDER)
+    with without_ansi(rows.sparkSession):
+        reason = f"({reason_sql([*_row_problems(target.contract)])}).text"
+        found = found.withColumn(_REASON, sql.expr(reason)).drop(KEY_COLUMN)
+    found = found.withColumn(EXISTS_COLUMN, sql.col(f"{EXISTS_COLUMN}.value"))
+    by_key = Window.partitionBy(*keys)
+    if table.order is None:
+        # Those that are set aside are in nobody's way.
+        place = sql.count(sql.when(sql.col(_REASON).isNull(), 1)).over(by_key)
+        return found.withColumn(_PLACE, place).drop(_ORDER)
+    # A batch that runs again has its rows in another order, and is to choose the same of those that are alike in it.
+    last = sql.to_json(sql.struct(*(sql.col(f"`{field['name']}`") for field in target.value_schema["fields"])))
+    order = (sql.col(f"{_ORDER}.value").desc_nulls_last(), sql.col(EXISTS_COLUMN), last)
+    found = found.withColumn(_PLACE, sql.row_number().over(by_key.orderBy(*order))).drop(_ORDER)
     # Of rows without a key there is nothing to choose from: each of them is set aside.
-    return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1") if table.order is not None else found
+    return found.where(f"{_REASON} IS NOT NULL OR {_PLACE} = 1")
+
+
+def _row_problems(contract: catalogue.Table) -> Iterator[Problem]:
+    yield from key_problems(contract.key, [column.name for column in contract.key])
+    for name, column in (("deletes", EXISTS_COLUMN), ("order", _ORDER)):
+        yield Problem(f"uncomputable_{name}", f"{column} IS NULL", f"'{name}= cannot be computed with this row'")
+    yield Problem("misfit", f"{EXISTS_COLUMN}.value AND {_STORED} IS NULL", f"'{_MISFIT}'")
 
 
 def count_rows(chosen: DataFrame, target: BatchTarget) -> BatchCounts:

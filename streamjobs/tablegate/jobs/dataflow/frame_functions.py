@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 
 from tablegate.jobs.dataflow.frame_batches import check_columns, frame_of
 from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.dataflow.keys import without_ansi
 from tablegate.jobs.dataflow.processors import modules_of, pickled_by_value
 from tablegate.jobs.dataflow.sink_records import counting_side
 from tablegate.jobs.dataflow.sources import Reader, Records, all_records, decodable, decode_source, ignored_kinds
@@ -38,7 +39,7 @@ def rows_of_function(spark: SparkSession, plan: Plan, reader: Reader) -> DataFra
             frame = table.rows(**arguments)
     except JobError:
         raise
-    except Exception as error:  # noqa: BLE001 - the function is the user's: whatever it raises is theirs to read
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the function is the user's: whatever it raises is theirs to read
         reason = first_line(error) if isinstance(error, PySparkException) else f"{type(error).__name__}: {error}"
         where = line_of(table.rows, error) or table.declared_at
         raise JobError(
@@ -76,7 +77,9 @@ def _fields(records: DataFrame, source: Source) -> DataFrame:
     frame = decodable(records)
     if source.where is not None:
         try:
-            frame = frame.where(sql.expr(source.where))
+            # As in other tables: where it cannot be computed, the record does not meet it.
+            with without_ansi(frame.sparkSession):
+                frame = frame.where(sql.expr(source.where))
         except PySparkException as error:
             raise JobError(
                 f'{source.declared_at}: source "{source.topic}" where does not compute: {first_line(error)}'

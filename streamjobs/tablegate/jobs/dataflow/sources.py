@@ -258,7 +258,7 @@ def with_key(records: Records, side: Source | Latest, table: Table, contract: Co
             _check(fields, source.where, f'{source.declared_at}: source "{source.topic}" where', wanted="boolean")
         keyed = fields.withColumn(PASSES_COLUMN, sql.expr(_passes_sql(source)))
         key = sql.struct(*(sql.expr(expression).alias(name) for name, expression in expressions.items()))
-        problems = [*_key_problems(contract.key, list(expressions))]
+        problems = [*key_problems(contract.key, list(expressions))]
         if table.rows_move:
             # A delete has no fields to make a key of. Its row is found by the fields of its own key.
             key = sql.when(sql.expr(_makes_row_sql()), key)
@@ -369,7 +369,8 @@ def _check(frame: DataFrame, expression: str, what: str, *, wanted: str | None =
         raise JobError(f"{what} is {found}, not {wanted}; write an expression that gives {wanted}")
 
 
-def _key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[Problem]:
+def key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[Problem]:
+    """Yield what may be wrong with the columns of these names in `KEY_COLUMN`: no gateway has a row of such a key."""
     own = [column for column in columns if column.name in names]
     for column in own:
         value = f"{KEY_COLUMN}.`{column.name}`"
