@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tablegate.examples.demo.kafka import Broker
-from tablegate.jobs import FrameTable
+from tablegate.jobs import FrameTable, Mode, Table
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.testing import Event, run_table
@@ -193,6 +193,28 @@ def test_the_same_of_equal_rows_counts() -> None:
     several = [order(1, ("pen", 1, 1.0)), order(1, ("pen", 2, 2.0)), order(1, ("pen", 2, 1.0))]
     found = [run_table(table_of(marked, order="id"), some).rows for some in (several, several[::-1])]
     assert found[0] == found[1]
+
+
+def as_they_come(visits: DataFrame) -> DataFrame:
+    return visits.selectExpr("user", "at AS start", "CAST(pages AS BIGINT) AS pages")
+
+
+def test_times_that_no_client_reads_are_in_no_row() -> None:
+    first, last = datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    moments = ["+10000-01-01T00:00:00Z", "0000-12-31T23:59:59Z", first, last]
+    visits = [Event("shop_visits_of_users", value={"user": 1, "pages": 1, "at": at}) for at in moments]
+    found = run_table(replace(SESSIONS, rows=as_they_come), visits)
+    assert set(found.rows) == {(1, first), (1, last)}
+    assert len(found.dead_letters) == 2
+    table = Table(
+        name="shop_sessions",
+        contract=contract_of(),
+        source=SESSIONS.sources["visits"],
+        key={"user": "user", "start": "at"},
+        columns={"pages": "sum(pages)"},
+        mode=Mode.MICROBATCH,
+    )
+    assert set(run_table(table, visits).rows) == {(1, first), (1, last)}
 
 
 def leaving(orders: DataFrame) -> DataFrame:

@@ -59,8 +59,8 @@ def served(address: str | None) -> Iterator[None]:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second line for each counter, of which nobody asks
     try:
         server, thread = start_http_server(int(port), host.removeprefix("[").removesuffix("]"))
-    except OSError as error:
-        why = error.strerror or error
+    except (OSError, UnicodeError) as error:  # the second of a host that can be no name
+        why = getattr(error, "strerror", None) or error
         raise JobError(
             f'--metrics: cannot listen on "{address}": {why}; stop what is there, or choose another'
         ) from None

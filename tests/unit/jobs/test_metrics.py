@@ -49,6 +49,11 @@ def test_a_port_that_is_in_use_is_named() -> None:
             pass
 
 
+def test_a_host_that_can_be_no_name_is_refused() -> None:
+    with pytest.raises(JobError, match=r'cannot listen on "a\.\.b:9464"'), metrics.served("a..b:9464"):
+        pass
+
+
 def test_names_follow_the_conventions_of_prometheus() -> None:
     families = [family for family in REGISTRY.collect() if family.name.startswith("tablegate_job_")]
     assert len(families) >= 14

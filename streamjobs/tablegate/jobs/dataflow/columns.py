@@ -27,9 +27,12 @@ COMPUTED_COLUMN = "__computed"
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = "decimal"
 _DURATION = "duration-micros"
+_TIME = "timestamp-micros"
+FIRST_TIME, LAST_TIME = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
+"""SQL of what `google.protobuf.Timestamp` has. Spark has more, and of a row with such a time clients can read nothing."""
 _SPARK_TYPES = {
     "long": ("bigint", _INTEGERS),
-    "timestamp-micros": ("timestamp", ("timestamp",)),
+    _TIME: ("timestamp", ("timestamp",)),
     _DURATION: ("interval day to second", ()),
     "float": ("float", ("float",)),
     "double": ("double", ("double", "float")),
@@ -65,7 +68,8 @@ def wanted_type(name: str, actual: DataType, value_schema: Mapping[str, Any]) ->
 def stored_columns(rows: DataFrame, value_schema: Mapping[str, Any]) -> list[Column]:
     """Return the columns of `rows` as the changelog has them.
 
-    They raise where a value is none of the contract's: a null in a list or a map, two fields of one oneof.
+    They raise where a value is none of the contract's: a null in a list or a map, two fields of one oneof, a time that
+    no client can read.
     """
     types = _Types(value_schema)
     columns = {
@@ -173,6 +177,10 @@ class _Types:
             # A cast would round.
             cut = sql.when(column < 0, sql.ceil(column, sql.lit(9))).otherwise(sql.floor(column, sql.lit(9)))
             return cut.cast("decimal(28,9)")
+        if kind == _TIME:
+            return sql.when(
+                column.isNull() | column.between(sql.expr(FIRST_TIME), sql.expr(LAST_TIME)), column
+            ).otherwise(_no_time())
         return column.cast(_SPARK_TYPES[kind][0])
 
     def _each(
@@ -203,7 +211,7 @@ class _Types:
                 return actual.containsNull or self._is_checked(actual.elementType, schema["items"])
             case "map", MapType():
                 return actual.valueContainsNull or self._is_checked(actual.valueType, schema["values"])
-        return False
+        return kind == _TIME
 
     def _stored_record(self, column: Column, actual: StructType, schema: Mapping[str, Any]) -> Column:
         found = _by_name(actual)
@@ -248,6 +256,10 @@ def _without_null(several: Column, exists: Callable[[Column, Callable[[Column], 
 
 def _null() -> Column:
     return sql.raise_error(sql.lit("a list or map has a null"))
+
+
+def _no_time() -> Column:
+    return sql.raise_error(sql.lit("a time is not of the years 1 to 9999"))
 
 
 def _oneofs(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:

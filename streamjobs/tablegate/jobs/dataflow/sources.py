@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 from tablegate.gateway.contract.catalogue import Table as ContractTable
 from tablegate.gateway.contract.kafka_settings import spark_options
 from tablegate.gateway.contract.keys import KEY_BYTES_MAX, KeyColumn, KeyType
+from tablegate.jobs.dataflow.columns import FIRST_TIME, LAST_TIME
 from tablegate.jobs.dataflow.decoding import Decoded, Problem, decoded, ignored_sql, is_framed_sql, schema_id_sql
 from tablegate.jobs.dataflow.expressions import attempt, once
 from tablegate.jobs.dataflow.header_ids import HEADERS_COLUMN, by_name_sql, framed_sql
@@ -380,6 +381,12 @@ def key_problems(columns: tuple[KeyColumn, ...], names: list[str]) -> Iterator[P
                 f"bad_text_{column.name}",
                 f"NOT is_valid_utf8({value})",
                 f"'key column \"{column.name}\" is not UTF-8'",
+            )
+        if column.type is KeyType.TIMESTAMP:
+            yield Problem(
+                f"bad_time_{column.name}",
+                f"{value} NOT BETWEEN {FIRST_TIME} AND {LAST_TIME}",
+                f"'key column \"{column.name}\" is not of the years 1 to 9999'",
             )
     if any(column.type in (KeyType.STRING, KeyType.BYTES) for column in own):
         length = f"octet_length({key_bytes_sql(own, KEY_COLUMN)})"
