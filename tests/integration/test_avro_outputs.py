@@ -34,7 +34,11 @@ def schema(*fields: tuple[str, Any]) -> str:
 
 ROW = Avro(schema(("customer", "string"), ("order_count", "int"), ("amount", ["null", "double"])))
 KEY = Avro(schema(("customer", "string")))
-LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "n", "type": "int"}]}
+LINE: dict[str, Any] = {
+    "type": "record",
+    "name": "Line",
+    "fields": [{"name": "sku", "type": "string"}, {"name": "n", "type": "int"}],
+}
 RECORD = Avro(
     schema(
         ("customer", ["null", "string"]),
@@ -84,10 +88,29 @@ def test_rows_and_records_in_avro(table: Table) -> None:
     ]
 
 
+def test_fields_of_messages_go_by_their_names(table: Table) -> None:
+    line = {**LINE, "fields": LINE["fields"][::-1]}
+    nested = {"type": "record", "name": "Box", "fields": [{"name": "first", "type": ["null", "Line"]}]}
+    value = Avro(schema(("lines", {"type": "array", "items": line}), ("by", {"type": "map", "values": nested})))
+    sku = "struct<sku: STRING, n: BIGINT>"
+    fields = f"customer STRING, lines ARRAY<{sku}>, by MAP<STRING, STRUCT<other: INT, first: {sku}>>"
+    output = RecordOutput("records", key=Text("customer"), value=value)
+    given = {"lines": [{"sku": "a", "n": 1}], "by": {"x": {"first": {"sku": "5", "n": 6}}, "y": {"first": None}}}
+    result = run_table(
+        replace(table, source=Source("orders", Json(fields)), outputs=(output,)),
+        [Event("orders", value={"customer": "ann", **given})],
+    )
+    assert result.outputs["records"] == (("ann", given),)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         (Avro(schema(("nobody", "string"))), 'output "records" does not compute: .*nobody'),
+        (
+            Avro(schema(("lines", {"type": "array", "items": {**LINE, "fields": [{"name": "m", "type": "int"}]}}))),
+            'output "records" does not compute: .*No such struct field `m`',
+        ),
         (Avro(schema(("lines", "int"))), 'output "records" does not compute: .*lines'),
         (Avro(schema(("customer", "unknown"))), 'output "records" has an Avro schema that Spark cannot read'),
     ],

@@ -29,7 +29,7 @@ _DECIMAL = "decimal"
 _DURATION = "duration-micros"
 _TIME = "timestamp-micros"
 FIRST_TIME, LAST_TIME = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
-"""SQL of what `google.protobuf.Timestamp` has. Spark has more, and of a row with such a time clients can read nothing."""
+"""SQL of the bounds of `google.protobuf.Timestamp`. Spark has more, and clients can read nothing of such a row."""
 _SPARK_TYPES = {
     "long": ("bigint", _INTEGERS),
     _TIME: ("timestamp", ("timestamp",)),

@@ -194,8 +194,24 @@ def _encoded_avro(form: Avro, schema_id: int) -> str:
     reader = SparkSession.active().range(0).select(from_avro(sql.lit(b""), form.schema).alias("record"))
     record = reader.schema["record"].dataType
     assert isinstance(record, spark_types.StructType), "declarations refuse other schemas"
-    fields = ", ".join(f"CAST(`{one.name}` AS {one.dataType.simpleString()}) AS `{one.name}`" for one in record.fields)
+    fields = ", ".join(f"{_as_type(f'`{one.name}`', one.dataType)} AS `{one.name}`" for one in record.fields)
     return f"concat(X'00{schema_id:08X}', to_avro(struct({fields}), {_literal(form.schema)}))"
+
+
+def _as_type(value: str, wanted: spark_types.DataType, depth: int = 0) -> str:
+    """Return the SQL of a value as another type. A cast alone would take the fields of a struct by their places."""
+    if "struct<" not in wanted.simpleString():
+        return f"CAST({value} AS {wanted.simpleString()})"
+    one = f"one_{depth}"
+    match wanted:
+        case spark_types.StructType():
+            parts = (f"{_as_type(f'{value}.`{of.name}`', of.dataType, depth)} AS `{of.name}`" for of in wanted.fields)
+            return f"IF({value} IS NULL, NULL, struct({', '.join(parts)}))"
+        case spark_types.ArrayType():
+            return f"transform({value}, {one} -> {_as_type(one, wanted.elementType, depth + 1)})"
+    assert isinstance(wanted, spark_types.MapType), "no other type has a struct in it"
+    values = f"transform_values({value}, (key_{depth}, {one}) -> {_as_type(one, wanted.valueType, depth + 1)})"
+    return f"transform_keys({values}, (key_{depth}, {one}) -> CAST(key_{depth} AS STRING))"
 
 
 def encoded_sql(form: Format, schema_id: int = OWN_SCHEMA_ID) -> str:
