@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check lint test test-long simulate planted proto proto-check docs lock wheels clients bench clean
+.PHONY: help setup demo cluster-demo check lint test test-long simulate planted proto proto-check docs lock wheels sbom audit clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -75,6 +75,14 @@ lock: $(READY) ## resolve requirements.lock anew (needs uv)
 
 wheels: $(READY) ## build the five wheels into dist/
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist ./proto ./clients/python ./gateway ./streamjobs .
+
+sbom: $(READY) ## write what a release is made of, and its licences, into dist/ (needs uv)
+	@mkdir -p dist && out=$$(mktemp) && trap 'rm -f $$out' EXIT && \
+	uvx --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py environment $(BIN)/python --output-format JSON --output-file $$out && \
+	$(BIN)/python deploy/sbom.py $$out dist
+
+audit: ## ask PyPI for known faults of the pinned packages; fails on those of which it knows nothing (needs uv)
+	@uvx --quiet pip-audit==2.10.1 --strict --disable-pip --no-deps --progress-spinner off --requirement requirements.lock
 
 clients: $(READY) ## build the example clients in Go, Java and TypeScript, where their tools are
 	@$(MAKE) --no-print-directory -C clients
