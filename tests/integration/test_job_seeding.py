@@ -148,6 +148,37 @@ def test_source_dropped_what_the_state_has_not(
     assert rows(broker.bootstrap, job, 2) == {}
 
 
+def test_state_of_headers_functions_and_maps(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    def declare(amount: str) -> str:
+        columns, more = {**BEFORE, "amount": amount}, "mode=Mode.MICROBATCH, functions={'twice': twice}"
+        file = Path(write_job(tmp_path, "beginnings", topic, columns=columns, source=", headers=True", more=more))
+        types = "from pyspark.sql import functions as sql, types"
+        twice = "twice = sql.udf(lambda amount: 2 * amount, types.DoubleType(), useArrow=False)"
+        file.write_text(f"{types}\n{twice}\n{file.read_text()}")
+        return str(file)
+
+    topic = new_topic(broker.bootstrap)
+    placed = [one._replace(headers=[("vat", b"1")]) for one in orders("ann", 2, amount=3.0)]
+    of_map = "element_at(max_by(map('a', amount), amount), 'a')"
+    job = declare(of_map)
+    produce(broker.bootstrap, topic, placed)
+    with JobInProcess(spark, job, options) as running:
+        running.run_until_read(topic, 2)
+    seeding = replace(options, from_state=True, from_now=("amount",))
+    declare(f"1 + {of_map}")
+    with pytest.raises(JobError, match=r"has an aggregate that keeps a map, .*; build it from its sources"):
+        JobInProcess(spark, job, seeding, generation=2, is_rebuild=True)
+    assert rows(broker.bootstrap, job, 2) == {}
+    declare("sum(twice(amount) + CAST(CAST(kafka.headers['vat'] AS STRING) AS INT))")
+    with JobInProcess(spark, job, seeding, generation=2, is_rebuild=True) as running:
+        complete(running)
+        produce(broker.bootstrap, topic, placed[:1])
+        running.run_until_read(topic, 3)
+    assert rows(broker.bootstrap, job, 2) == {"ann": (3, 3, 7.0)}
+
+
 @pytest.mark.parametrize("mode", ["MICROBATCH", "REALTIME"])
 def test_seam_beside_a_running_job(
     spark: SparkSession, broker: Broker, tmp_path: Path, options: Options, mode: str

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql.functions import udf
+from pyspark.sql.types import DoubleType
 
 from tablegate.jobs import Json, Latest, Mode, Source, Table, Window
 from tablegate.jobs.planning.changes import Change, ColumnChange, DeclarationChange, aggregates_in, declaration_change
@@ -108,6 +110,25 @@ def test_other_parts_are_told(change: dict[str, Any], part: str, why_not: str) -
     assert [one.part for one in found.parts] == [part]
     assert found.why_not == why_not
     assert column(found, "order_count").is_kept == (not why_not)
+
+
+def test_functions_may_come_and_not_go() -> None:
+    def doubled(amount: float) -> float:
+        return amount * 2
+
+    def tripled(amount: float) -> float:
+        return amount * 3
+
+    two, three = (udf(one, DoubleType(), useArrow=False) for one in (doubled, tripled))
+    one = replace(TABLE, functions={"f": two})
+    both = declaration_change(replace(one, functions={"f": two, "g": three}), logic_of(one), 1)
+    assert (both.why_not, [part.part for part in both.parts]) == ("", ['the code of function "g"'])
+    assert declaration_change(replace(one, functions={"f": three}), logic_of(one), 1).why_not == (
+        'the code of function "f" has changed, so the state was computed otherwise'
+    )
+    assert declaration_change(TABLE, logic_of(one), 1).why_not == (
+        'the state was computed with function "f", which is gone; leave it in functions='
+    )
 
 
 def test_changed_key_keeps_nothing() -> None:

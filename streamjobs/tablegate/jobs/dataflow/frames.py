@@ -282,7 +282,8 @@ def aggregates_of_both(spark: SparkSession, plan: Plan, before: Table) -> tuple[
     """
     table = plan.table
     assert isinstance(table, Table), "rows of a function have no aggregates"
-    grouped = _Builder(plan, table, KafkaReader(spark, plan.bootstrap)).grouped()
+    reader = KafkaReader(spark, plan.bootstrap, with_headers=topics_with_headers(plan))
+    grouped = _Builder(plan, table, reader).grouped()
     try:
         first = _aggregate_columns(grouped, before)
         return by_key(grouped, table).agg(*first, *_aggregate_columns(grouped, table)), len(first)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tablegate.jobs.frame_table import Declared, FrameTable
-from tablegate.jobs.planning.logic import COLUMN_ORDER, column_of, logic_of, masked
+from tablegate.jobs.planning.logic import COLUMN_ORDER, column_of, function_of, logic_of, masked
 
 AGGREGATES = (
     *("any_value", "approx_count_distinct", "approx_percentile", "array_agg", "avg", "bit_and", "bit_or", "bit_xor"),
@@ -118,8 +118,13 @@ def why_not_from_state(table: Declared, before: Mapping[str, str]) -> str:
         old, new, column = before.get(part), now.get(part), column_of(part)
         if old == new or part in (COLUMN_ORDER, "having") or (column is not None and not column[1]):
             continue
-        # A field that no column used before, or none uses any more, is in no aggregate that is kept.
-        if " field " not in part or (old is not None and new is not None):
+        function = function_of(part)
+        if function is not None and new is None:
+            return f'the state was computed with function "{function}", which is gone; leave it in functions='
+        # A field that no column used before, or none uses any more, is in no aggregate that is kept. Nor is a function
+        # that was not there.
+        is_named = " field " in part or function is not None
+        if not is_named or (old is not None and new is not None):
             return f"{part} has changed, so the state was computed otherwise"
     return ""
 

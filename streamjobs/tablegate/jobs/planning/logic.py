@@ -22,6 +22,7 @@ CHANGES_LISTED_MAX = 4  # in an error, which is one sentence
 COLUMN_ORDER = "the order of the columns"
 """The part of a logic that says in which order its columns are."""
 _COLUMN = re.compile(r'(key )?column "([^"]*)"')
+_FUNCTION = re.compile(r'the code of function "([^"]*)"')
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 _CLOCKS = (
     "now",
@@ -79,6 +80,12 @@ def column_of(part: str) -> tuple[str, bool] | None:
     """Return the column that a part of a logic is about, and whether it is of the key; None where it is about none."""
     found = _COLUMN.fullmatch(part)
     return (found.group(2), found.group(1) is not None) if found is not None else None
+
+
+def function_of(part: str) -> str | None:
+    """Return the function of the user's that a part of a logic is about; None where it is about none."""
+    found = _FUNCTION.fullmatch(part)
+    return found.group(1) if found is not None else None
 
 
 def masked(expression: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from tablegate.gateway.contract.kafka_settings import spark_options
@@ -170,7 +170,19 @@ def _carried_over(
         found = next((place for other, place in zip(old, places, strict=True) if one.is_same(other)), None)
         values += [sql.col(name) for name in found] if found is not None else list(one.initial or ())
     keys = [name for name in state.columns if name.startswith("key_")]
-    return state.select(*keys, *(value.alias(f"value_{number}") for number, value in enumerate(values)))
+    rows = state.select(*keys, *(value.alias(f"value_{number}") for number, value in enumerate(values)))
+    try:
+        rows.agg(*_greatest(rows))
+    except PySparkException:
+        raise JobError(
+            f'{table.declared_at}: table "{table.name}" has an aggregate that keeps a map, which the state of another '
+            "generation cannot be made of; build it from its sources, without --from-state"
+        ) from None
+    return rows
+
+
+def _greatest(rows: DataFrame) -> list[Column]:
+    return [sql.max(name) for name in rows.columns if name.startswith("value_")]
 
 
 def _check_types(plan: Plan, state: DataFrame, old: Sequence[StateAggregate]) -> None:
@@ -189,10 +201,9 @@ def _write_state(session: SparkSession, rows: DataFrame, directory: str, checkpo
     # Each key is there once, and of one value the largest is that value: so each column of a row becomes the column of
     # the state that an aggregate of the table's query has in its place.
     keys = [name for name in rows.columns if name.startswith("key_")]
-    values = [name for name in rows.columns if name.startswith("value_")]
     seeds: Any = session.readStream.schema(rows.schema).parquet(directory).groupBy(*keys)
     query = (
-        seeds.agg(*(sql.max(name) for name in values))
+        seeds.agg(*_greatest(rows))
         .writeStream.outputMode("update")
         .format("noop")
         .option("checkpointLocation", checkpoint.query_location(TABLE_QUERY))
