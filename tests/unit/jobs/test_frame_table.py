@@ -1,19 +1,24 @@
 """Tables of functions: what a declaration must be, and what in a function's code is its meaning."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from pyspark.cloudpickle.cloudpickle import list_registry_pickle_by_value
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
 from tablegate.jobs import DeclarationError, FrameTable, Json, Mode, Source, Table
+from tablegate.jobs.dataflow.processors import pickled_by_value
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.function_code import function_code
 from tablegate.jobs.planning.declarations import load_table
 from tablegate.jobs.planning.logic import check_repeatable, logic_changes, logic_of
+from tablegate.jobs.publishing import publish, publish_batch
 
 ORDERS = Source("orders", Json("id BIGINT"))
 
@@ -191,6 +196,28 @@ def test_what_a_function_names_is_its_code(tmp_path: Path, body: str, before: st
 )
 def test_what_means_the_same_is_the_same_code(tmp_path: Path, bodies: list[str]) -> None:
     assert len({code_of(tmp_path, body) for body in bodies}) == 1
+
+
+def test_a_function_of_a_notebook_is_sent_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = ModuleType("notebook")  # without a file
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    with pickled_by_value([notebook]):
+        assert "notebook" in list_registry_pickle_by_value()
+
+
+class OfSparkConnect:
+    """A DataFrame whose session is none of this process, as PySpark's own wants packages that are not here."""
+
+    sparkSession = object()  # noqa: N815 - as PySpark has it
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} would ask the server")
+
+
+@pytest.mark.parametrize("of", [partial(publish, checkpoint="c"), publish_batch])
+def test_a_frame_of_spark_connect_is_refused(of: Callable[..., Any]) -> None:
+    with pytest.raises(JobError, match="is of Spark Connect, and publishing needs a Spark session of this process"):
+        of(OfSparkConnect(), FrameTable(name="t", contract="t.proto"), bootstrap="localhost:1")
 
 
 def of_udf(deterministic: bool = True, factor: int = 2) -> Any:

@@ -146,9 +146,10 @@ def modules_of(function: object) -> list[ModuleType]:
 
 def _modules_beside(module: ModuleType) -> Iterator[ModuleType]:
     """Yield the top-level modules and packages that were imported from the directory of a file of the user's."""
-    if module.__name__.startswith(f"{jobs.__name__}.") or module.__file__ is None:
+    its_file = getattr(module, "__file__", None)  # that of a notebook has not even the name
+    if module.__name__.startswith(f"{jobs.__name__}.") or its_file is None:
         return
-    directory = Path(module.__file__).parent
+    directory = Path(its_file).parent
     if directory in map(Path, sysconfig.get_paths().values()):  # installed: workers have it too
         return
     for name, other in [*sys.modules.items()]:

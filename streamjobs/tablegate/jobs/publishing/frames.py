@@ -122,11 +122,11 @@ def publish(
     found nothing new.
     """
     _check_has_no_rows(table)
+    spark = frame.sparkSession
+    _check_session(spark)
     if not frame.isStreaming:
         raise JobError(f"{frame_of(table)}: the DataFrame is no stream; publish it with publish_batch")
     bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
-    spark = frame.sparkSession
-    _check_session(spark)
     contract = find_contract(table)
     value_schema = row_schema(contract)
     check_columns(frame, table, value_schema)
@@ -191,10 +191,10 @@ def publish_batch(
     and `kafka`: as of `publish`.
     """
     _check_has_no_rows(table)
-    bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
+    _check_session(frame.sparkSession)
     if frame.isStreaming:
         raise JobError(f"{frame_of(table)}: the DataFrame is a stream; publish it with publish")
-    _check_session(frame.sparkSession)
+    bootstrap, registry = reach_kafka(bootstrap, kafka), reach_registry(schema_registry, kafka)
     contract = find_contract(table)
     value_schema = row_schema(contract)
     check_columns(frame, table, value_schema)
@@ -241,7 +241,12 @@ def _check_has_no_rows(table: FrameTable) -> None:
         raise JobError(f"{frame_of(table)} has rows=, so a job keeps it: tablegate job run {job_argument(table)}")
 
 
-def _check_session(spark: SparkSession) -> None:
+def _check_session(spark: object) -> None:
+    if not isinstance(spark, SparkSession):  # that of Spark Connect is another class, and has no JVM to ask
+        raise JobError(
+            "the DataFrame is of Spark Connect, and publishing needs a Spark session of this process; make it with "
+            "SparkSession.builder.master(…), without .remote(…)"
+        )
     if not has_connectors(spark):
         raise JobError(
             "the Spark session has no Kafka connector; make it with "
