@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pool
 
 from tablegate.gateway.cluster.directory import Directory
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.server import HttpServer, web_protocols
+from tablegate.gateway.http.server import HttpServer, keys_limits_of, web_protocols
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import NotCaughtUp, Overloaded
 from tablegate.gateway.query.service import query_methods
@@ -32,7 +32,7 @@ HTTP_TIMEOUT_S = 20
 
 def codec() -> JsonCodec:
     """Return a codec of the ratings contract and of what every gateway serves."""
-    return JsonCodec([catalogue_of().pool, descriptor_pool.Default()])
+    return JsonCodec([catalogue_of().pool, descriptor_pool.Default()], keys_limits_of(catalogue_of()))
 
 
 class WebServer(ServerThread):

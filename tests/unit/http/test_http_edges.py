@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import random
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,7 @@ from tablegate.gateway.http.h2.control import RESET_STREAMS_MAX
 from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
 from tablegate.gateway.http.h2.huffman import HpackError
 from tablegate.gateway.http.h2_connection import UNSENT_BYTES_MAX
-from tablegate.gateway.http.json_codec import VALUES_MAX
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, VALUES_MAX
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.rpc import grpc
 from tablegate.gateway.http.rpc.calls import CallLimits, checked_encoding, unzipped
@@ -269,6 +270,14 @@ def test_gzip_that_is_cut_is_refused_and_a_bomb_is_not_unpacked() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 * MESSAGE_BYTES_MAX
+
+
+def test_gzip_may_pack_a_long_text_so_much_and_no_more() -> None:
+    text = random.Random(7).randbytes(MESSAGE_BYTES_MAX).hex().encode()
+    assert unzipped(gzip.compress(text), JSON_BYTES_MAX) == text
+    assert unzipped(gzip.compress(b"[" * MESSAGE_BYTES_MAX), JSON_BYTES_MAX) == b"[" * MESSAGE_BYTES_MAX
+    with pytest.raises(RequestTooLarge):
+        unzipped(gzip.compress(b"[" * (MESSAGE_BYTES_MAX + 1)), JSON_BYTES_MAX)
 
 
 class _Pieces:

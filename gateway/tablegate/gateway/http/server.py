@@ -3,17 +3,17 @@
 Decision: docs/decisions/0008-an-http-server-of-our-own.md
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf import descriptor_pool
 
 from tablegate.gateway.access.gate import Gate
 from tablegate.gateway.access.policy import Right
-from tablegate.gateway.contract.catalogue import Catalogue
+from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
-from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec
+from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, KeysLimit
 from tablegate.gateway.http.listener import Listener
 from tablegate.gateway.http.rest.openapi import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
@@ -99,7 +99,7 @@ def web_protocols(
     """Return the function that makes the protocols for a server; `describe`: with /openapi.json and /docs."""
 
     def make(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+        codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
         protocols: list[WebProtocol] = [
             GrpcWebProtocol(methods, calls),
             ConnectProtocol(methods, calls, codec),
@@ -111,6 +111,18 @@ def web_protocols(
         return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
 
     return make
+
+
+def keys_limits_of(catalogue: Catalogue) -> Mapping[str, KeysLimit]:
+    """Return how many keys each request of a BatchGet may list; where several queries share it, the most."""
+    limits: dict[str, KeysLimit] = {}
+    for query in catalogue.queries.values():
+        if isinstance(query, BatchGetQuery):
+            name = query.request_class.DESCRIPTOR.full_name
+            known = limits.get(name)
+            if known is None or known.keys_max < query.max_keys:
+                limits[name] = KeysLimit(query.keys, query.max_keys)
+    return limits
 
 
 class Guarded:

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tablegate.gateway.contract.catalogue import Catalogue
 from tablegate.gateway.contract.tokens import TokenSigner
 from tablegate.gateway.http.json_codec import JsonCodec
+from tablegate.gateway.http.server import keys_limits_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, TopicEnds, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, QueryError, ShuttingDown, StoreAway
 from tablegate.gateway.query.explain import Explainer
@@ -86,7 +87,7 @@ def metadata_methods(
     accesses = table_accesses(catalogue, store, signer, notifier, ends=ends, router=router, now_ms=now_ms)
     watched = {name: _WatchedTable(access) for name, access in accesses.items()}
     explainer = Explainer(catalogue, accesses)
-    codec = JsonCodec([catalogue.pool, descriptor_pool.Default()])
+    codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
 
     def get_table(data: bytes, _call: Call) -> bytes:
         access = _named(GetTableRequest, data, accesses)

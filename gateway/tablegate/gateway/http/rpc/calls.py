@@ -50,6 +50,7 @@ from tablegate.gateway.query.errors import (
 
 GZIP = b"gzip"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+GZIP_RATIO_MAX = 50  # of what is longer than a message: text packs to a twentieth, and only an attack much further
 
 _logger = logging.getLogger("tablegate.gateway.http")
 
@@ -488,7 +489,11 @@ def checked_encoding(encoding: bytes | None) -> bytes | None:
 
 
 def unzipped(data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
-    """Return what gzip packed; raise `RequestTooLarge` where it is longer, without unpacking the rest."""
+    """Return what gzip packed; raise `RequestTooLarge` where it is longer, without unpacking the rest.
+
+    Up to a message's length anything may be packed: unpacking that takes less time than receiving it.
+    """
+    bytes_max = min(bytes_max, max(MESSAGE_BYTES_MAX, GZIP_RATIO_MAX * len(data)))
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     try:
         plain = inflater.decompress(data, bytes_max + 1)
