@@ -243,10 +243,22 @@ def test_errors_before_a_stream_are_its_only_message(client: WebClient) -> None:
         answer = client.post(path, body, STREAM_JSON)
         assert len(_envelopes(answer.body)) == 1
         assert _end(answer)["error"]["code"] == code, path
-    answer = client.post("/test.Service/Echo", _envelope(b""), STREAM_PROTO)
-    assert "gRPC" in _end(answer)["error"]["message"]
     answer = client.post(SCAN, _envelope(b"{}", 1), STREAM_JSON, connect_content_encoding="br")
     assert _end(answer)["error"]["code"] == "unimplemented"
+
+
+def test_a_stream_each_way(client: WebClient) -> None:
+    sent = _envelope(b"one") + _envelope(gzip.compress(b"two"), 1) + _envelope(b"")
+    answer = client.post("/test.Service/Echo", sent, STREAM_PROTO, connect_content_encoding="gzip")
+    assert [data for _, data in _envelopes(answer.body)[:-1]] == [b"one", b"two", b""]
+    assert _end(answer) == {}
+    answer = client.post("/test.Service/Echo", _envelope(b"one") + b"\0\0", STREAM_PROTO)
+    assert _end(answer)["error"]["code"] == "invalid_argument"
+    if not client.http2:  # curl drops an answer that comes while it still sends
+        for body, content_type in ((b"", STREAM_JSON), (_envelope(b"one"), PROTO)):
+            assert client.post("/test.Service/Echo", body, content_type).status == 415
+        long = _envelope(b"x" * (MESSAGE_BYTES_MAX + 1))
+        assert _end(client.post("/test.Service/Echo", long, STREAM_PROTO))["error"]["code"] == "resource_exhausted"
 
 
 def test_a_stream_ends_at_its_deadline(client: WebClient) -> None:

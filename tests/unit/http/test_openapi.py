@@ -78,7 +78,7 @@ def test_ratings():
         "in": "path",
         "required": True,
         "example": "1",
-        "schema": {"type": "string", "format": "int64"},
+        "schema": {"type": "string", "format": "int64", "pattern": "^-?[0-9]{1,19}$"},
     }
     assert [one["name"] for one in options] == [
         f"readOptions.{name}" for name in ("minimizeLatency", "atLeast", "maxStaleness", "latest", "maxWait")
@@ -133,6 +133,37 @@ def test_templates_become_paths(tmp_path):
     assert names[:2] == [("part", True), ("shopName", True)]
 
 
+@pytest.mark.parametrize("routed", [True, False])
+def test_examples_are_what_their_schemas_say(tmp_path, routed):
+    documents = [
+        document_of(bind_visits(tmp_path, with_rules(VISITS) if routed else VISITS)),
+        document_of(catalogue_of()),
+    ]
+    for document in documents:
+        assert document["servers"] == [{"url": "/"}]
+        for _, _, operation in _operations(document):
+            bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
+            contents = [one for body in bodies for one in body.get("content", {}).values() if "example" in one]
+            for one in [*contents, *(each for each in operation.get("parameters", ()) if "example" in each)]:
+                schema = {**one["schema"], "components": document["components"]}
+                schemas.OAS31Validator(schema).validate(one["example"])
+
+
+def test_what_the_gateway_refuses_is_not_valid():
+    document = document_of(catalogue_of())
+    [movie, minimize, *_] = document["paths"]["/v1/ratings/{movieId}"]["get"]["parameters"]
+    with RestServer() as server:
+        client = WebClient(server, http2=False)
+        for text in ("7", "-7", "007", "", "x", "1e3", "+7", "7.0", "-", "1" * 20):
+            is_taken = client.ask("GET", f"/v1/ratings/{text}").status in (200, 404) and text != ""
+            assert schemas.OAS31Validator(movie["schema"]).is_valid(text) is is_taken, text
+        for value in (True, False):
+            answer = client.ask("GET", f"/v1/ratings/1?{minimize['name']}={str(value).lower()}")
+            assert schemas.OAS31Validator(minimize["schema"]).is_valid(value) is (answer.status == 200)
+        assert client.ask("POST", "/v1/ratings:batchGet").status == 200
+    assert document["paths"]["/v1/ratings:batchGet"]["post"]["requestBody"]["required"] is False
+
+
 def test_the_gateway_answers_what_the_document_says():
     document = document_of(catalogue_of())
     components = {"components": document["components"]}
@@ -148,6 +179,7 @@ def test_the_gateway_answers_what_the_document_says():
             answer = client.ask(method.upper(), target, None if body is None else json.dumps(body).encode())
             assert answer.status == 200, answer
             schema = operation["responses"]["200"]["content"][answer.headers["content-type"]]["schema"]
+            schema = schema.get("contentSchema", schema)
             for line in answer.body.splitlines():
                 schemas.OAS31Validator({**schema, **components}).validate(json.loads(line))
         error = client.ask("GET", "/v1/ratings/x").json

@@ -88,7 +88,7 @@ class StreamMethod:
 
 @dataclass(frozen=True, slots=True)
 class DuplexMethod:
-    """A method with a stream each way. Over gRPC only."""
+    """A method with a stream each way. Over HTTP/1.1 the client sends all, then reads."""
 
     handler: DuplexHandler
 

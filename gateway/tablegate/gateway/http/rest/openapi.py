@@ -157,6 +157,7 @@ class _Document:
                 "version": ", ".join(sorted(versions)) or "v1",
                 "description": _ABOUT,
             },
+            "servers": [{"url": "/"}],  # whatever address the document came from
             "tags": tags,
             "paths": self._paths,
             "components": {"schemas": self._schemas.components},
@@ -176,9 +177,14 @@ class _Document:
         ]
         if route.whole_body:
             example = example_of(route.method.input_type, only=required)
-            operation["requestBody"] = _body(self._schemas.of_message(route.method.input_type), example)
+            # To REST, no body is an empty message.
+            operation["requestBody"] = _body(
+                self._schemas.of_message(route.method.input_type), example, is_required=False
+            )
         elif route.body is not None:
-            operation["requestBody"] = _body(self._schemas.of_field(route.body), example_of_field(route.body))
+            operation["requestBody"] = _body(
+                self._schemas.of_field(route.body), example_of_field(route.body), is_required=False
+            )
         if route.response_body is None:
             schema = self._schemas.of_message(route.method.output_type)
             example = example_of(route.method.output_type)
@@ -198,7 +204,7 @@ class _Document:
         request, response = method.input_type, method.output_type
         operation = self._operation(method, query)
         example = example_of(request, only=_required_names(query))
-        operation["requestBody"] = _body(self._schemas.of_message(request), example)
+        operation["requestBody"] = _body(self._schemas.of_message(request), example, is_required=True)
         error = {_JSON: {"schema": {"$ref": "#/components/schemas/ConnectError"}}}
         operation["responses"] = {
             "200": _answer(self._schemas.of_message(response), example_of(response)),
@@ -308,8 +314,8 @@ def _oneof_text(path: FieldPath, given: AbstractSet[FieldDescriptor]) -> str:
     return ""
 
 
-def _body(schema: Schema, example: Any) -> Schema:
-    return {"required": True, "content": {_JSON: {"schema": schema, "example": example}}}
+def _body(schema: Schema, example: Any, *, is_required: bool) -> Schema:
+    return {"required": is_required, "content": {_JSON: {"schema": schema, "example": example}}}
 
 
 def _answer(schema: Schema, example: Any) -> Schema:
@@ -317,12 +323,14 @@ def _answer(schema: Schema, example: Any) -> Schema:
 
 
 def _stream(schema: Schema, example: Any) -> Schema:
+    # OpenAPI 3.1 has no schema of a stream's items: the whole is text, and its content is messages.
     line = json.dumps(example, separators=(",", ":"))
+    examples = {_LINES: f"{line}\n", _EVENTS: f"data: {line}\n\n"}
     return {
         "description": "A stream of messages: one a line, or one an event.",
         "content": {
-            _LINES: {"schema": schema, "example": f"{line}\n"},
-            _EVENTS: {"schema": schema, "example": f"data: {line}\n\n"},
+            name: {"schema": {"type": "string", "contentMediaType": name, "contentSchema": schema}, "example": text}
+            for name, text in examples.items()
         },
     }
 

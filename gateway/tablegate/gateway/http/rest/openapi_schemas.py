@@ -12,8 +12,9 @@ from tablegate.gateway.contract.columns import is_map
 Schema = dict[str, Any]
 
 _Field = FieldDescriptor
-_INT64: Schema = {"type": "string", "format": "int64"}
-_UINT64: Schema = {"type": "string", "format": "uint64"}
+# Patterns bound the digits, not the number: one that did would be 200 characters at each field.
+_INT64: Schema = {"type": "string", "format": "int64", "pattern": "^-?[0-9]{1,19}$"}
+_UINT64: Schema = {"type": "string", "format": "uint64", "pattern": "^[0-9]{1,20}$"}
 _INT32: Schema = {"type": "integer", "format": "int32"}
 _UINT32: Schema = {"type": "integer", "format": "uint32", "minimum": 0}
 _BYTES: Schema = {"type": "string", "contentEncoding": "base64"}
@@ -51,6 +52,8 @@ _WELL_KNOWN: Mapping[str, tuple[Schema, Any]] = {
 _PREFIX = "google.protobuf."
 _EXAMPLES: Mapping[str, Any] = {"google.type.Money": {"units": "14", "nanos": 750_000_000}}
 """Examples of messages that are more than one for each of their fields."""
+_ONLY_TRUE = frozenset({"tablegate.v1.ReadOptions.minimize_latency", "tablegate.v1.ReadOptions.latest"})
+"""Fields that choose by being there: false is refused."""
 
 
 class Comments:
@@ -140,11 +143,13 @@ class Schemas:
         if is_map(field):
             assert field.message_type is not None
             value = field.message_type.fields_by_name["value"]
-            schema = {"type": "object", "additionalProperties": self._of_one(value)}
+            schema: Schema = {"type": "object", "additionalProperties": self._of_one(value)}
         elif field.is_repeated:
             schema = {"type": "array", "items": self._of_one(field)}
         else:
             schema = dict(self._of_one(field))
+            if field.full_name in _ONLY_TRUE:
+                schema["enum"] = [True]
         return _describe(schema, self._comments.of(field.full_name))
 
     def _of_one(self, field: FieldDescriptor) -> Schema:

@@ -27,9 +27,9 @@ from tablegate.gateway.http.rpc.calls import (
     retry_after,
     unzipped,
 )
-from tablegate.gateway.http.rpc.grpc import envelope, only_message, services_of, unknown_method
-from tablegate.gateway.query.call import Fields, Method, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
+from tablegate.gateway.http.rpc.grpc import envelope, messages, only_message, services_of, unknown_method
+from tablegate.gateway.query.call import DuplexMethod, Fields, Method, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.query.errors import InvalidField, QueryError, RequestTooLarge, code_of, status_of
 
 _CODE_NAMES: Mapping[int, str] = {
     code: "canceled" if code == code_pb2.CANCELLED else code_pb2.Code.Name(code).lower() for code in HTTP_STATUSES
@@ -100,7 +100,7 @@ class ConnectUnary(ServedCall):
 
 
 class ConnectStream(FramedCall):
-    """A server stream: messages in envelopes, and one at the end that has error and trailers."""
+    """A server stream, or a stream each way: messages in envelopes, and one at the end that has error and trailers."""
 
     __slots__ = ("_as_json", "_protocol", "_route")
 
@@ -229,17 +229,22 @@ class ConnectProtocol:
         call = ConnectStream(self, exchange, route, as_json=as_json)
         try:
             call.timeout_s = _checked_timeout_s(exchange)
-            if not isinstance(route.method, StreamMethod):
-                raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
             self.calls.admit(call, route.path, route.method)
             if exchange.oversize:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
-            data = only_message(exchange.body, checked_encoding(exchange.headers.get(b"connect-content-encoding")))
-            message = route.message(self.codec, data, as_json)
+            encoding = checked_encoding(exchange.headers.get(b"connect-content-encoding"))
+            if isinstance(route.method, StreamMethod):
+                message = route.message(self.codec, only_message(exchange.body, encoding), as_json)
         except QueryError as error:
             call.fail(error)
             return
-        self.calls.stream(call, route.path, route.method, message)
+        if isinstance(route.method, StreamMethod):
+            self.calls.stream(call, route.path, route.method, message)
+        else:
+            assert isinstance(route.method, DuplexMethod), "a unary method has its own content types"
+            received = messages(exchange, encoding)
+            decoded = (route.message(self.codec, data, as_json) async for data in received)
+            self.calls.duplex(call, route.path, route.method, decoded)
 
 
 def error_value(error: QueryError, codec: JsonCodec) -> dict[str, Any]:

@@ -77,8 +77,11 @@ def only_message(body: bytes, encoding: bytes | None) -> bytes:
 
 
 async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[bytes]:
-    """Yield the messages of a request as they come; raise a `QueryError` at what is none."""
-    pending = b""
+    """Yield the messages of a request as they come; raise a `QueryError` at what is none.
+
+    Over HTTP/1.1 they come together, once the client has sent them all.
+    """
+    pending = b"" if exchange.http2 else exchange.body
     while True:
         at = 0  # thousands of messages may come in one piece, and what follows each is not copied
         while len(pending) - at >= _PREFIX:
@@ -91,7 +94,7 @@ async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[
             yield _plain(pending[at], pending[begin : begin + length], encoding)
             at = begin + length
         pending = pending[at:]
-        piece = await exchange.read()
+        piece = await exchange.read() if exchange.http2 else b""
         if not piece:
             break
         pending += piece
@@ -235,7 +238,7 @@ class GrpcProtocol:
 
     def streams_body(self, exchange: Exchange) -> bool:
         """Return whether the exchange is a stream each way."""
-        return exchange.target in self._duplex and exchange.http2 and _is_grpc(exchange)
+        return exchange.target in self._duplex and exchange.http2
 
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange, or give it to the protocol that does."""

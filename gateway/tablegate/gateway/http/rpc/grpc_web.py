@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls, FramedCall, checked_encoding
-from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, only_message, timeout_s
-from tablegate.gateway.query.call import Fields, Methods, StreamMethod, UnaryMethod
+from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, messages, only_message, timeout_s
+from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge
 
 CONTENT_TYPE = b"application/grpc-web"
@@ -85,20 +85,23 @@ class GrpcWebProtocol:
         try:
             call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
             path, method = self._methods.find(exchange.target)
-            if not isinstance(method, (UnaryMethod, StreamMethod)):
-                raise NotServed("the method has a stream each way, which is served over gRPC alone; use gRPC")
+            if isinstance(method, DuplexMethod) and text:
+                raise NotServed("the method has a stream each way, which base64 cannot carry; send grpc-web+proto")
             self._calls.admit(call, path, method)
             if exchange.oversize:
                 raise RequestTooLarge(MESSAGE_BYTES_MAX)
-            body = _from_base64(exchange.body) if text else exchange.body
-            message = only_message(body, checked_encoding(headers.get(b"grpc-encoding")))
+            encoding = checked_encoding(headers.get(b"grpc-encoding"))
+            if isinstance(method, (UnaryMethod, StreamMethod)):
+                message = only_message(_from_base64(exchange.body) if text else exchange.body, encoding)
         except QueryError as error:
             call.fail(error)
             return
         if isinstance(method, UnaryMethod):
             self._calls.unary(call, path, method, message)
-        else:
+        elif isinstance(method, StreamMethod):
             self._calls.stream(call, path, method, message)
+        else:
+            self._calls.duplex(call, path, method, messages(exchange, encoding))
 
 
 def _trailer_frame(fields: Fields) -> bytes:

@@ -1,0 +1,30 @@
+"""Programs that read an OpenAPI document, installed from PyPI and npm where they can be had."""
+
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+from tests.kit.programs.go_tools import TOOLS
+
+_INSTALL_TIMEOUT_S = 280
+
+
+def schemathesis(version: str) -> Path | None:
+    """Return the path of Schemathesis, in an environment of its own; None where it cannot be had."""
+    program = TOOLS / f"schemathesis-{version}/bin/schemathesis"
+    if not program.exists():
+        venv.create(program.parent.parent, with_pip=True)
+        pip = program.with_name("pip")
+        subprocess.run([pip, "install", "-q", f"schemathesis=={version}"], check=False, timeout=_INSTALL_TIMEOUT_S)
+    return program if program.exists() else None
+
+
+def spectral(version: str) -> Path | None:
+    """Return the path of Spectral; None where it cannot be had."""
+    program = TOOLS / f"spectral-{version}/node_modules/.bin/spectral"
+    if not program.exists() and shutil.which("npm") is not None:
+        words = ["npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"]
+        words += ["--prefix", str(program.parents[2]), f"@stoplight/spectral-cli@{version}"]
+        subprocess.run(words, check=False, timeout=_INSTALL_TIMEOUT_S)
+    return program if program.exists() else None
