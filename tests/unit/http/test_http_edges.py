@@ -283,6 +283,8 @@ def test_gzip_may_pack_a_long_text_so_much_and_no_more() -> None:
 class _Pieces:
     """What `messages` reads of an exchange."""
 
+    http2 = True
+
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = [*pieces, b""]
 
