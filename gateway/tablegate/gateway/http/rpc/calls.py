@@ -31,6 +31,7 @@ from tablegate.gateway.access.principal import Unauthenticated
 from tablegate.gateway.access.rates import RateExceeded, Usage
 from tablegate.gateway.access.views import View
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
+from tablegate.gateway.http.rpc.turns import StreamTurns
 from tablegate.gateway.query.call import Answer, DuplexMethod, Fields, ForView, Method, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -212,6 +213,7 @@ class Calls:
         self._streams = ConcurrencyLimit(
             "streams", most=limits.streams_max, most_of_principal=limits.streams_of_principal_max
         )
+        self._turns = StreamTurns()
         self._tasks: set[asyncio.Future[None]] = set()
         self._duplex: set[asyncio.Future[None]] = set()
 
@@ -344,8 +346,10 @@ class Calls:
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
+                await self._turns.wait()
                 async for message in messages:
                     await call.send(message)
+                    await self._turns.wait()
                     if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
                         await asyncio.sleep(wait_s)
             call.end()

@@ -1,0 +1,58 @@
+"""Turns of streams on the event loop: unary calls are served first, and streams share the rest.
+
+A unary call is served where its bytes are read. A stream that makes one message after the other is ready in each round
+of the loop, and 200 of them made a round of a second, in which no byte was read. So a stream waits for its turn before
+each message, and a round has as many turns as fit TURN_S by the last ones' cost, at least one: between two rounds the
+loop reads what has come. A stream that waits for its client or for changes has no turn to wait for meanwhile.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+TURN_S = 0.002  # of one round of the loop, for all streams together
+_WEIGHT = 0.25  # of the last round in the mean cost of a turn
+
+
+class StreamTurns:
+    """Whose turn it is. One event loop."""
+
+    def __init__(self, turn_s: float = TURN_S, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._turn_s = turn_s
+        self._clock = clock
+        self._cost_s = turn_s  # of one turn, in the mean
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._begun_s = 0.0
+        self._count = 0  # turns of this round
+        self._scheduled = False
+
+    async def wait(self) -> None:
+        """Return when it is the caller's turn: in the next round of the loop, or a later one; in order."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._next_round, loop)
+        await turn
+
+    def _begin(self) -> None:
+        self._begun_s = self._clock()
+
+    def _next_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Count what the last round cost, and begin the next. What is scheduled here runs in this order, in a row."""
+        if self._count:
+            cost_s = (self._clock() - self._begun_s) / self._count
+            self._cost_s += _WEIGHT * (cost_s - self._cost_s)
+        self._count = 0
+        most = max(1, int(self._turn_s / max(self._cost_s, 1e-6)))
+        loop.call_soon(self._begin)
+        while self._waiting and self._count < most:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its stream was cancelled
+                turn.set_result(None)
+                self._count += 1
+        self._scheduled = self._count > 0
+        if self._scheduled:
+            loop.call_soon(self._next_round, loop)

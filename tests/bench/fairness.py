@@ -1,0 +1,89 @@
+"""How long a Get takes beside scans that never end: `python -m tests.bench.fairness [SCANS] [SECONDS]`.
+
+One worker's server runs in a process of its own, over rows in memory. Clients read whole scans as JSON lines over
+HTTP/1.1, again and again; one more asks for one row at a time. The figures: p50 and p99 of a Get in ms, and MB/s of all
+scans together.
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from tablegate.gateway.http.server import HttpServer, web_protocols
+from tablegate.gateway.query.service import query_methods
+from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
+
+ROWS = 20_000
+_GET = b"GET /v1/ratings/7 HTTP/1.1\r\nhost: a\r\n\r\n"
+_SCAN = b"GET /v1/ratings:scan HTTP/1.1\r\nhost: a\r\n\r\n"
+_END = b"\r\n0\r\n\r\n"
+
+
+async def _serve() -> None:
+    store, catalogue = MemoryStore(), catalogue_of()
+    ratings_table(store).put(rating(number) for number in range(ROWS))
+    methods = query_methods(catalogue, store, SIGNER, Notifier())
+    server = HttpServer(methods, "127.0.0.1:0", web=web_protocols(catalogue))
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+
+async def _scan(port: int, received: list[int]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while True:
+        writer.write(_SCAN)
+        tail = b""
+        while not tail.endswith(_END):
+            data = await reader.read(1 << 18)
+            assert data, "the server ended a scan"
+            assert tail or data.startswith(b"HTTP/1.1 200"), data[:300]
+            received[0] += len(data)
+            tail = (tail + data)[-len(_END) :]
+
+
+async def _gets(port: int, seconds: float) -> list[float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    times = []
+    until = time.monotonic() + seconds
+    while (begun := time.monotonic()) < until:
+        writer.write(_GET)
+        assert (await reader.read(1 << 16)).startswith(b"HTTP/1.1 200")
+        times.append(time.monotonic() - begun)
+        await asyncio.sleep(0.005)
+    return sorted(times)
+
+
+async def _measure(port: int, scans: int, seconds: float) -> None:
+    received = [0]
+    tasks = [asyncio.ensure_future(_scan(port, received)) for _ in range(scans)]
+    await asyncio.sleep(1)
+    received[0] = 0
+    times = await _gets(port, seconds)
+    for task in tasks:
+        task.cancel()
+        if task.done() and not task.cancelled():
+            task.result()
+    at = [1_000 * times[int(len(times) * part)] for part in (0.5, 0.99)]
+    print(f"{scans} scans: a Get p50 {at[0]:.2f} ms, p99 {at[1]:.2f} ms; scans {received[0] / seconds / 1e6:.1f} MB/s")
+
+
+def main() -> None:
+    """Serve, or measure with a server in another process."""
+    if sys.argv[1:2] == ["serve"]:
+        asyncio.run(_serve())
+        return
+    scans, seconds = int((sys.argv[1:2] or ["10"])[0]), float((sys.argv[2:3] or ["5"])[0])
+    with subprocess.Popen([sys.executable, "-m", "tests.bench.fairness", "serve"], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        try:
+            asyncio.run(_measure(int(server.stdout.readline()), scans, seconds))
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    main()
