@@ -4,6 +4,8 @@ import io
 import json
 import random
 import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,6 +77,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ) as session:
         session.conf.set("spark.sql.shuffle.partitions", 2)
         yield session
+
+
+def test_a_setting_that_keeps_spark_from_starting_is_named(tmp_path: Path) -> None:
+    script = """
+from pathlib import Path
+from tablegate.jobs.running.session import spark_session
+with spark_session("t", master="local[1]", checkpoints="c", spark_log=Path("log"), conf={"spark.driver.memory": "x"}):
+    pass
+"""
+    found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "JobError: Spark does not start: " in found.stderr
+    assert found.stderr.rstrip().endswith("read its log, and look at what --conf gives: spark.driver.memory")
 
 
 def some_keys(count: int) -> list[tuple[KeyValue, ...]]:

@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -174,7 +173,7 @@ def spark_session(
         options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options, conf.get(_JAVA_OPTIONS, "")]
         builder = builder.config(_JAVA_OPTIONS, " ".join(options).rstrip())
     with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
-        spark = _started(builder)
+        spark = _started(builder, conf)
     try:
         if is_submitted():
             # Our own log settings came with the session that we start; spark-submit has brought its own.
@@ -226,13 +225,12 @@ def _local_parts() -> list[Path]:
         raise JobError(str(error)) from None
 
 
-def _started(builder: SparkSession.Builder) -> SparkSession:
+def _started(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession:
     try:
         return builder.getOrCreate()
-    except PySparkException as error:
-        raise JobError(f"Spark does not start: {first_line(error)}") from None
     except Exception as error:  # noqa: BLE001 - py4j's errors have no common class of their own
-        raise JobError(f"Spark does not start: {first_line(error)}; its log says more") from None
+        given = f", and look at what --conf gives: {', '.join(conf)}" if conf else ""
+        raise JobError(f"Spark does not start: {first_line(error)}; read its log{given}") from None
 
 
 def has_connectors(spark: SparkSession) -> bool:
