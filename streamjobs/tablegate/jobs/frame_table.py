@@ -16,13 +16,14 @@ Decision: docs/decisions/0099-functions-of-users-in-jobs.md
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
-from tablegate.jobs.function_code import function_code
+from tablegate.jobs.function_code import function_code, function_text
 from tablegate.jobs.table import SIDE_NAME, Mode, Output, Source, Table, problems_of_name
 
 SESSION = "spark"
@@ -57,6 +58,7 @@ class FrameTable:
     emit_interval_s: float | None = None
     generation: int = 1
     code: str = field(init=False, default="", compare=False, repr=False)
+    words: frozenset[str] = field(init=False, default=frozenset(), compare=False, repr=False)
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,7 @@ class FrameTable:
         if self.rows is not None:
             # Now, as the file may be another one when a job asks.
             object.__setattr__(self, "code", function_code(self.rows))
+            object.__setattr__(self, "words", frozenset(re.findall(r"\w+", function_text(self.rows).lower())))
 
     @property
     def session_parameter(self) -> str | None:

@@ -41,8 +41,12 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 def function_code(function: object) -> str:
     """Return a hash of what a function does, in hex digits; of a UDF of Spark's, of the function in it."""
-    text = _Description(_module_of(plain_function(function))).of(function)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(function_text(function).encode()).hexdigest()[:_DIGITS]
+
+
+def function_text(function: object) -> str:
+    """Return what a function does, with all that it names in its own file."""
+    return _Description(_module_of(plain_function(function))).of(function)
 
 
 def plain_function(function: object) -> object:

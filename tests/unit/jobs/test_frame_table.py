@@ -85,6 +85,21 @@ def test_what_changes_rows_is_their_logic() -> None:
     assert 'source "orders" where is new, id > 0' in logic_changes(before, logic_of(declared(sources=filtered)))
 
 
+def with_amounts(orders: Any) -> Any:
+    return orders.selectExpr("sum(amount) AS amount")
+
+
+def test_types_of_the_fields_that_a_function_names_are_its_logic() -> None:
+    def of(fields: str) -> dict[str, str]:
+        return logic_of(declared(rows=with_amounts, sources={"orders": Source("orders", Json(fields))}))
+
+    before = of("amount INT, note STRING")
+    assert of("amount INT, note INT, more INT") == before
+    assert logic_changes(before, of("amount DOUBLE, note STRING")) == (
+        'source "orders" field "amount" is amount DOUBLE, it was amount INT'
+    )
+
+
 BODY = """
 FACTOR = {factor}
 

@@ -54,7 +54,8 @@ _NOW = re.compile(r"(?<![\w.])(unix_timestamp)\s*\(\s*\)", re.IGNORECASE)
 def logic_of(table: Declared) -> dict[str, str]:
     """Return what the table's rows are computed by: a text for each part, by the name that an error gives it."""
     if isinstance(table, FrameTable):
-        return {"the code of rows": table.code, "output_mode": table.output_mode, **dict(_of_frame(table))}
+        own = {"the code of rows": table.code, "output_mode": table.output_mode}
+        return {**own, **dict(_of_frame(table)), **dict(_named_fields(table))}
     return {
         **{f'key column "{name}"': normalized(expression) for name, expression in table.key.items()},
         **{f'column "{name}"': normalized(expression) for name, expression in table.columns.items()},
@@ -116,11 +117,18 @@ def _of_frame(table: FrameTable) -> Iterator[tuple[str, str]]:
     for clause, expression in (("deletes", table.deletes), ("order", table.order)):
         if expression is not None:
             yield clause, normalized(expression)
-    # Which fields the function uses is in its code.
     for name, source in table.sources.items():
         yield f'source "{name}" kind', _kind(source)
         if source.where is not None:
             yield f'source "{name}" where', normalized(source.where)
+
+
+def _named_fields(table: FrameTable) -> Iterator[tuple[str, str]]:
+    # Which fields the function uses is in its code, but not of which types they are.
+    for name, source in table.sources.items():
+        for field, field_type in _fields(source):
+            if field.lower() in table.words:
+                yield f'source "{name}" field "{field}"', field_type
 
 
 def _clauses(table: Table) -> Iterator[tuple[str, str]]:
