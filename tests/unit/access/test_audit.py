@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tablegate.gateway.access.audit import FLUSH_BYTES, AuditLog, audit_log_of
+from tablegate.gateway.access.audit import FLUSH_BYTES, UNKNOWN_PER_S, AuditLog, audit_log_of
 from tablegate.gateway.access.principal import AccessFileError
 from tests.kit.access.issuer import Clock
 
@@ -163,3 +163,20 @@ def test_a_minus_is_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 def test_a_wrong_section_of_the_log_is_refused(tmp_path: Path, audit: object, sentence: str) -> None:
     with pytest.raises(AccessFileError, match=sentence):
         audit_log_of({"audit": audit}, tmp_path)
+
+
+def test_a_flood_of_calls_without_a_credential_is_counted(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    log = AuditLog(tmp_path / "audit.log", clock=clock)
+    for _ in range(1_000):
+        log.record(None, GET, None, refusal="no credential")
+    log.record("key reports", GET, "orders", refusal="not allowed")  # of who is known all are there
+    clock.now_s += 1
+    log.flush()
+    log.record(None, GET, None, refusal="no credential")
+    log.close()
+    *first, named, counted, last = lines(tmp_path / "audit.log")
+    assert len(first) == UNKNOWN_PER_S
+    assert named["principal"] == "key reports"
+    assert counted == {"time": "2027-01-15T08:00:00.000Z", "principal": None, "allowed": False, "more_calls": 950}
+    assert last["reason"] == "no credential"

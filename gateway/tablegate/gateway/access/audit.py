@@ -1,7 +1,9 @@
 """The audit log: a JSON line for each call, of who asked for what, and whether it was allowed.
 
 It never has rows, values of requests or credentials. Lines wait in a buffer; `flush` writes them, on a timer. What
-cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log.
+cannot be written stops no call: it waits until the buffer is full, then it is left out, and counted in the log. Nor may
+whoever shows no credential fill the disk: of calls that nobody is known to have made, each second has so many lines,
+and one that counts the others.
 
     [audit]
     file = "audit.log"      # "-" is stderr
@@ -22,6 +24,7 @@ from tablegate.gateway.access.sections import Section
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 FLUSH_BYTES = 64 * 1024  # that are not left to the timer
+UNKNOWN_PER_S = 50  # refused calls of nobody who is known
 TEXT_CHARACTERS_MAX = 256  # of what a client may choose, such as a path
 
 _STDERR = 2
@@ -50,6 +53,8 @@ class AuditLog:
         self._buffer_bytes_max = buffer_bytes_max
         self._left_out = 0
         self._fails = False
+        self._second = 0
+        self._unknown = 0  # refused calls of nobody who is known, in that second
         try:
             self._descriptor = self._open()
         except OSError as error:
@@ -67,12 +72,19 @@ class AuditLog:
         """Record a call of a method. `refusal` is why it was not allowed; `address` is the client's."""
         if refusal is None and self._sample < 1.0 and self._chance() >= self._sample:
             return
+        seconds, milliseconds = divmod(int(self._clock() * 1_000), 1_000)
+        if refusal is not None and principal is None:
+            if seconds != self._second:
+                self._count_unknown()
+                self._second = seconds
+            self._unknown += 1
+            if self._unknown > UNKNOWN_PER_S:
+                return
         if len(self._buffer) >= self._buffer_bytes_max:
             self._left_out += 1
             return
-        seconds, milliseconds = divmod(int(self._clock() * 1_000), 1_000)
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z",
+            "time": _time(seconds, milliseconds),
             "principal": principal,
             "method": path[:TEXT_CHARACTERS_MAX],
             "table": table,
@@ -86,8 +98,18 @@ class AuditLog:
         if len(self._buffer) >= FLUSH_BYTES and not self._fails:
             self.flush()
 
+    def _count_unknown(self) -> None:
+        """Add the line that counts the calls of the last second that have none."""
+        more = self._unknown - UNKNOWN_PER_S
+        self._unknown = 0
+        if more > 0:
+            line = {"time": _time(self._second, 0), "principal": None, "allowed": False, "more_calls": more}
+            self._buffer += json.dumps(line).encode() + b"\n"
+
     def flush(self) -> None:
         """Write what waits, into the file that has the name now: whoever rotates logs has moved the one before."""
+        if self._unknown and int(self._clock()) != self._second:
+            self._count_unknown()
         if not self._buffer:
             return
         try:
@@ -142,3 +164,7 @@ def audit_log_of(settings: Mapping[str, Any], directory: Path) -> AuditLog | Non
     section = Section(settings["audit"], "[audit]", ("file", "sample"), directory)
     file = None if section.text("file") == "-" else section.path("file")
     return AuditLog(file, sample=section.number("sample", 1.0, 0.0, 1.0))
+
+
+def _time(seconds: int, milliseconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z"
