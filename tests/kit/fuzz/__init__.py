@@ -1,0 +1,1 @@
+"""What is fuzzed, and what each input is held to."""

@@ -1,0 +1,25 @@
+"""The targets by name, and where their corpora are."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.kit.fuzz import contents, doors
+
+CORPORA = Path(__file__).parents[2] / "fuzz/corpus"
+
+TARGETS: Mapping[str, Callable[[bytes], None]] = {
+    "hpack": doors.hpack_blocks,
+    "http2": doors.http2,
+    "http1": doors.http1,
+    "json": doors.json_text,
+    "request": contents.request,
+    "token": contents.token,
+    "key": contents.key,
+    "row": contents.row,
+}
+"""Each takes any bytes, and raises where the product does what it must not."""
+
+
+def corpus(name: str) -> list[Path]:
+    """Return the files of a target's corpus."""
+    return sorted(path for path in (CORPORA / name).iterdir() if path.is_file())
