@@ -241,3 +241,32 @@ def test_errors_of_a_connection() -> None:
     assert connection.output == [frames.goaway(0, PROTOCOL_ERROR, caught.value.text)]
     with pytest.raises(Http2ConnectionError, match="not the preface"):
         ServerConnection(body_bytes_max=100, new_stream=Stream).receive_data(b"GET / HTTP/1.1\r\n")
+
+
+def _padded(stream_id: int, size: int) -> bytes:
+    return frame(frames.DATA, frames.PADDED, stream_id, b"\xff" + b"x" * size + bytes(255))
+
+
+def test_padding_is_given_back_to_the_window_of_its_stream() -> None:
+    for streams_body in (False, True):
+        connection = ServerConnection(
+            body_bytes_max=frames.WINDOW_BYTES, new_stream=Stream, streams_body=lambda _, is_so=streams_body: is_so
+        )
+        connection.receive_data(PREFACE + frame(frames.SETTINGS, 0, 0) + head(1, request(b"/padded")))
+        window = connection.windows.stream_size
+        widening = frames.window_update(1, 512)
+        for _ in range(1_000):  # four times the window, nearly all of it padding
+            connection.receive_data(_padded(1, 1))
+            window -= 257
+            assert window >= 0
+            while connection.next_event() is not NEED_DATA:
+                pass
+            for sent in connection.output:
+                if bytes(sent[3:9]) == widening[3:9]:
+                    window += int.from_bytes(sent[9:13], "big")
+            connection.output.clear()
+            connection.widen_windows()
+            if streams_body:
+                connection.windows.read(connection.streams[1])
+        connection.receive_data(data(1, b"end", ended=True))
+        assert connection.next_event() is not None

@@ -60,7 +60,7 @@ async def test_head_is_answered_without_body(server: Served, client: RawClient) 
 
 @over_a_connection
 async def test_repeated_names_are_joined(server: Served, client: RawClient) -> None:
-    fields = [(b"a", b"1"), (b"cookie", b"x=1"), (b"a", b"2"), (b"cookie", b"y=2"), (b"host", b"elsewhere")]
+    fields = [(b"a", b"1"), (b"cookie", b"x=1"), (b"a", b"2"), (b"cookie", b"y=2"), (b"host", b"somewhere")]
     for stream in (1, 3):  # the second time, names are known
         client.send(head(stream, request(b"/echo", *fields), ended=True))
         await client.answer(stream)
@@ -129,6 +129,22 @@ _MALFORMED = {
     "line feed": request(b"/echo", (b"a", b"b\nc: d")),
     "carriage return": request(b"/echo", (b"a", b"b\r")),
     "zero byte": request(b"/echo", (b"a", b"\0")),
+    "space at a value's end": request(b"/echo", (b"a", b"b "), (b"c", b"d")),
+    "space at a value's beginning": request(b"/echo", (b"a", b" b"), (b"c", b"d")),
+    "tab at a value's end": request(b"/echo", (b"a", b"b\t"), (b"c", b"d")),
+    "tab at a value's beginning": request(b"/echo", (b"a", b"\tb")),
+    "space at the last value's end": request(b"/echo", (b"a", b"b ")),
+    "space before the first value": block((b":method", b" POST"), *REQUEST[1:]),
+    "value of a space": request(b"/echo", (b"a", b" ")),
+    "neither authority nor host": block(*REQUEST[:3]),
+    "empty authority": block(*REQUEST[:3], (b":authority", b"")),
+    "empty host": block(*REQUEST[:3], (b"host", b"")),
+    "host unlike authority": request(b"/echo", (b"host", b"elsewhere")),
+    "host twice": request(b"/echo", (b"host", b"somewhere"), (b"host", b"somewhere")),
+    "method that is no token": request(b"/echo", method=b"PO ST"),
+    "empty method": request(b"/echo", method=b""),
+    "odd scheme": block(REQUEST[0], (b":scheme", b"javascript"), *REQUEST[2:]),
+    "empty scheme": block(REQUEST[0], (b":scheme", b""), *REQUEST[2:]),
     "length that is no number": request(b"/echo", (b"content-length", b"-1")),
     "length with nothing": request(b"/echo", (b"content-length", b"1")),
     "CONNECT": block((b":method", b"CONNECT"), (b":authority", b"somewhere")),
@@ -150,6 +166,17 @@ def test_malformed_request_is_reset_and_others_are_not(fields: bytes) -> None:
     run()
 
 
+@over_a_connection
+async def test_values_that_are_unusual_and_allowed(server: Served, client: RawClient) -> None:
+    fields = ((b"a", b""), (b"b", b"x y\tz"), (b"c", b""))
+    client.send(head(1, request(b"/echo", *fields, method=b"M-SEARCH"), ended=True))
+    await client.answer(1)
+    assert server.app.served[-1].headers == {**dict(fields), b"host": b"somewhere"}
+    client.send(head(3, block(*REQUEST[:3], (b"host", b"elsewhere")), ended=True))
+    await client.answer(3)
+    assert server.app.served[-1].headers == {b"host": b"elsewhere"}
+
+
 _WRONG_BODIES = {
     "longer than said": head(1, request(b"/echo", (b"content-length", b"1"))) + data(1, b"12", ended=True),
     "shorter than said": head(1, request(b"/echo", (b"content-length", b"3"))) + data(1, b"12", ended=True),
@@ -158,6 +185,10 @@ _WRONG_BODIES = {
     + data(1, b"12")
     + head(1, block((b"a", b"b")), ended=True),
     "pseudo header in trailers": head(1, request(b"/echo")) + head(1, block((b":path", b"/")), ended=True),
+    "trailers that do not end": head(1, request(b"/echo")) + head(1, block((b"a", b"b"))),
+    "trailers that do not end, and an empty end": head(1, request(b"/echo"))
+    + head(1, block((b"a", b"b")))
+    + data(1, b"", ended=True),
     "head twice": head(1, request(b"/echo")) + head(1, request(b"/echo")),
 }
 

@@ -175,8 +175,8 @@ class ServerConnection(ConnectionControl[StreamT]):
         body: bytes | None = None
         kind = header & 0xFF
         whole_block = kind == HEADERS and flags == END_HEADERS and self._block is None
-        if whole_block and size - end >= FRAME_HEADER_BYTES:
-            # The common request: its body is the next frame, and its end.
+        if whole_block and stream_id > self.last_stream_id and size - end >= FRAME_HEADER_BYTES:
+            # The common request: its body is the next frame, and its end. Trailers have none.
             body_header, body_flags, body_stream_id = unpack_frame_header(data, end)
             body_end = end + FRAME_HEADER_BYTES + (body_header >> 8)
             if (
@@ -317,6 +317,8 @@ class ServerConnection(ConnectionControl[StreamT]):
         data = frames.remove_padding(payload, flags) if flags & frames.PADDED else payload
         if flags & END_STREAM:
             return self._end_body(stream, data)
+        if data is not payload:
+            self.windows.give_back(stream, len(payload) - len(data))
         if not data:
             self.budget.count_empty_frame(1, "too many empty frames")
             return None

@@ -3,7 +3,8 @@
 A block is read in two steps. `HpackDecoder` turns it into fields; each block may change the table that the next ones
 refer to, so that blocks must be decoded in their order, also those that nobody wants. `RequestDecoder` then checks the
 fields and takes method and target out of them. A client sends the same names again and again, so names that were found
-right once are looked up as one tuple and not checked again; values are checked each time, all of them in one string.
+right once are looked up as one tuple and not checked again; values are checked as one string, unless the request is the
+same as the last.
 
 Decoding is in Python, because it is as fast here as a decoder in Rust with the checks around it that it needs: most
 fields are one byte, an index into a table. Encoding uses neither the dynamic table nor Huffman: a block is then the
@@ -55,7 +56,12 @@ _REQUIRED = frozenset({b":method", b":scheme", b":path"})
 _CONNECTION_SPECIFIC = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )
+_METHODS = frozenset({b"POST", b"GET", b"HEAD", b"OPTIONS"})  # the usual ones, which are not looked at byte by byte
+_SCHEMES = frozenset({b"http", b"https"})
+_SPACES = b" \t"
+_LAST_BYTES_MAX = 2_048  # of the values of a request that is kept, to know the next one as the same
 _NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
+_TOKEN_BYTES = _NAME_BYTES + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class HpackDecoder:
@@ -177,10 +183,12 @@ class HeaderListTooLarge(Exception):
 class RequestDecoder:
     """Decodes the header blocks of one connection, in their order: each may change what the next ones mean."""
 
-    __slots__ = ("_checked", "_decode")
+    __slots__ = ("_checked", "_decode", "_names", "_values")
 
     def __init__(self) -> None:
         self._decode = HpackDecoder().decode
+        self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
+        self._values = b""
         self._checked: dict[tuple[bytes, ...], int] = {}  # bytes that the names count, by names that were found right
 
     def request(self, block: bytes) -> Request:
@@ -198,23 +206,45 @@ class RequestDecoder:
         if len(names) != len(fields):
             headers = _joined(fields)
             names = tuple(headers)
-        size = self._checked.get(names)
-        if size is None:
-            size = self._check_names(names)
-        values = b"".join(headers.values())
-        if size + len(values) > HEADER_BYTES_MAX:
-            raise HeaderListTooLarge
-        if b"\n" in values or b"\r" in values or b"\0" in values or headers.get(b"te", b"trailers") != b"trailers":
-            raise Http2StreamError(PROTOCOL_ERROR)
+        values = b"\0".join(headers.values())
+        if values != self._values or names != self._names:
+            self._check_fields(headers, names, values)
         method = headers.pop(b":method")
         target = headers.pop(b":path")
         del headers[b":scheme"]
         authority = headers.pop(b":authority", None)
-        if authority is not None:
+        if authority:
             headers[b"host"] = authority
-        if target[:1] != b"/" and not (target == b"*" and method == b"OPTIONS"):
-            raise Http2StreamError(PROTOCOL_ERROR)
         return method, target, headers
+
+    def _check_fields(self, headers: dict[bytes, bytes], names: tuple[bytes, ...], values: bytes) -> None:
+        """Check the fields of a request that is not the same as the last; raise as `request` does."""
+        size = self._checked.get(names)
+        if size is None:
+            size = self._check_names(names)
+        if size + len(values) + 1 - len(names) > HEADER_BYTES_MAX:
+            raise HeaderListTooLarge
+        method, target, authority = headers[b":method"], headers[b":path"], headers.get(b":authority")
+        if (
+            b"\n" in values
+            or b"\r" in values
+            or values.count(b"\0") >= len(names)
+            or b" \0" in values
+            or b"\0 " in values
+            or values[0] in _SPACES
+            or values[-1] in _SPACES
+            or (b"\t" in values and (b"\t\0" in values or b"\0\t" in values))
+            or headers.get(b"te", b"trailers") != b"trailers"
+            or headers[b":scheme"] not in _SCHEMES
+            or (target[:1] != b"/" and not (target == b"*" and method == b"OPTIONS"))
+            or (method not in _METHODS and (not method or method.translate(None, _TOKEN_BYTES)))
+        ):
+            raise Http2StreamError(PROTOCOL_ERROR)
+        host = headers.get(b"host", authority)
+        if not host or (authority and host != authority):  # RFC 9113, 8.3.1
+            raise Http2StreamError(PROTOCOL_ERROR)
+        if len(values) <= _LAST_BYTES_MAX:
+            self._names, self._values = names, values
 
     def check_trailers(self, block: bytes) -> None:
         """Decode a request's trailers, and drop them; raise as `request` does."""

@@ -23,7 +23,7 @@ an error of the stream or of the connection: `REFUSALS` says which. A test walks
 Bodies, and the windows that bound them (RFC 9113, 5.2). Two kinds share a connection's window:
 
 - Uploads, which are served when they are whole. A stream's window is a little larger than the longest body that is
-  served, and is never widened: the body that is longer is seen, and served cut, as `oversize`.
+  served, and is widened by padding alone: the body that is longer is seen, and served cut, as `oversize`.
 - Streamed bodies, which are served from their headers on and read piece by piece. Their stream's window is widened as
   pieces are read.
 
@@ -184,7 +184,7 @@ class RequestBody:
         self.data: bytearray | None = bytearray()  # not served or read yet; None: nothing more of it is wanted
         self.expected = expected  # bytes, by its content-length
         self.received = 0  # bytes
-        self.unacknowledged = 0  # bytes read, for which the stream's window was not widened yet
+        self.unacknowledged = 0  # bytes read, or padding, for which the stream's window was not widened yet
         self.silent_since: float | None = None
 
 
@@ -314,6 +314,16 @@ class ReceiveWindows:
             body.unacknowledged = 0
         self.widen()
         return data
+
+    def give_back(self, stream: Stream, size: int) -> None:
+        """Widen a stream's window by its padding, which nobody reads: soon, as an upload has few bytes to spare."""
+        body = stream.arriving
+        if body is None or body.data is None:
+            return
+        body.unacknowledged += size
+        if body.unacknowledged >= SLACK_BYTES >> 1:
+            self._output(window_update(stream.stream_id, body.unacknowledged))
+            body.unacknowledged = 0
 
     def keep(self, stream: Stream) -> None:
         """Count the whole body of a request that is served later."""
