@@ -1,5 +1,6 @@
 """HPACK, by the examples of RFC 7541 (appendix C), by what it forbids, and there and back."""
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from tablegate.gateway.http.exchange import Trailer
 from tablegate.gateway.http.h2 import huffman
-from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder
+from tablegate.gateway.http.h2.headers import TABLE_BYTES, HpackDecoder, RequestDecoder, encode_fields
 from tablegate.gateway.http.h2.huffman import HpackError
 
 Fields = list[tuple[bytes, bytes]]
@@ -194,3 +195,17 @@ def test_bytes_without_sense_are_fields_or_an_error(block: bytes) -> None:
 @given(st.lists(st.tuples(st.sampled_from([b"etag", b"x-name"]), st.binary(max_size=300)), max_size=5))
 def test_what_is_sent_can_be_read(fields: Fields) -> None:
     assert HpackDecoder().decode(Trailer(tuple(fields)).h2) == fields
+
+
+def test_names_that_are_remembered_are_bounded_by_their_bytes() -> None:
+    decoder = RequestDecoder()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for turn in range(64):
+            names = [(b"%x-%x" % (turn, number), b"") for number in range(350)]
+            decoder.request(encode_fields((*_FIRST, *names)))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 128 * 1024  # with the last block, and what decoding it took

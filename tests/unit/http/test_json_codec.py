@@ -111,6 +111,15 @@ def test_what_does_not_fit_is_refused_at_its_field(text: str | bytes, field: str
     assert words in caught.value.text
 
 
+def test_a_secret_in_the_place_of_a_name_is_cut() -> None:
+    secret = "AKIA_9f86d081884c7d659a2feaa0c55ad015"
+    for text in (f'{{"{secret}":1}}', f'{{"readOptions":{{"{secret}":1}}}}', f'{{"{secret}":1,"{secret}":2}}'):
+        with pytest.raises(InvalidField) as caught:
+            _read("GetRating", text)
+        assert caught.value.field.endswith("AKIA_9f86d08...")
+        assert secret not in str(status_of(caught.value))
+
+
 def test_long_requests_are_refused() -> None:
     with pytest.raises(RequestTooLarge):
         _read("GetRating", b" " * (JSON_BYTES_MAX + 1))

@@ -31,6 +31,7 @@ VALUES_MAX = 2_000  # beside the keys of a batch: an object takes 12 µs, three 
 # What protobuf's parser raises: ParseError, and here and there what it did not expect.
 _REFUSED = (json_format.ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+_SHOWN_CHARS_MAX = 24  # of a name of the client's: most names of fields are shorter, and most secrets longer
 _WELL_KNOWN = "google.protobuf."
 _WANTED_OF_SCALAR: Mapping[int, str] = {
     FieldDescriptor.CPPTYPE_INT32: "is not an int32; send a whole number from -2147483648 to 2147483647",
@@ -201,6 +202,7 @@ class JsonCodec:
     def _refuse_unknown(self, message: Descriptor, name: str, path: str) -> Never:
         if not _NAME.fullmatch(name):
             raise _invalid(path, f"has a field that {message.name} lacks; look into its contract")
+        name = shown_name(name)
         here = f"{path}.{name}" if path else name
         raise InvalidField(here, f"is no field of {message.name}; look into its contract")
 
@@ -257,6 +259,11 @@ class _SealedTypes(_AnyTypes):
         except KeyError:
             sealed: Descriptor = wrappers_pb2.BytesValue.DESCRIPTOR
             return sealed
+
+
+def shown_name(name: str) -> str:
+    """Return a name that no contract may have, as an error shows it: cut, as a client may have put a secret there."""
+    return name if len(name) <= _SHOWN_CHARS_MAX else f"{name[: _SHOWN_CHARS_MAX // 2]}..."
 
 
 def _invalid(path: str, text: str) -> InvalidField:
@@ -338,7 +345,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise InvalidField(twice if _NAME.fullmatch(twice) else "", "a name comes twice in one object; give it once")
+        raise InvalidField(
+            shown_name(twice) if _NAME.fullmatch(twice) else "", "a name comes twice in one object; give it once"
+        )
     return made
 
 

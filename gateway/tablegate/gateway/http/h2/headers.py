@@ -32,7 +32,7 @@ _INTEGER_BYTES_MAX = 5  # holds any number that means something here
 _CACHED_STRING_BYTES_MIN = 16  # Huffman strings that are cached decoded: shorter ones are as quick to decode,
 _CACHED_STRING_BYTES_MAX = 2_048  # and longer ones are rare
 _CACHED_STRINGS_BYTES = 16_384  # in one connection
-_CHECKED_MAX = 64  # tuples of names that were found right: a client's calls have a handful
+_CHECKED_BYTES = 16_384  # of names that were found right, as they count: a client's calls have a handful of tuples
 _CONTENT_LENGTH_DIGITS_MAX = 18
 
 _STATIC = (
@@ -59,7 +59,7 @@ _CONNECTION_SPECIFIC = frozenset(
 _METHODS = frozenset({b"POST", b"GET", b"HEAD", b"OPTIONS"})  # the usual ones, which are not looked at byte by byte
 _SCHEMES = frozenset({b"http", b"https"})
 _SPACES = b" \t"
-_LAST_BYTES_MAX = 2_048  # of the values of a request that is kept, to know the next one as the same
+_LAST_BYTES_MAX = 2_048  # of a request that is kept, to know the next one as the same
 _NAME_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"
 _TOKEN_BYTES = _NAME_BYTES + b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -183,13 +183,14 @@ class HeaderListTooLarge(Exception):
 class RequestDecoder:
     """Decodes the header blocks of one connection, in their order: each may change what the next ones mean."""
 
-    __slots__ = ("_checked", "_decode", "_names", "_values")
+    __slots__ = ("_checked", "_checked_bytes", "_decode", "_names", "_values")
 
     def __init__(self) -> None:
         self._decode = HpackDecoder().decode
         self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
         self._values = b""
         self._checked: dict[tuple[bytes, ...], int] = {}  # bytes that the names count, by names that were found right
+        self._checked_bytes = 0
 
     def request(self, block: bytes) -> Request:
         """Return method, target and headers of a request.
@@ -243,7 +244,7 @@ class RequestDecoder:
         host = headers.get(b"host", authority)
         if not host or (authority and host != authority):  # RFC 9113, 8.3.1
             raise Http2StreamError(PROTOCOL_ERROR)
-        if len(values) <= _LAST_BYTES_MAX:
+        if size + len(values) <= _LAST_BYTES_MAX:
             self._names, self._values = names, values
 
     def check_trailers(self, block: bytes) -> None:
@@ -269,9 +270,12 @@ class RequestDecoder:
         for name in names[len(pseudo) :]:
             _check_name(name)
         size = sum(map(len, names)) + _ENTRY_BYTES * len(names)
-        if len(self._checked) >= _CHECKED_MAX or size > HEADER_BYTES_MAX:
+        self._checked_bytes += size
+        if self._checked_bytes > _CHECKED_BYTES:
             self._checked.clear()
-        self._checked[names] = size
+            self._checked_bytes = size
+        if size <= _CHECKED_BYTES:
+            self._checked[names] = size
         return size
 
 

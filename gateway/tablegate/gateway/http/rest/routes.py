@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from tablegate.gateway.contract.columns import is_map
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, parameter_fields
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX
-from tablegate.gateway.http.json_codec import JsonCodec, compact
+from tablegate.gateway.http.json_codec import JsonCodec, compact, shown_name
 from tablegate.gateway.query.call import StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import InvalidField, RequestTooLarge
 
@@ -166,11 +166,11 @@ class ServedRoute:
     def _refuse(self, name: str) -> Never:
         if name in self._in_path:
             raise InvalidField(name, "is in the path already; leave the parameter out")
-        known = _SAFE_NAME.fullmatch(name) is not None
+        shown = shown_name(name) if _SAFE_NAME.fullmatch(name) else ""
         if self._route.whole_body:
-            raise InvalidField(name if known else "", "is no query parameter here; give it in the body")
+            raise InvalidField(shown, "is no query parameter here; give it in the body")
         request = self._route.method.input_type.name
-        raise InvalidField(name if known else "", f"is no field of {request} that a query parameter can give")
+        raise InvalidField(shown, f"is no field of {request} that a query parameter can give")
 
 
 class Router:
