@@ -217,6 +217,20 @@ def test_times_that_no_client_reads_are_in_no_row() -> None:
     assert set(run_table(table, visits).rows) == {(1, first), (1, last)}
 
 
+def test_text_that_is_none_is_in_no_row() -> None:
+    table = Table(
+        name="shop_visits",
+        contract=contract_of(),
+        source=replace(VISITS_TABLE.sources["visits"], headers=True),
+        key={"user": "user"},
+        columns={"segment": "max(CAST(kafka.headers['segment'] AS STRING))", "score": "1D"},
+        mode=Mode.MICROBATCH,
+    )
+    texts = {1: "é".encode(), 2: b"\xff", 3: None}
+    visits = [replace(visit(user, 1, 0), headers=[("segment", text)]) for user, text in texts.items()]
+    assert run_table(table, visits).rows == {(1,): {"segment": "é", "score": 1.0}, (3,): {"segment": "", "score": 1.0}}
+
+
 def leaving(orders: DataFrame) -> DataFrame:
     sys.exit("bye")
 

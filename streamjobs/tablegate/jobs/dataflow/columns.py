@@ -27,6 +27,7 @@ COMPUTED_COLUMN = "__computed"
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DECIMAL = "decimal"
 _DURATION = "duration-micros"
+_TEXTS = ("string", "json")
 _TIME = "timestamp-micros"
 FIRST_TIME, LAST_TIME = "TIMESTAMP '0001-01-01 00:00:00Z'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"
 """SQL of the bounds of `google.protobuf.Timestamp`. Spark has more, and clients can read nothing of such a row."""
@@ -69,7 +70,7 @@ def stored_columns(rows: DataFrame, value_schema: Mapping[str, Any]) -> list[Col
     """Return the columns of `rows` as the changelog has them.
 
     They raise where a value is none of the contract's: a null in a list or a map, two fields of one oneof, a time that
-    no client can read.
+    no client can read, text that is not UTF-8, as a binary that was cast may be.
     """
     types = _Types(value_schema)
     columns = {
@@ -181,6 +182,8 @@ class _Types:
             return sql.when(
                 column.isNull() | column.between(sql.expr(FIRST_TIME), sql.expr(LAST_TIME)), column
             ).otherwise(_no_time())
+        if kind in _TEXTS:
+            return sql.when(column.isNull() | sql.is_valid_utf8(column), column).otherwise(_no_text())
         return column.cast(_SPARK_TYPES[kind][0])
 
     def _each(
@@ -211,7 +214,7 @@ class _Types:
                 return actual.containsNull or self._is_checked(actual.elementType, schema["items"])
             case "map", MapType():
                 return actual.valueContainsNull or self._is_checked(actual.valueType, schema["values"])
-        return kind == _TIME
+        return kind == _TIME or kind in _TEXTS
 
     def _stored_record(self, column: Column, actual: StructType, schema: Mapping[str, Any]) -> Column:
         found = _by_name(actual)
@@ -260,6 +263,10 @@ def _null() -> Column:
 
 def _no_time() -> Column:
     return sql.raise_error(sql.lit("a time is not of the years 1 to 9999"))
+
+
+def _no_text() -> Column:
+    return sql.raise_error(sql.lit("a text is not UTF-8"))
 
 
 def _oneofs(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:

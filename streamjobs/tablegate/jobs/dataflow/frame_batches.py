@@ -31,8 +31,8 @@ from tablegate.jobs.planning.plan import Plan
 
 _REASON, _ORDER, _PLACE, _STORED = "__reason", "__order", "__place", "__stored"
 _MISFIT = (
-    "row is none of the contract: a number too large, a time not of the years 1 to 9999, a null in a list or map, or "
-    "two fields of one oneof"
+    "row is none of the contract: a number too large, a time not of the years 1 to 9999, text that is not UTF-8, a "
+    "null in a list or map, or two fields of one oneof"
 )
 _ROWS, _DELETED, _SET_ASIDE, _SEVERAL = "rows", "deleted", "set_aside", "several"
 
