@@ -60,6 +60,7 @@ def test_headers_are_lower_case_and_joined() -> None:
         (b"http://b.example:8/c?d=http://e", b"b.example:8", b"/c?d=http://e"),
         (b"http://b?c", b"b", b"/?c"),
         (b"http://b", b"b", b"/"),
+        (b"HTTPS://b/c", b"b", b"/c"),
         (b"/c?d=http://e", b"a", b"/c?d=http://e"),
     ],
 )
@@ -71,6 +72,20 @@ def test_whole_urls_are_taken_apart(target: bytes, host: bytes, path: bytes) -> 
             await client.answer()
             assert server.app.exchanges[0].target == path
             assert server.app.exchanges[0].headers[b"host"] == host
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "target", [b"tp://h/p", b"hp://h/p", b"ftp://h/p", b"javascript://h/p", b"http:///p", b"http://"]
+)
+def test_urls_of_other_schemes_or_without_host_are_refused(target: bytes) -> None:
+    async def run() -> None:
+        async with http1_server() as server:
+            client = await server.connect()
+            await client.send(b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n" % target)
+            assert (await client.answer())[0] == 400
+            assert not server.app.exchanges
 
     asyncio.run(run())
 

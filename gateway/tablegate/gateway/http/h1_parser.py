@@ -219,10 +219,14 @@ class RequestParser:
     def _origin_form(self) -> bytes:
         """Return path and query of a target that may be a whole URL, whose host then counts (RFC 9112, 3.2.2)."""
         target = self._target
-        if target.startswith(b"/") or b"://" not in target:
+        if target.startswith(b"/") or target == b"*":
             return target
-        rest = target.partition(b"://")[2]
+        scheme, separator, rest = target.partition(b"://")
+        if not separator or scheme.lower() not in (b"http", b"https"):
+            self._stop(400, "malformed request: target is neither a path nor a URL of http")
         end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+        if end == 0:
+            self._stop(400, "malformed request: no host")
         self._headers[b"host"] = rest[:end]
         path = rest[end:]
         return path if path.startswith(b"/") else b"/" + path
