@@ -81,7 +81,7 @@ def test_a_batch_is_served_added_to_and_replaced(
     soon(lambda: scores.all() == {1: (0.9, "b"), 3: (0.3, "b")}, "changes served")
     (letter,) = consume(broker.bootstrap, f"{name}-dead-letters")
     assert b'"model":"b"' in (letter.value or b"")
-    assert dict(letter.headers or ())["reason"] == b"key column user is null"
+    assert dict(letter.headers or ())["reason"] == b'key column "user" is null'
 
     stop, wrong = threading.Event(), []
 
