@@ -108,9 +108,13 @@ class ConsistencyRequirement:
         except NotCaughtUp:
             if self.row_satisfies is None:
                 raise
+            visible = access.visible
             for key in keys:
                 stored = snapshot.get_stored(served.store_id, partition, key)
                 if stored is None or not self.row_satisfies(served, stored.version):
+                    raise
+                # A row that is not seen says nothing: else its being there, and its version, could be asked for.
+                if visible is not None and (stored.row is None or not visible.shows(stored.row)):
                     raise
 
 
