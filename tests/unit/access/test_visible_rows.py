@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from tablegate.gateway.access.views import View
+from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import UnaryMethod
-from tablegate.gateway.query.errors import NotCaughtUp
+from tablegate.gateway.query.errors import NotCaughtUp, RowNotFound
+from tablegate.v1 import changelog_pb2
 from tests.kit.call.asker import Asker
 from tests.kit.gateways_in_process.tenants import TENANTS
 from tests.kit.store.memory import MemoryStore
@@ -44,3 +46,28 @@ def test_a_version_tells_nobody_that_a_row_is_there() -> None:
     for ticket_id in (2, 3):
         with pytest.raises(NotCaughtUp):
             ask(ticket_id, SEEN)
+
+
+def test_where_a_row_is_tells_nobody_that_it_is_there() -> None:
+    catalogue, store = catalogue_of(TENANTS), MemoryStore()
+    tickets = FilledTable(store, catalogue.tables["tickets"], 3, place=lambda _: Partition(1))
+    tickets.publish()
+    with store.snapshot() as snapshot:
+        state = snapshot.table("tickets")
+    assert state is not None
+    state.manifest.foreign.key_codec = changelog_pb2.KEY_CODEC_INT64
+    state.manifest.foreign.value_codec = changelog_pb2.VALUE_CODEC_JSON
+    state.manifest.foreign.record_partitioner = changelog_pb2.RECORD_PARTITIONER_UNKNOWN
+    store.put_table("tickets", state)
+    row: Any = tickets.table.row_class
+    tickets.put([row(ticket_id=number, owner=number) for number in (1, 2)])
+    asker = Asker(catalogue, store, "/tenants.v1.TicketsService", None)
+    method = asker.methods["/tenants.v1.TicketsService/GetTicket"]
+    assert isinstance(method, UnaryMethod)
+    trailers = []
+    for ticket_id in (2, 3):
+        call = LocalCall(view=SEEN)
+        with pytest.raises(RowNotFound):
+            method.handler_for(call)(asker.request("GetTicket", ticket_id=ticket_id).SerializeToString(), call)  # type: ignore[misc]
+        trailers.append(call.trailer)
+    assert trailers[0] == trailers[1] != ()

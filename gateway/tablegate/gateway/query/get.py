@@ -130,11 +130,11 @@ class GetRead:
         for partition in partitions:
             position = access.live_position(snapshot, served, partition)
             row = None if position is None else snapshot.get(served.store_id, partition, key)
+            if row is not None and access.visible is not None:
+                row = access.visible.row(row)  # one that is not seen is not found: nor does it say where it is
             if row is not None and position is not None:
                 if requirement is not None:
                     requirement.check_keys(access, snapshot, served, partition, position, (key,))
-                if access.visible is not None:
-                    row = access.visible.row(row)
                 return row, {partition: position}
         positions = {partition: access.live(snapshot, served, partition) for partition in partitions}
         if requirement is not None:
