@@ -18,6 +18,7 @@ from tablegate.gateway.server.child import FAILED, STORE_OPENED
 from tablegate.gateway.server.config import ServeConfig, ServeError
 from tablegate.gateway.server.preflight import (
     Reserved,
+    check_hosts,
     check_kafka,
     check_origins,
     check_topics,
@@ -240,3 +241,10 @@ def test_a_redis_that_cannot_be_the_store_is_refused(tmp_path: Path, url: str, w
     with pytest.raises(ServeError, match=why) as refused:
         serve(config)
     assert "secret" not in str(refused.value)
+
+
+def test_hosts_are_names_without_a_port() -> None:
+    check_hosts(("gateway.example", "localhost", "10.0.0.7", "[::1]"))
+    for host in ("", "Gateway.example", "gateway.example:50051", "https://gateway.example", "a b"):
+        with pytest.raises(ServeError, match="is no name of a host; give it in lower case and without a port"):
+            check_hosts((host,))

@@ -38,10 +38,13 @@ def codec() -> JsonCodec:
 class WebServer(ServerThread):
     """A server over 100 movies, with the protocols of the web, and `more` methods."""
 
-    def __init__(self, more: Methods | None = None, *, origins: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, more: Methods | None = None, *, origins: tuple[str, ...] = (), hosts: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(self._made)
         self._more = more or {}
         self._origins = origins
+        self._hosts = hosts
         self.ended: list[str] = []
 
     def _made(self) -> HttpServer:
@@ -55,7 +58,8 @@ class WebServer(ServerThread):
             **self._odd_methods(),
             **self._more,
         }
-        return HttpServer(methods, "127.0.0.1:0", web=web_protocols(catalogue, cors_origins=self._origins))
+        web = web_protocols(catalogue, cors_origins=self._origins)
+        return HttpServer(methods, "127.0.0.1:0", web=web, hosts=self._hosts)
 
     def _odd_methods(self) -> Methods:
         """Return methods that no contract has: their messages are any bytes."""

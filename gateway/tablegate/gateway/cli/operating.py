@@ -82,6 +82,13 @@ def serve(
             help="Allow web pages of this origin to call, for example https://shop.example; * for all. Repeatable."
         ),
     ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Answer requests for this name alone, for example gateway.example, but for gRPC. It keeps away web "
+            "pages whose own names lead here. Repeatable. Default: any name."
+        ),
+    ] = None,
     tables_topic: Annotated[
         str | None,
         typer.Option(help="Topic of the jobs' manifests. Default: tables, behind the topic_prefix of --kafka."),
@@ -155,6 +162,7 @@ def serve(
         tls=_tls(tls_cert, tls_key, tls_client_ca),
         insecure=insecure,
         cors_origins=tuple(cors_origin or ()),
+        hosts=tuple(host or ()),
         tables_topic=settings.own_topic("tables") if tables_topic is None else tables_topic,
         advertise=advertise,
         gateway_id=gateway_id,

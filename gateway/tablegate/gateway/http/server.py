@@ -28,6 +28,14 @@ from tablegate.gateway.query.errors import QueryError, code_of
 CLOSE_S = 1.0  # for clients to read their last answers
 
 _NOT_FOUND = ResponseHeaders(404, (TEXT,))
+_MISDIRECTED = ResponseHeaders(421, (TEXT,))
+
+
+def host_name(host: bytes) -> bytes:
+    """Return the name in a host header, lower case and without its port."""
+    if host.startswith(b"["):
+        return host.partition(b"]")[0].lower() + b"]"
+    return host.partition(b":")[0].lower()
 
 
 class WebProtocol(Protocol):
@@ -42,6 +50,8 @@ class HttpServer:
 
     `shared_port`: other processes may listen on the same port, and share its connections. `web` makes the protocols
     beside gRPC; the first that knows an exchange serves it. `gate` decides who may call; None: whoever connects.
+    `hosts` are the names under which requests that are not gRPC are served, none: any. A page whose own name leads here
+    (DNS rebinding) has another one.
     """
 
     def __init__(
@@ -54,9 +64,11 @@ class HttpServer:
         shared_port: bool = False,
         call_limits: CallLimits | None = None,
         gate: Gate | None = None,
+        hosts: Iterable[str] = (),
     ) -> None:
         self._calls = Calls(call_limits, gate)
         self._web = tuple(web(methods, self._calls))
+        self._hosts = frozenset(host.encode("ascii") for host in hosts)
         # Connections call gRPC themselves: what is common passes nothing here.
         app = GrpcProtocol(methods, self._calls, serve_other=self._serve_web, body_bytes_max=JSON_BYTES_MAX)
         self._listener = Listener(app, address, tls=tls, shared_port=shared_port)
@@ -87,6 +99,10 @@ class HttpServer:
 
     def _serve_web(self, exchange: Exchange) -> None:
         """Give an exchange to its protocol."""
+        # A page cannot speak gRPC, so what does is asked for no host: gateways call each other by any address.
+        if self._hosts and host_name(exchange.headers.get(b"host", b"")) not in self._hosts:
+            exchange.respond(_MISDIRECTED, b"this host is not served here; the gateway's --host says which are\n")
+            return
         for protocol in self._web:
             if protocol.serve(exchange):
                 return

@@ -29,6 +29,7 @@ from tablegate.gateway.server.preflight import (
     Reserved,
     check_access,
     check_cluster,
+    check_hosts,
     check_kafka,
     check_origins,
     check_store_url,
@@ -58,6 +59,7 @@ def serve(config: ServeConfig) -> int:
     files, catalogue = load_contracts(config.contracts)
     check_tls(config)
     check_origins(config.cors_origins)
+    check_hosts(config.hosts)
     check_kafka(config)
     check_topics(config)
     check_store_url(config.store_url)
@@ -140,6 +142,7 @@ def _specs(
             reflection=config.reflection,
             tls=None if config.tls is None else paths_of(config.tls),
             cors_origins=config.cors_origins,
+            hosts=config.hosts,
             drain_s=config.drain_s,
             bootstrap=config.bootstrap,
             tables_topic=config.tables_topic,

@@ -67,6 +67,7 @@ class ChildConfig:
     kafka_secret_files: Mapping[str, str] = field(default_factory=dict)  # of some of them, by option
     kafka_aws_region: str | None = None
     hang_limit_s: float = HANG_LIMIT_S
+    hosts: tuple[str, ...] = ()
     access: str | None = None  # the access file of workers; None: whoever connects may read everything
 
     def to_json(self) -> str:
@@ -83,6 +84,7 @@ class ChildConfig:
                 **values,
                 "token_keys": tuple(values["token_keys"]),
                 "cors_origins": tuple(values["cors_origins"]),
+                "hosts": tuple(values["hosts"]),
                 "pipe_fds": tuple(values["pipe_fds"]),
                 "tls": None if tls is None else tuple(tls),
                 "membership": None if membership is None else Membership(**membership),

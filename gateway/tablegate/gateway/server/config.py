@@ -61,6 +61,7 @@ class ServeConfig:
     gateways_topic: str = GATEWAYS_TOPIC
     drain_s: float = 10.0  # longest wait for unary calls at the end
     hang_limit_s: float = HANG_LIMIT_S
+    hosts: tuple[str, ...] = ()  # names under which pages may call; none: any
     access: Path | None = None  # the access file; None: whoever connects may read everything
 
     @property

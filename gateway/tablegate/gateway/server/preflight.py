@@ -37,6 +37,7 @@ from tablegate.gateway.server.config import GATEWAY_ID_FILE, LOCK_FILE, TOKEN_KE
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.ASCII)
+_HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ZONE_MAX = 253  # characters, the most that the name of a host has
 _REPLICAS_MAX = 1_000  # more gateways than can hear each other's beats
@@ -79,6 +80,13 @@ def check_origins(origins: tuple[str, ...]) -> None:
                 f'"{origin}" is no origin; give scheme, host in lower case and port where it has one, '
                 "such as https://shop.example, or * for all"
             )
+
+
+def check_hosts(hosts: tuple[str, ...]) -> None:
+    """Raise `ServeError` where one is written as no request has it."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ServeError(f'"{host}" is no name of a host; give it in lower case and without a port')
 
 
 def check_kafka(config: ServeConfig) -> None:

@@ -130,6 +130,7 @@ class _Worker:
             tls=config.tls_files,
             shared_port=True,
             gate=self._gate,
+            hosts=config.hosts,
         )
         self._admin: HttpServer | None = None
         if config.admin_address is not None:
