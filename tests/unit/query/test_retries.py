@@ -49,8 +49,12 @@ def switch(gateway: ClusterGateway, place: int) -> None:
     table = gateway.table
     table.generation, table.partition_count = 2, PARTITIONS
     gateway.do(lambda: table.publish(phase=Phase.RESTORING))
-    gateway.hold(range(place, PARTITIONS, 3))
+    mine = range(place, PARTITIONS, 3)
+    # Its partitions are live with their rows only: calls go on beside this, and a live partition without rows says
+    # that there are none.
+    gateway.hold(mine, Phase.RESTORING)
     gateway.put(rating(number, count=1_000 + number) for number in range(ROWS))
+    gateway.hold(mine)
 
 
 def unanswered_by_both(cluster: GrpcCluster, partition: int) -> int:
