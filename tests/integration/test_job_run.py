@@ -371,11 +371,11 @@ def test_older_declaration_is_refused_unless_it_is_built_anew(broker: Broker, tm
 
 
 def test_older_generation_is_not_published_over_a_newer_one(broker: Broker, tmp_path: Path, options: Options) -> None:
-    table = load_table(write_job(tmp_path, "overtaken", new_topic(broker.bootstrap, 1)))
+    table = load_table(write_job(tmp_path, "raced", new_topic(broker.bootstrap, 1)))
     old = make_plan(table, options)
     publish_manifest(broker.bootstrap, make_plan(table, options, generation=2).manifest)
-    with pytest.raises(JobError, match='"overtaken" is at generation 2, built by another job, so generation 1 is not'):
+    with pytest.raises(JobError, match='"raced" is at generation 2, built by another job, so generation 1 is not'):
         publish_manifest(broker.bootstrap, old.manifest)
-    found = read_manifest(broker.bootstrap, "overtaken")
+    found = read_manifest(broker.bootstrap, "raced")
     assert found is not None
     assert found.generation == 2
