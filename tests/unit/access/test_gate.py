@@ -12,8 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tablegate.gateway.access.gate import Gate
-from tablegate.gateway.access.principal import AccessFileError
+from tablegate.gateway.access.policy import Forbidden, Right
+from tablegate.gateway.access.principal import AccessFileError, Unauthenticated
 from tablegate.gateway.cluster.forward_token import FORWARDED
+from tests.kit.gateway_processes.gateway import soon
 from tests.kit.gateways_in_process.tenants import CLAIMS, POLICY, TENANTS, World, credential, write_access
 from tests.kit.table.filled import catalogue_of
 
@@ -137,15 +139,20 @@ def subscription(world: World, key: str) -> Iterator[Any]:
 
 
 def check_gate(world: World) -> None:
-    """Do what a worker does on its timer."""
+    """Do what a worker does on its timer, when nobody writes the file any more."""
+    for _ in range(2):
+        look_at_file(world)
+
+
+def look_at_file(world: World) -> None:
     gateway = world.cluster.whole
 
-    def check() -> None:
+    def look() -> None:
         assert gateway.gate is not None
         gateway.gate.refresh()
         gateway.check_streams()
 
-    gateway.do(check)
+    gateway.do(look)
 
 
 def test_a_stream_ends_that_the_policy_does_not_allow_any_more(world: World, access_file: Path) -> None:
@@ -172,6 +179,26 @@ def test_a_stream_ends_whose_view_is_another_now(world: World, tmp_path: Path) -
     assert row.owner == 3
 
 
+def test_the_audit_log_has_calls_and_pages(tmp_path: Path) -> None:
+    file = write_access(tmp_path, f'{POLICY}\n[audit]\nfile = "audit.log"\n')
+    gate = Gate(file, catalogue_of(TENANTS))
+    ann, all_ = {b"x-api-key": b"ann"}, {b"x-api-key": b"all"}
+    gate.admit(GET, ann, None, is_get=False)
+    with pytest.raises(Forbidden):
+        gate.admit_to(Right.REFLECTION, "/docs", ann, None)
+    gate.admit_to(Right.REFLECTION, "/docs", all_, None)
+    with pytest.raises(Unauthenticated, match="the call shows no credential; show one"):
+        gate.admit_to(Right.REFLECTION, "/docs", {}, None)
+    gate.close()
+    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert [(line["principal"], line["method"], line["table"], line["allowed"]) for line in lines] == [
+        ("key ann", GET, "tickets", True),
+        ("key ann", "/docs", None, False),
+        ("key all", "/docs", None, True),
+        (None, "/docs", None, False),
+    ]
+
+
 def test_a_wrong_file_changes_nothing(world: World, access_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     stream = subscription(world, "ann")
     for text in ("[[rule]", POLICY.replace("tickets", "nothing"), ""):
@@ -185,6 +212,34 @@ def test_a_wrong_file_changes_nothing(world: World, access_file: Path, caplog: p
     reasons = [record.reason for record in caplog.records]  # type: ignore[attr-defined]
     assert len(reasons) == 4
     assert all(str(access_file) in reason for reason in reasons)
+
+
+def test_half_a_file_is_not_read(world: World, access_file: Path) -> None:
+    half, rest = POLICY.split('rows = { owner = "owner" }')
+    access_file.write_text(half)
+    look_at_file(world)
+    assert refusal(world, metadata=credential("bob")).code() is grpc.StatusCode.NOT_FOUND
+    access_file.write_text(f'{half}rows = {{ owner = "owner" }}{rest}')
+    check_gate(world)
+    assert refusal(world, metadata=credential("bob")).code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_file_is_read_again_when_what_it_names_is_there(world: World, access_file: Path) -> None:
+    # Who writes the access file first, and then the keys that it names, changes nothing of the first any more.
+    access_file.write_text(NO_TICKETS.replace("keys.toml", "newer.toml"))
+    check_gate(world)
+    assert world.cluster.ask("", "GetTicket", ticket_id=1, metadata=credential("ann")).row.owner == 1
+    (access_file.parent / "keys.toml").rename(access_file.parent / "newer.toml")
+    soon(lambda: is_refused_now(world), "the file is read again")
+
+
+def is_refused_now(world: World) -> bool:
+    check_gate(world)
+    try:
+        world.cluster.ask("", "GetTicket", ticket_id=1, metadata=credential("ann"))
+    except grpc.RpcError as error:
+        return error.code() is grpc.StatusCode.PERMISSION_DENIED
+    return False
 
 
 @pytest.mark.parametrize(

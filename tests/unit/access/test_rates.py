@@ -26,8 +26,8 @@ from tablegate.gateway.access.rates import (
 )
 
 UNKNOWN = (
-    '[[limit]] 1: "calls" is not known; there are name, principals, roles, methods, calls_per_s, streams, scans, '
-    "bytes_per_s"
+    '[[limit]] number 1 "calls" is unknown; known are bytes_per_s, calls_per_s, methods, name, principals, roles, '
+    "scans, streams"
 )
 GET, SCAN = "/shop.Orders/GetOrder", "/shop.Orders/ScanOrders"
 
@@ -213,43 +213,49 @@ def test_paths_of_clients_fill_no_memory() -> None:
     ("text", "message"),
     [
         ("limit = 3", "limit is no list; begin each limit with [[limit]]"),
-        ("limit = [3]", "[[limit]] 1 is no table of names and values"),
-        ("[[limit]]\ncalls_per_s = 1", "[[limit]] 1: it has no name; give one, which those who meet the limit read"),
-        ('[[limit]]\nname = ""', "[[limit]] 1: it has no name; give one, which those who meet the limit read"),
+        ("limit = [3]", "[[limit]] number 1 is no table; write it as one"),
+        ("[[limit]]\ncalls_per_s = 1", '[[limit]] number 1 needs "name", a text without line breaks; give it'),
+        ('[[limit]]\nname = ""', '[[limit]] number 1 needs "name", a text without line breaks; give it'),
         (
             '[[limit]]\nname = "a"',
-            "[[limit]] 1: it limits nothing; add one of calls_per_s, streams, scans, bytes_per_s",
+            "[[limit]] number 1 limits nothing; add one of calls_per_s, streams, scans, bytes_per_s",
         ),
         ('[[limit]]\nname = "a"\ncalls = 1', UNKNOWN),
         (
             '[[limit]]\nname = "a"\nscans = 1\n[[limit]]\nname = "a"\nscans = 1',
-            '[[limit]] 2: name: another limit is named "a"; take a new one',
+            '[[limit]] number 2 has the name of another one, "a"; take a new one',
         ),
         (
             '[[limit]]\nname = "a"\nscans = 1\nroles = []',
-            "[[limit]] 1: roles is a list of texts, with one at least; leave it out for all",
+            '[[limit]] number 1 "roles" is no text or list of texts; correct it, or leave it out',
         ),
         (
-            '[[limit]]\nname = "a"\nscans = 1\nprincipals = "ann"',
-            "[[limit]] 1: principals is a list of texts, with one at least; leave it out for all",
+            '[[limit]]\nname = "a"\nscans = 1\nprincipals = 1',
+            '[[limit]] number 1 "principals" is no text or list of texts; correct it, or leave it out',
         ),
         *(
             (
                 f'[[limit]]\nname = "a"\nscans = 1\nmethods = ["{method}"]',
-                f'[[limit]] 1: methods: "{method}" is none; write package.Service/Method, or …Service/*',
+                (
+                    f'[[limit]] number 1 "methods" has "{method}", which is none; write package.Service/Method, or '
+                    "…Service/*"
+                ),
             )
             for method in ("GetOrder", "shop.Orders/", "shop.*/GetOrder", "a/b/c", "shop.Orders/Get*")
         ),
         (
             '[[limit]]\nname = "a"\nscans = 1\nmethods = ["shop.Order/GetOrder"]',
-            '[[limit]] 1: methods: "shop.Order/GetOrder" is not served here; see tablegate tables',
+            '[[limit]] number 1 "methods" has "shop.Order/GetOrder", which is not served here; see tablegate tables',
         ),
         (
             '[[limit]]\nname = "a"\nscans = 1\nmethods = ["shop.Order/*"]',
-            '[[limit]] 1: methods: "shop.Order/*" is not served here; see tablegate tables',
+            '[[limit]] number 1 "methods" has "shop.Order/*", which is not served here; see tablegate tables',
         ),
         *(
-            (f'[[limit]]\nname = "a"\n{name} = {value}', f"[[limit]] 1: {name} is a number from 1e-9 to 1e12")
+            (
+                f'[[limit]]\nname = "a"\n{name} = {value}',
+                f'[[limit]] number 1 "{name}" is no number from 1e-09 to 1e+12; correct it',
+            )
             for name, value in (
                 ("calls_per_s", 0),
                 ("calls_per_s", "nan"),
@@ -260,7 +266,7 @@ def test_paths_of_clients_fill_no_memory() -> None:
         *(
             (
                 f'[[limit]]\nname = "a"\n{name} = {value}',
-                f"[[limit]] 1: {name} is a whole number, 1 or more; who may have none needs no [[rule]]",
+                f'[[limit]] number 1 "{name}" is no whole number, 1 or more; who may have none needs no [[rule]]',
             )
             for name, value in (("streams", 0), ("scans", -1), ("scans", 1.5), ("streams", "true"))
         ),

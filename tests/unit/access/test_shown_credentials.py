@@ -95,6 +95,9 @@ def test_check_reads_the_access_file(tmp_path: Path) -> None:
     file.write_text('[[rule]]\ntables = ["orders"]')
     shown = run("check", "tests/kit/table/tenants.proto", "--access", str(file))
     assert shown.exit_code == 1
-    assert f'access file "{file}": [[rule]] 1: tables: "orders" is no table of the contracts' in shown.output
+    assert (
+        f'access file "{file}": [[rule]] number 1 "tables" has "orders", which is no table of the contracts'
+        in shown.output
+    )
     write_access(tmp_path)
     assert run("check", "tests/kit/table/tenants.proto", "--access", str(file)).exit_code == 0

@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tablegate.gateway.access.principal import AccessFileError, Principal, Unauthenticated
-from tablegate.gateway.access.sections import Section, read_file
+from tablegate.gateway.access.sections import Section, WatchedFile, read_file
 
 FILE_BYTES_MAX = 4 * 1024 * 1024  # some 20,000 keys
 KEY_BYTES_MAX = 512  # of a key as it is shown: what is longer is hashed for nothing
@@ -41,7 +41,7 @@ class ApiKeys:
         """Read the file; raise `AccessFileError`. `clock` gives seconds since 1970."""
         self._file = file
         self._clock = clock
-        self._stamp = self._stamp_of_file()
+        self._watched = WatchedFile(file)
         self._keys = _read(file)
 
     def principal(self, key: bytes) -> Principal | None:
@@ -55,10 +55,8 @@ class ApiKeys:
 
     def reload_if_changed(self) -> bool:
         """Read the file again if it changed; return whether there are other keys now."""
-        stamp = self._stamp_of_file()
-        if stamp == self._stamp:
+        if not self._watched.has_changed():
             return False
-        self._stamp = stamp
         try:
             keys = _read(self._file)
         except AccessFileError as error:
@@ -68,13 +66,6 @@ class ApiKeys:
         self._keys = {digest: kept if (kept := self._keys.get(digest)) == new else new for digest, new in keys.items()}
         _logger.info("read the API keys again", extra={"keys": len(keys)})
         return True
-
-    def _stamp_of_file(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._file.stat()  # of what a link leads to: Kubernetes replaces that
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def new_key(name: str) -> tuple[str, str]:

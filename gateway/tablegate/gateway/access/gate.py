@@ -6,8 +6,11 @@ was read before counts.
 """
 
 import logging
+import math
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +19,13 @@ from tablegate.gateway.access.credentials import Authenticator, authenticator_of
 from tablegate.gateway.access.policy import Forbidden, Policy, Right
 from tablegate.gateway.access.principal import AccessFileError, Principal, Unauthenticated
 from tablegate.gateway.access.rates import FREE, Kind, RateExceeded, Rates, Usage, rates_of
+from tablegate.gateway.access.sections import WatchedFile
 from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.catalogue import Catalogue, ScanQuery, SubscribeQuery
 
 SECTIONS = frozenset({"api_keys", "audit", "certificates", "issuer", "limit", "policy", "rule"})
+
+RETRY_S = 2.0  # until a wrong file is read again
 
 _GATEWAY = "/tablegate.v1.GatewayService/"
 _RIGHTS: Mapping[str, Right] = {
@@ -57,14 +63,14 @@ class Gate:
         self.version = 1
         self._file = file
         self._catalogue = catalogue
-        self._stamp = self._stamp_of_file()
+        self._watched = WatchedFile(file)
         self._trouble = ""
+        self._retry_at_s = math.inf  # where the file, or one that it names, was wrong
         self._kinds = {
             **{path: Kind.SCAN for path, query in catalogue.queries.items() if isinstance(query, ScanQuery)},
             **{path: Kind.STREAM for path, query in catalogue.queries.items() if isinstance(query, SubscribeQuery)},
             **dict.fromkeys(_OTHER_STREAMS, Kind.STREAM),
         }
-        self._asking: Principal | None = None  # who is being let in, or is refused
         self._authenticator, self._policy, self._rates, self._audit = _read(file, catalogue)
         self._keys_version = self._authenticator.version
         self._known: dict[tuple[int, str], Admitted] = {}
@@ -81,9 +87,8 @@ class Gate:
 
     def refresh(self) -> None:
         """Read the file again where it has changed. On a timer."""
-        stamp = self._stamp_of_file()
-        if stamp != self._stamp:
-            self._stamp = stamp
+        # The file may be right, and what it names come later: then nothing of the file itself changes any more.
+        if self._watched.has_changed() or time.monotonic() >= self._retry_at_s:
             self._read_again()
         self._authenticator.refresh()
         if self._audit is not None:
@@ -96,46 +101,53 @@ class Gate:
         """Return who calls a method, and what he sees; raise `Unauthenticated` or `Forbidden`."""
         if path.startswith(_OPEN):
             return ADMITTED
-        if self._audit is None:
-            return self._admitted(path, headers, certificate, is_get=is_get)
+        principal = None
         try:
-            admitted = self._admitted(path, headers, certificate, is_get=is_get)
+            principal = self._authenticator.principal(headers, certificate, is_get=is_get)
+            # By identity: the principal of a credential that was seen before is the same object. It is kept with what
+            # was decided, so that no other one gets its number meanwhile.
+            admitted = self._known.get((id(principal), path))
+            if admitted is None or admitted.principal is not principal:
+                admitted = self._decide(principal, path)
         except (Unauthenticated, Forbidden) as error:
-            self._record(self._asking, path, str(error))
+            self._record(principal, path, str(error))
             raise
-        self._record(admitted.principal, path, None)
+        if self._audit is not None:
+            self._record(principal, path, None)
         return admitted
 
-    def _record(self, principal: Principal | None, path: str, refusal: str | None) -> None:
-        assert self._audit is not None
-        query = self._catalogue.queries.get(path)
-        table = None if query is None else query.table.name
-        self._audit.record(None if principal is None else principal.name, path, table, refusal=refusal)
-
-    def _admitted(
-        self, path: str, headers: Mapping[bytes, bytes], certificate: str | None, *, is_get: bool
-    ) -> Admitted:
-        self._asking = None
-        principal = self._asking = self._authenticator.principal(headers, certificate, is_get=is_get)
-        # By identity: the principal of a credential that was seen before is the same object. It is kept with what was
-        # decided, so that no other one gets its number meanwhile.
-        known = self._known.get((id(principal), path))
-        if known is not None and known.principal is principal:
-            return known
-        right, view = _RIGHTS.get(path), None
+    def admit_to(self, right: Right, path: str, headers: Mapping[bytes, bytes], certificate: str | None) -> None:
+        """Let a request of a page in, or raise `Unauthenticated` or `Forbidden` where who asks has not got a right."""
+        principal = None
         try:
-            if right is None:
-                view = self._policy.view(principal, path)
-            else:
-                self._policy.check(principal, right)
-        except Forbidden:
-            if principal is None:
-                raise Unauthenticated("the call shows no credential; show one") from None
+            principal = self._authenticator.principal(headers, certificate, is_get=True)
+            self._check(principal, right)
+        except (Unauthenticated, Forbidden) as error:
+            self._record(principal, path, str(error))
             raise
+        self._record(principal, path, None)
+
+    def _decide(self, principal: Principal | None, path: str) -> Admitted:
+        right, view = _RIGHTS.get(path), None
+        if right is not None:
+            self._check(principal, right)
+        else:
+            with _asking_for_credentials(principal):
+                view = self._policy.view(principal, path)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
-        known = self._known[id(principal), path] = Admitted(principal, view, FREE)
-        return known
+        admitted = self._known[id(principal), path] = Admitted(principal, view, FREE)
+        return admitted
+
+    def _check(self, principal: Principal | None, right: Right) -> None:
+        with _asking_for_credentials(principal):
+            self._policy.check(principal, right)
+
+    def _record(self, principal: Principal | None, path: str, refusal: str | None) -> None:
+        if self._audit is not None:
+            query = self._catalogue.queries.get(path)
+            table = None if query is None else query.table.name
+            self._audit.record(None if principal is None else principal.name, path, table, refusal=refusal)
 
     def begin(self, admitted: Admitted, path: str) -> Admitted:
         """Return who was let in, with what his call uses from now on; raise `RateExceeded`.
@@ -150,18 +162,7 @@ class Gate:
         try:
             return admitted._replace(usage=self._rates.admit(name, self._policy.roles(principal), path, kind))
         except RateExceeded as error:
-            if self._audit is not None:
-                self._record(principal, path, str(error))
-            raise
-
-    def admit_to(self, right: Right, headers: Mapping[bytes, bytes], certificate: str | None) -> None:
-        """Raise `Unauthenticated` or `Forbidden` where who asks has not got a right."""
-        principal = self._authenticator.principal(headers, certificate, is_get=True)
-        try:
-            self._policy.check(principal, right)
-        except Forbidden:
-            if principal is None:
-                raise Unauthenticated("the request shows no credential; show one") from None
+            self._record(principal, path, str(error))
             raise
 
     def view_of(self, admission: Admitted, path: str) -> View | None:
@@ -175,8 +176,9 @@ class Gate:
             if str(error) != self._trouble:
                 _logger.error("the access file is wrong; what was read before counts", extra={"reason": str(error)})
             self._trouble = str(error)
+            self._retry_at_s = time.monotonic() + RETRY_S
             return
-        self._trouble = ""
+        self._trouble, self._retry_at_s = "", math.inf
         authenticator.adopt(self._authenticator)
         self._authenticator.close()
         if self._audit is not None:
@@ -190,12 +192,16 @@ class Gate:
         self.version += 1
         _logger.info("read the access file again")
 
-    def _stamp_of_file(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._file.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+
+@contextmanager
+def _asking_for_credentials(principal: Principal | None) -> Iterator[None]:
+    """Let who is refused, and shows no credential, know that he might come with one."""
+    try:
+        yield
+    except Forbidden:
+        if principal is None:
+            raise Unauthenticated("the call shows no credential; show one") from None
+        raise
 
 
 def _read(file: Path, catalogue: Catalogue) -> tuple[Authenticator, Policy, Rates, AuditLog | None]:

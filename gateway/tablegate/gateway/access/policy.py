@@ -31,6 +31,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from tablegate.gateway.access.principal import AccessFileError, Principal
+from tablegate.gateway.access.sections import Section
 from tablegate.gateway.access.views import VALUES_CHARS_MAX, VALUES_MAX, Value, View
 from tablegate.gateway.contract.catalogue import Catalogue, Query, Table
 from tablegate.gateway.contract.keys import INT64_MAX
@@ -69,7 +70,6 @@ class Forbidden(Exception):
 class _Rule:
     """One rule, checked."""
 
-    where: str
     roles: frozenset[str]
     principals: frozenset[str]
     claims: tuple[tuple[str, Value], ...]
@@ -96,8 +96,8 @@ class Policy:
     def __init__(self, settings: Mapping[str, Any], catalogue: Catalogue) -> None:
         """Read the parsed access file; raise `AccessFileError`."""
         self._catalogue = catalogue
-        policy = _table(settings.get("policy", {}), "[policy]", {"roles"})
-        self._roles_claim = _string(policy.get("roles", ROLES_CLAIM), "[policy] roles")
+        policy = Section(settings.get("policy", {}), "[policy]", ("roles",))
+        self._roles_claim = policy.text("roles", ROLES_CLAIM)
         rules = settings.get("rule", [])
         if not isinstance(rules, list) or not rules:
             raise AccessFileError("the file has no [[rule]]; without one nobody may do anything")
@@ -194,47 +194,33 @@ def _refusal(principal: Principal | None, what: str) -> str:
     return f"who shows no credential {what}; show one" if principal is None else f"you {what}; ask the operator"
 
 
-_RULE_KEYS = {
-    "roles",
-    "principals",
-    "claims",
-    "anonymous",
-    "tables",
-    "methods",
-    "rights",
-    "rows",
-    "hide",
-}
+_RULE_KEYS = ("roles", "principals", "claims", "anonymous", "tables", "methods", "rights", "rows", "hide")
 
 
-def _rule(settings: Any, number: int, catalogue: Catalogue) -> _Rule:
-    where = f"[[rule]] {number}"
-    rule = _table(settings, where, _RULE_KEYS)
-    anonymous = rule.get("anonymous", False)
-    if not isinstance(anonymous, bool):
-        raise AccessFileError(f"{where}: anonymous is true or false")
-    claims = _table(rule.get("claims", {}), f"{where}: claims")
+def _rule(settings: object, number: int, catalogue: Catalogue) -> _Rule:
+    rule = Section(settings, f"[[rule]] number {number}", _RULE_KEYS)
+    claims = rule.table("claims")
     for name, value in claims.items():
         if not isinstance(value, (str, int)):
-            raise AccessFileError(f'{where}: claims: "{name}" is a text, a whole number, true or false')
-    rows = _table(rule.get("rows", {}), f"{where}: rows")
+            raise rule.refuse(f'"claims" has "{name}", which is no text, whole number, true or false; correct it')
+    rows = rule.table("rows")
     for column, claim in rows.items():
-        _string(claim, f'{where}: rows: "{column}"')
-    hidden = _strings(rule, "hide", where)
-    queries = _queries(rule, where, catalogue)
+        if not isinstance(claim, str) or not claim:
+            raise rule.refuse(f'"rows" has "{column}", which is not the name of a claim; correct it')
+    hidden = rule.texts("hide", ())
+    queries = _queries(rule, catalogue)
     for table in {query.table.name: query.table for query in queries.values()}.values():
-        _check_columns(table, rows, hidden, where)
+        _check_columns(table, rows, hidden, rule)
     if (rows or hidden) and not queries:
-        raise AccessFileError(f"{where}: rows and hide are of tables; name them in tables, or in methods")
-    rights = [_right(name, where) for name in _strings(rule, "rights", where)]
+        raise rule.refuse('has "rows" or "hide", which are of tables; name those in "tables", or in "methods"')
+    rights = [_right(name, rule) for name in rule.texts("rights", ())]
     if not queries and not rights:
-        raise AccessFileError(f"{where}: it allows nothing; add tables, methods or rights")
+        raise rule.refuse('allows nothing; add "tables", "methods" or "rights"')
     return _Rule(
-        where,
-        frozenset(_strings(rule, "roles", where)),
-        frozenset(_strings(rule, "principals", where)),
+        frozenset(rule.texts("roles", ())),
+        frozenset(rule.texts("principals", ())),
         tuple(claims.items()),
-        anonymous,
+        rule.flag("anonymous"),
         frozenset(queries),
         frozenset(rights),
         tuple(rows.items()),
@@ -242,16 +228,16 @@ def _rule(settings: Any, number: int, catalogue: Catalogue) -> _Rule:
     )
 
 
-def _queries(rule: Mapping[str, Any], where: str, catalogue: Catalogue) -> dict[str, Query]:
+def _queries(rule: Section, catalogue: Catalogue) -> dict[str, Query]:
     """Return the queries that a rule is about, by path."""
     found: dict[str, Query] = {}
-    for name in _strings(rule, "tables", where):
+    for name in rule.texts("tables", ()):
         if name != ALL and name not in catalogue.tables:
-            raise AccessFileError(
-                f'{where}: tables: "{name}" is no table of the contracts; there are {_listed(catalogue.tables)}'
+            raise rule.refuse(
+                f'"tables" has "{name}", which is no table of the contracts; there are {_listed(catalogue.tables)}'
             )
         found |= {path: query for path, query in catalogue.queries.items() if name in (ALL, query.table.name)}
-    for name in _strings(rule, "methods", where):
+    for name in rule.texts("methods", ()):
         path = f"/{name.removeprefix('/')}"
         service = path.removesuffix(ALL) if path.endswith(f"/{ALL}") else None
         matching = {
@@ -260,31 +246,33 @@ def _queries(rule: Mapping[str, Any], where: str, catalogue: Catalogue) -> dict[
             if (each.startswith(service) if service else each == path)
         }
         if not matching:
-            raise AccessFileError(f'{where}: methods: "{name}" is no query of the contracts; see tablegate tables')
+            raise rule.refuse(f'"methods" has "{name}", which is no query of the contracts; see tablegate tables')
         found |= matching
     return found
 
 
-def _check_columns(table: Table, rows: Mapping[str, str], hidden: Iterable[str], where: str) -> None:
+def _check_columns(table: Table, rows: Collection[str], hidden: Collection[str], rule: Section) -> None:
     columns = table.row.fields_by_name
     for name in (*rows, *hidden):
         if name not in columns:
-            raise AccessFileError(
-                f'{where}: table "{table.name}" has no column "{name}"; it has {_listed(columns)}. Give tables with '
-                "other columns a rule of their own"
+            raise rule.refuse(
+                f'is of table "{table.name}", which has no column "{name}"; it has {_listed(columns)}. Give tables '
+                "with other columns a rule of their own"
             )
     for name in rows:
         column = columns[name]
         if column.is_repeated or column.cpp_type not in _STRINGS | _INTEGERS | _BOOLS or _is_bytes(column):
-            raise AccessFileError(
-                f'{where}: rows: column "{name}" of table "{table.name}" is no text, whole number or bool'
+            raise rule.refuse(
+                f'"rows" has column "{name}" of table "{table.name}", which is no text, whole number or bool; take '
+                "another one"
             )
         if name in hidden:
-            raise AccessFileError(f'{where}: column "{name}" is in rows and in hide; leave it out of one')
+            raise rule.refuse(f'has column "{name}" in "rows" and in "hide"; leave it out of one')
     for key in table.key:
         if key.name in hidden:
-            raise AccessFileError(
-                f'{where}: hide: column "{key.name}" is in the key of table "{table.name}", by which rows are named'
+            raise rule.refuse(
+                f'"hide" has column "{key.name}", by which rows of table "{table.name}" are named: it is in their '
+                "key; leave it out"
             )
 
 
@@ -292,35 +280,12 @@ def _is_bytes(column: FieldDescriptor) -> bool:
     return bool(column.type == FieldDescriptor.TYPE_BYTES)
 
 
-def _right(name: str, where: str) -> Right:
+def _right(name: str, rule: Section) -> Right:
     try:
         return Right(name)
     except ValueError:
         listed = _listed(right.value for right in Right)
-        raise AccessFileError(f'{where}: rights: "{name}" is none; there are {listed}') from None
-
-
-def _table(value: Any, where: str, keys: Collection[str] | None = None) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise AccessFileError(f"{where} is no table of names and values")
-    unknown = sorted(value.keys() - set(keys)) if keys is not None else []
-    if unknown:
-        assert keys is not None
-        raise AccessFileError(f'{where}: "{unknown[0]}" is not known; there are {_listed(keys)}')
-    return value
-
-
-def _string(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise AccessFileError(f"{where} is no text")
-    return value
-
-
-def _strings(rule: Mapping[str, Any], name: str, where: str) -> list[str]:
-    value = rule.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-        raise AccessFileError(f"{where}: {name} is a list of texts")
-    return value
+        raise rule.refuse(f'"rights" has "{name}", which is none; there are {listed}') from None
 
 
 def _listed(names: Iterable[str]) -> str:

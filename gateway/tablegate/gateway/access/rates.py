@@ -36,6 +36,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tablegate.gateway.access.principal import AccessFileError
+from tablegate.gateway.access.sections import Section
 
 BURST_S = 1.0  # what was not used for so long may be used at once
 DEBT_S_MAX = 60.0  # so long one answer, however long, keeps its principal out; what is beyond is forgiven
@@ -272,9 +273,11 @@ def rates_of(
         raise AccessFileError("limit is no list; begin each limit with [[limit]]")
     limits: dict[str, _Limit] = {}
     for number, section in enumerate(sections, 1):
-        limit = _limit(section, f"[[limit]] {number}", paths)
+        limit = _limit(section, f"[[limit]] number {number}", paths)
         if limit.name in limits:
-            raise AccessFileError(f'[[limit]] {number}: name: another limit is named "{limit.name}"; take a new one')
+            raise AccessFileError(
+                f'[[limit]] number {number} has the name of another one, "{limit.name}"; take a new one'
+            )
         limits[limit.name] = limit
     return Rates(limits.values(), clock, sections)
 
@@ -283,73 +286,49 @@ _AMOUNTS = ("calls_per_s", "streams", "scans", "bytes_per_s")
 _KEYS = ("name", "principals", "roles", "methods", *_AMOUNTS)
 
 
-def _limit(section: Any, where: str, paths: Collection[str]) -> _Limit:
-    if not isinstance(section, Mapping):
-        raise AccessFileError(f"{where} is no table of names and values")
-    unknown = sorted(section.keys() - set(_KEYS))
-    if unknown:
-        raise AccessFileError(f'{where}: "{unknown[0]}" is not known; there are {", ".join(_KEYS)}')
-    name = section.get("name")
-    if not isinstance(name, str) or not name:
-        raise AccessFileError(f"{where}: it has no name; give one, which those who meet the limit read")
+def _limit(settings: object, where: str, paths: Collection[str]) -> _Limit:
+    section = Section(settings, where, _KEYS)
+    name = section.text("name")  # which those who meet the limit read
     if not any(amount in section for amount in _AMOUNTS):
-        raise AccessFileError(f"{where}: it limits nothing; add one of {', '.join(_AMOUNTS)}")
+        raise section.refuse(f"limits nothing; add one of {', '.join(_AMOUNTS)}")
     return _Limit(
         name,
-        principals=frozenset(_texts(section, "principals", where) or ()),
-        roles=frozenset(_texts(section, "roles", where) or ()),
-        methods=_methods(section, where, paths),
-        calls_per_s=_rate(section, "calls_per_s", where),
-        streams=_count(section, "streams", where),
-        scans=_count(section, "scans", where),
-        bytes_per_s=_rate(section, "bytes_per_s", where),
+        principals=frozenset(section.texts("principals", ())),
+        roles=frozenset(section.texts("roles", ())),
+        methods=_methods(section, paths),
+        calls_per_s=_rate(section, "calls_per_s"),
+        streams=_count(section, "streams"),
+        scans=_count(section, "scans"),
+        bytes_per_s=_rate(section, "bytes_per_s"),
     )
 
 
-def _methods(section: Mapping[str, Any], where: str, paths: Collection[str]) -> list[str]:
+def _methods(section: Section, paths: Collection[str]) -> list[str]:
     """Return the paths of methods; those of a service end with "/*"."""
-    names = _texts(section, "methods", where)
-    if names is None:
-        return [_ANY]
     found = []
-    for name in names:
+    for name in section.texts("methods", (_ANY,)):
         path = name if name == _ANY else f"/{name.removeprefix('/')}"
         if path != _ANY and (path.count("/") != 2 or not path.rpartition("/")[2] or _ANY in path.removesuffix("/*")):
-            raise AccessFileError(f'{where}: methods: "{name}" is none; write package.Service/Method, or …Service/*')
+            raise section.refuse(f'"methods" has "{name}", which is none; write package.Service/Method, or …Service/*')
         if paths and not any(
             each.startswith(path.removesuffix(_ANY)) if path.endswith(_ANY) else each == path for each in paths
         ):
-            raise AccessFileError(f'{where}: methods: "{name}" is not served here; see tablegate tables')
+            raise section.refuse(f'"methods" has "{name}", which is not served here; see tablegate tables')
         found.append(path)
     return found
 
 
-def _texts(section: Mapping[str, Any], name: str, where: str) -> list[str] | None:
-    """Return a list of texts, None where there is none. An empty one would be for nobody, or for all: who knows."""
-    if name not in section:
-        return None
-    value = section[name]
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise AccessFileError(f"{where}: {name} is a list of texts, with one at least; leave it out for all")
-    return value
-
-
-def _rate(section: Mapping[str, Any], name: str, where: str) -> float | None:
-    value = section.get(name)
-    if value is None:
-        return None
+def _rate(section: Section, name: str) -> float | None:
     # A bucket is a time: beyond these it would not move, or never be full.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-9 <= value <= 1e12:
-        raise AccessFileError(f"{where}: {name} is a number from 1e-9 to 1e12")
-    return float(value)
+    return section.number(name, 1.0, 1e-9, 1e12) if name in section else None
 
 
-def _count(section: Mapping[str, Any], name: str, where: str) -> int | None:
+def _count(section: Section, name: str) -> int | None:
     value = section.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise AccessFileError(f"{where}: {name} is a whole number, 1 or more; who may have none needs no [[rule]]")
+        raise section.refuse(f'"{name}" is no whole number, 1 or more; who may have none needs no [[rule]]')
     return value
 
 

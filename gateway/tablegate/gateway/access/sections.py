@@ -41,12 +41,17 @@ class Section:
             raise self.refuse(f'needs "{name}", a text without line breaks; give it')
         return value
 
-    def texts(self, name: str, default: Collection[str] = ()) -> tuple[str, ...]:
+    def texts(self, name: str, default: Collection[str] | None = None) -> tuple[str, ...]:
         """Return one text or several; without a default they must be given."""
-        value = self._values.get(name, [*default])
+        if default is not None and name not in self._values:
+            return tuple(default)
+        value = self._values.get(name)
         values = [value] if isinstance(value, str) else value
+        # An empty list would be for nobody, or for all: who knows.
         if not isinstance(values, list) or not values or not all(isinstance(each, str) and each for each in values):
-            raise self.refuse(f'needs "{name}", a text or a list of texts; give it')
+            if default is None:
+                raise self.refuse(f'needs "{name}", a text or a list of texts; give it')
+            raise self.refuse(f'"{name}" is no text or list of texts; correct it, or leave it out')
         return tuple(values)
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
@@ -55,6 +60,13 @@ class Section:
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise self.refuse(f'"{name}" is no number from {least:g} to {most:g}; correct it')
         return float(value)
+
+    def flag(self, name: str) -> bool:
+        """Return true or false; false where there is none."""
+        value = self._values.get(name, False)
+        if not isinstance(value, bool):
+            raise self.refuse(f'"{name}" is neither true nor false; correct it')
+        return value
 
     def table(self, name: str) -> Mapping[str, Any]:
         """Return a table in it, with any keys; empty where there is none."""
@@ -66,6 +78,34 @@ class Section:
     def path(self, name: str) -> Path:
         """Return a path, which must be given."""
         return self._directory / self.text(name)
+
+
+class WatchedFile:
+    """A file that somebody may write at any moment.
+
+    It has changed when it is another one than was read, and the same as at the last look: half of a policy may be a
+    policy, of which a rule lacks the line that says whose rows it shows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the file as read: before it is."""
+        self._path = path
+        self._read = self._seen = self._stamp()
+
+    def has_changed(self) -> bool:
+        """Return whether it is to be read again, which counts as done then."""
+        before, self._seen = self._seen, self._stamp()
+        if self._seen != before or self._seen == self._read:
+            return False
+        self._read = self._seen
+        return True
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()  # of what a link leads to: Kubernetes replaces that
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:

@@ -233,7 +233,8 @@ class Calls:
         """Let a request in that is no call; raise `NotAuthenticated` or `NotAllowed`."""
         if self._gate is not None:
             with _as_query_errors():
-                self._gate.admit_to(right, exchange.headers, exchange.principal)
+                path = exchange.target.partition(b"?")[0].decode("latin-1")  # what follows may hold anything
+                self._gate.admit_to(right, path, exchange.headers, exchange.principal)
 
     def view_of(self, admitted: Admitted, path: str) -> View | None:
         """Return what who was admitted sees of the table of a query; raise `NotAllowed`."""
