@@ -107,7 +107,7 @@ def test_a_gateway_shows_each_what_is_his(tmp_path: Path, broker: Broker) -> Non
                 pass
             access.write_text(RULES.replace("rows =", "row ="))  # a slip: what was read before counts
             assert gateway.process is not None
-            soon(lambda: '"row\\" is not known' in gateway.log_file.read_text(), "the slip is in the log")
+            soon(lambda: '"row\\" is unknown' in gateway.log_file.read_text(), "the slip is in the log")
             assert rows(ann) == {"o1": 0, "o3": 0, "o5": 0}
             access.write_text(RULES.split("[[rule]]\ntables")[0])
             assert following.wait(20) == 1

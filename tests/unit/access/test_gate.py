@@ -141,18 +141,18 @@ def subscription(world: World, key: str) -> Iterator[Any]:
 def check_gate(world: World) -> None:
     """Do what a worker does on its timer, when nobody writes the file any more."""
     for _ in range(2):
-        look_at_file(world)
+        refresh_gate(world)
 
 
-def look_at_file(world: World) -> None:
+def refresh_gate(world: World) -> None:
     gateway = world.cluster.whole
 
-    def look() -> None:
+    def refresh() -> None:
         assert gateway.gate is not None
         gateway.gate.refresh()
         gateway.check_streams()
 
-    gateway.do(look)
+    gateway.do(refresh)
 
 
 def test_a_stream_ends_that_the_policy_does_not_allow_any_more(world: World, access_file: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_wrong_file_changes_nothing(world: World, access_file: Path, caplog: p
 def test_half_a_file_is_not_read(world: World, access_file: Path) -> None:
     half, rest = POLICY.split('rows = { owner = "owner" }')
     access_file.write_text(half)
-    look_at_file(world)
+    refresh_gate(world)
     assert refusal(world, metadata=credential("bob")).code() is grpc.StatusCode.NOT_FOUND
     access_file.write_text(f'{half}rows = {{ owner = "owner" }}{rest}')
     check_gate(world)
