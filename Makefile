@@ -12,7 +12,7 @@ BENCH ?=
 # Kept bytecode, asserts rewritten by pytest among it, saves tests and the processes that they start half of their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo cluster-demo check lint test test-long fuzz simulate planted proto proto-check docs lock wheels sbom audit clients bench clean
+.PHONY: help setup demo cluster-demo check lint test test-long fuzz interop simulate planted proto proto-check docs lock wheels sbom audit clients bench clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -57,6 +57,9 @@ fuzz: $(READY) ## fuzz every target for SECONDS each, guided by coverage (SECOND
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --disable-pip-version-check --quiet atheris==3.0.0
 	@for name in $(or $(NAME),$(notdir $(wildcard tests/fuzz/corpus/*))); do \
 	$(BIN)/python -m tests.fuzz $$name --seconds $(or $(SECONDS),60) || exit 1; done
+
+interop: $(READY) ## ask the server by suites of others: gRPC, Connect, HTTP/2, OpenAPI; a line for each
+	@$(BIN)/pytest -v -m "interop and not long" tests/integration
 
 simulate: $(READY) ## tell one seed of the simulator as a story (SEED=7; with FAULT=LostTail that happens more often)
 	@$(BIN)/python -m tests.kit.world.simulate $(if $(SEED),$(SEED),0) $(if $(FAULT),--with $(FAULT))

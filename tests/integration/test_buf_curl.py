@@ -14,6 +14,7 @@ BUF = Path(sys.executable).with_name("buf")
 
 
 @pytest.mark.tools
+@pytest.mark.interop
 @pytest.mark.parametrize("protocol", [(), ("--protocol", "grpc"), ("--protocol", "grpcweb")], ids=lambda it: it[-1:])
 def test_buf_finds_and_calls_a_method(protocol: tuple[str, ...]) -> None:
     with WebServer(reflection_methods(catalogue_of())) as server:

@@ -47,6 +47,7 @@ def _protos() -> Path | None:
 
 
 @pytest.mark.tools
+@pytest.mark.interop
 def test_the_conformance_suite_passes(tmp_path: Path) -> None:
     tool, protos = go_tool(f"{SUITE}/cmd/connectconformance@{VERSION}"), _protos()
     if tool is None or protos is None:

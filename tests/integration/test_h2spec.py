@@ -12,6 +12,7 @@ _CASES = 146  # of h2spec 2.2.1, the strict ones among them
 
 
 @pytest.mark.tools
+@pytest.mark.interop
 def test_every_case_passes() -> None:
     command = go_tool("github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible")
     if command is None:

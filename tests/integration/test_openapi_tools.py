@@ -11,7 +11,7 @@ from tests.kit.gateways_in_process.rest import RestServer
 from tests.kit.programs.api_tools import schemathesis, spectral
 from tests.kit.table.filled import catalogue_of
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.interop]
 
 # What OpenAPI cannot say is left out: that of some parameters only one may be given, and that tokens are opaque. Nor
 # is a list without elements refused where the contract says REQUIRED.

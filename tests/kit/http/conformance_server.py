@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -20,50 +20,17 @@ from google.rpc import code_pb2, status_pb2
 
 from tablegate.gateway.http.cors import CrossOriginExchange
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.rpc import connect, grpc
 from tablegate.gateway.http.rpc.calls import Calls, ServedCall
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.server import HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
-from tablegate.gateway.query import errors
 from tablegate.gateway.query.call import Call, Fields, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import QueryError
-from tablegate.v1 import errors_pb2
+from tests.kit.http.asked_errors import AskedError, take_any_error
 
 PACKAGE = "connectrpc.conformance.v1"
 SERVICE = f"/{PACKAGE}.ConformanceService"
 TIMEOUT_S = 30.0
-
-
-class AskedError(QueryError):
-    """An error that the suite asked for: any code, any details."""
-
-    reason: ClassVar[int] = errors_pb2.ERROR_REASON_INTERNAL
-
-    def __init__(self, status: status_pb2.Status) -> None:
-        super().__init__(status.message)
-        self.status = status
-
-
-def _code_of(error: QueryError) -> int:
-    return error.status.code if isinstance(error, AskedError) else errors.code_of(error)
-
-
-def _status_of(error: QueryError) -> status_pb2.Status:
-    """Return the status of an error, without the details that a gateway's own have: the suite expects none."""
-    if isinstance(error, AskedError):
-        return error.status
-    status = errors.status_of(error)
-    status.ClearField("details")
-    return status
-
-
-def _take_any_error() -> None:
-    """Let protocols say errors that no query has. What is under test is how they say them."""
-    for protocol in (connect, grpc):
-        protocol.code_of = _code_of  # type: ignore[attr-defined]
-        protocol.status_of = _status_of  # type: ignore[attr-defined]
 
 
 class ConformanceService:
@@ -189,7 +156,7 @@ def main() -> None:
     service = ConformanceService(pool)
     length = int.from_bytes(sys.stdin.buffer.read(4), "big")
     request = service.message_class("ServerCompatRequest").FromString(sys.stdin.buffer.read(length))
-    _take_any_error()
+    take_any_error()
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_serve(service, pool, request, Path(directory)))
 

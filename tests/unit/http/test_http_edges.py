@@ -258,14 +258,14 @@ def test_client_that_was_refused_and_stays_is_closed(tmp_path: Path) -> None:
 
 
 def test_gzip_that_is_cut_is_refused_and_a_bomb_is_not_unpacked() -> None:
-    assert unzipped(gzip.compress(b"whole")) == b"whole"
+    assert unzipped(gzip.compress(b"whole"), MESSAGE_BYTES_MAX) == b"whole"
     with pytest.raises(InvalidField, match="ends early"):
-        unzipped(gzip.compress(b"whole" * 100)[:-9])
+        unzipped(gzip.compress(b"whole" * 100)[:-9], MESSAGE_BYTES_MAX)
     bomb = gzip.compress(bytes(64 << 20))
     tracemalloc.start()
     try:
         with pytest.raises(RequestTooLarge):
-            unzipped(bomb)
+            unzipped(bomb, MESSAGE_BYTES_MAX)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -294,7 +294,8 @@ class _Pieces:
 
 def _messages(*pieces: bytes) -> list[bytes]:
     async def run() -> list[bytes]:
-        return [message async for message in grpc.messages(_Pieces(*pieces), None)]  # type: ignore[arg-type]
+        received = grpc.messages(_Pieces(*pieces), None, MESSAGE_BYTES_MAX)  # type: ignore[arg-type]
+        return [message async for message in received]
 
     return asyncio.run(run())
 
@@ -508,7 +509,7 @@ def test_calls_of_grpc_come_by_post_and_errors_keep_their_trailer() -> None:
 def test_flags_of_a_message_are_checked() -> None:
     for flags, encoding in ((1, None), (2, b"gzip"), (0x80, None)):
         with pytest.raises(InvalidField):
-            grpc.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding)
+            grpc.only_message(bytes((flags,)) + envelope(gzip.compress(b"x"))[1:], encoding, MESSAGE_BYTES_MAX)
 
 
 def test_files_of_tls_are_strict(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class CallLimits:
     streams_of_principal_max: int = 500  # of them: one client that opens too many leaves as many to three others
     calls_max: int = 5_000  # unary calls that wait at once: those that ask for freshness
     calls_of_principal_max: int = 1_250  # of them, as with streams
+    message_bytes_max: int = MESSAGE_BYTES_MAX  # of a request, but of one in JSON; less than its JSON_BYTES_MAX
 
 
 class ConcurrencyLimit:
@@ -201,6 +202,7 @@ class Calls:
 
     def __init__(self, limits: CallLimits | None = None, gate: Gate | None = None) -> None:
         limits = limits or CallLimits()
+        self.message_bytes_max = limits.message_bytes_max
         self.draining = False
         self._gate = gate
         self._gate_version = 0 if gate is None else gate.version
@@ -493,7 +495,7 @@ def checked_encoding(encoding: bytes | None) -> bytes | None:
     raise NotServed("the request's compression is not known here; use gzip or none")
 
 
-def unzipped(data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
+def unzipped(data: bytes, bytes_max: int) -> bytes:
     """Return what gzip packed; raise `RequestTooLarge` where it is longer, without unpacking the rest.
 
     Up to a message's length anything may be packed: unpacking that takes less time than receiving it.

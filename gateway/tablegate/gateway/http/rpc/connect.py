@@ -14,7 +14,7 @@ from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import code_pb2
 from typing_extensions import override
 
-from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders
+from tablegate.gateway.http.exchange import TEXT, Exchange, HeaderCache, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, MethodTypes, compact
 from tablegate.gateway.http.rpc.calls import (
     GZIP,
@@ -56,13 +56,13 @@ class _Route:
     def gettable(self) -> bool:
         return isinstance(self.method, UnaryMethod) and self.types is not None and self.types.side_effect_free
 
-    def message(self, codec: JsonCodec, data: bytes, as_json: bool) -> bytes:
-        """Return the request's message; raise a `QueryError` where it is none."""
+    def message(self, codec: JsonCodec, data: bytes, bytes_max: int, as_json: bool) -> bytes:
+        """Return the request's message, of so many bytes at most where it is no JSON; raise a `QueryError`."""
         if as_json:
             assert self.types is not None, "a method without types takes no JSON"
             return codec.from_json(self.types.request_class, data)
-        if len(data) > MESSAGE_BYTES_MAX:
-            raise RequestTooLarge(MESSAGE_BYTES_MAX)
+        if len(data) > bytes_max:
+            raise RequestTooLarge(bytes_max)
         return data
 
     def answer(self, codec: JsonCodec, message: bytes, as_json: bool) -> bytes:
@@ -212,14 +212,15 @@ class ConnectProtocol:
     def _unary(self, exchange: Exchange, route: _Route, data: bytes, encoding: bytes | None, *, as_json: bool) -> None:
         assert isinstance(route.method, UnaryMethod)
         call = ConnectUnary(self, exchange, route, as_json=as_json)
+        bytes_max = self.calls.message_bytes_max
         try:
             call.timeout_s = _checked_timeout_s(exchange)
             self.calls.admit(call, route.path, route.method)
             if exchange.oversize:
-                raise RequestTooLarge(JSON_BYTES_MAX if as_json else MESSAGE_BYTES_MAX)
+                raise RequestTooLarge(JSON_BYTES_MAX if as_json else bytes_max)
             if checked_encoding(encoding) == GZIP:
-                data = unzipped(data, JSON_BYTES_MAX if as_json else MESSAGE_BYTES_MAX)
-            message = route.message(self.codec, data, as_json)
+                data = unzipped(data, JSON_BYTES_MAX if as_json else bytes_max)
+            message = route.message(self.codec, data, bytes_max, as_json)
         except QueryError as error:
             call.fail(error)
             return
@@ -227,14 +228,16 @@ class ConnectProtocol:
 
     def _stream(self, exchange: Exchange, route: _Route, *, as_json: bool) -> None:
         call = ConnectStream(self, exchange, route, as_json=as_json)
+        bytes_max = self.calls.message_bytes_max
         try:
             call.timeout_s = _checked_timeout_s(exchange)
             self.calls.admit(call, route.path, route.method)
             if exchange.oversize:
-                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+                raise RequestTooLarge(bytes_max)
             encoding = checked_encoding(exchange.headers.get(b"connect-content-encoding"))
             if isinstance(route.method, StreamMethod):
-                message = route.message(self.codec, only_message(exchange.body, encoding), as_json)
+                data = only_message(exchange.body, encoding, bytes_max)
+                message = route.message(self.codec, data, bytes_max, as_json)
         except QueryError as error:
             call.fail(error)
             return
@@ -242,8 +245,8 @@ class ConnectProtocol:
             self.calls.stream(call, route.path, route.method, message)
         else:
             assert isinstance(route.method, DuplexMethod), "a unary method has its own content types"
-            received = messages(exchange, encoding)
-            decoded = (route.message(self.codec, data, as_json) async for data in received)
+            received = messages(exchange, encoding, bytes_max)
+            decoded = (route.message(self.codec, data, bytes_max, as_json) async for data in received)
             self.calls.duplex(call, route.path, route.method, decoded)
 
 

@@ -57,7 +57,7 @@ class Enveloper:
         return self._enveloped
 
 
-def only_message(body: bytes, encoding: bytes | None) -> bytes:
+def only_message(body: bytes, encoding: bytes | None, bytes_max: int) -> bytes:
     """Return the one message of a request; raise a `QueryError` where the body is something else.
 
     `encoding`: that of compressed messages, by `checked_encoding`.
@@ -67,16 +67,16 @@ def only_message(body: bytes, encoding: bytes | None) -> bytes:
     if not body:
         raise NotServed("the request has no whole message, but the method takes one; send one")
     length = int.from_bytes(body[1:_PREFIX], "big")
-    if length > MESSAGE_BYTES_MAX:
-        raise RequestTooLarge(MESSAGE_BYTES_MAX)
+    if length > bytes_max:
+        raise RequestTooLarge(bytes_max)
     if length != len(body) - _PREFIX:
         if length < len(body) - _PREFIX:
             raise NotServed("the request has more than one message, but the method takes one; send one")
         raise InvalidField("", "the request ends inside its message; send the whole message")
-    return _plain(body[0], body[_PREFIX:], encoding)
+    return _plain(body[0], body[_PREFIX:], encoding, bytes_max)
 
 
-async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[bytes]:
+async def messages(exchange: Exchange, encoding: bytes | None, bytes_max: int) -> AsyncIterator[bytes]:
     """Yield the messages of a request as they come; raise a `QueryError` at what is none.
 
     Over HTTP/1.1 they come together, once the client has sent them all.
@@ -87,11 +87,11 @@ async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[
         while len(pending) - at >= _PREFIX:
             begin = at + _PREFIX
             length = int.from_bytes(pending[at + 1 : begin], "big")
-            if length > MESSAGE_BYTES_MAX:
-                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+            if length > bytes_max:
+                raise RequestTooLarge(bytes_max)
             if len(pending) < begin + length:
                 break
-            yield _plain(pending[at], pending[begin : begin + length], encoding)
+            yield _plain(pending[at], pending[begin : begin + length], encoding, bytes_max)
             at = begin + length
         pending = pending[at:]
         piece = await exchange.read() if exchange.http2 else b""
@@ -102,14 +102,14 @@ async def messages(exchange: Exchange, encoding: bytes | None) -> AsyncIterator[
         raise InvalidField("", "the request ends inside a message; send whole messages")
 
 
-def _plain(flags: int, message: bytes, encoding: bytes | None) -> bytes:
+def _plain(flags: int, message: bytes, encoding: bytes | None, bytes_max: int) -> bytes:
     if flags == 0:
         return message
     if flags != COMPRESSED:
         raise InvalidField("", f"a message has the unknown flags {flags:#04x}; check the client")
     if encoding is None:
         raise InvalidField("", "a message is marked as compressed, but the request names no encoding; check the client")
-    return unzipped(message)
+    return unzipped(message, bytes_max)
 
 
 def services_of(methods: Methods) -> Set[str]:
@@ -265,8 +265,8 @@ class GrpcProtocol:
             encoding = checked_encoding(headers.get(b"grpc-encoding"))
             if isinstance(method, (UnaryMethod, StreamMethod)):
                 if exchange.oversize:
-                    raise RequestTooLarge(MESSAGE_BYTES_MAX)
-                message = only_message(exchange.body, encoding)
+                    raise RequestTooLarge(self._calls.message_bytes_max)
+                message = only_message(exchange.body, encoding, self._calls.message_bytes_max)
         except QueryError as error:
             call.fail(error)
             return
@@ -275,7 +275,7 @@ class GrpcProtocol:
         elif isinstance(method, StreamMethod):
             self._calls.stream(call, path, method, message)
         else:
-            self._calls.duplex(call, path, method, messages(exchange, encoding))
+            self._calls.duplex(call, path, method, messages(exchange, encoding, self._calls.message_bytes_max))
 
 
 def _is_grpc(exchange: Exchange) -> bool:

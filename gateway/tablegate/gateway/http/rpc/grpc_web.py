@@ -9,7 +9,7 @@ import re
 
 from typing_extensions import override
 
-from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, ResponseHeaders
+from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.calls import Calls, FramedCall, checked_encoding
 from tablegate.gateway.http.rpc.grpc import OK, MethodTable, envelope, error_fields, messages, only_message, timeout_s
 from tablegate.gateway.query.call import DuplexMethod, Fields, Methods, StreamMethod, UnaryMethod
@@ -82,6 +82,7 @@ class GrpcWebProtocol:
     def _serve(self, exchange: Exchange, *, text: bool) -> None:
         call = GrpcWebCall(self._calls, exchange, text=text)
         headers = exchange.headers
+        bytes_max = self._calls.message_bytes_max
         try:
             call.timeout_s = timeout_s(headers.get(b"grpc-timeout"))
             path, method = self._methods.find(exchange.target)
@@ -89,10 +90,10 @@ class GrpcWebProtocol:
                 raise NotServed("the method has a stream each way, which base64 cannot carry; send grpc-web+proto")
             self._calls.admit(call, path, method)
             if exchange.oversize:
-                raise RequestTooLarge(MESSAGE_BYTES_MAX)
+                raise RequestTooLarge(bytes_max)
             encoding = checked_encoding(headers.get(b"grpc-encoding"))
             if isinstance(method, (UnaryMethod, StreamMethod)):
-                message = only_message(_from_base64(exchange.body) if text else exchange.body, encoding)
+                message = only_message(_from_base64(exchange.body) if text else exchange.body, encoding, bytes_max)
         except QueryError as error:
             call.fail(error)
             return
@@ -101,7 +102,7 @@ class GrpcWebProtocol:
         elif isinstance(method, StreamMethod):
             self._calls.stream(call, path, method, message)
         else:
-            self._calls.duplex(call, path, method, messages(exchange, encoding))
+            self._calls.duplex(call, path, method, messages(exchange, encoding, bytes_max))
 
 
 def _trailer_frame(fields: Fields) -> bytes:
