@@ -133,6 +133,24 @@ async def test_answers_that_are_not_taken(server: Served, client: RawClient) -> 
 
 
 @over_a_connection
+async def test_answer_that_is_taken_a_byte_a_minute(server: Served, client: RawClient) -> None:
+    client.send(initial_window(0), call(1, b"/1000"))
+    await client.settled()
+    seconds = range(0, int(LIMITS.whole_answer_s), 30)
+    for second in seconds:
+        client.send(frames.window_update(1, 1))
+        await client.settled()
+        server.tick(float(second))
+    assert client.answers[1].body == b"x" * len(seconds)
+    assert client.answers[1].reset is None
+    server.tick(LIMITS.whole_answer_s)
+    assert (await client.answer(1)).reset == frames.CANCEL
+    assert server.connection.send_queue.unsent_bytes == 0
+    client.send(initial_window(100), call(3, b"/echo", b"sane"))
+    assert (await client.answer(3)).body == b"sane"
+
+
+@over_a_connection
 async def test_drain_without_calls(server: Served, client: RawClient) -> None:
     client.send(call(1, b"/echo"))
     await client.answer(1)

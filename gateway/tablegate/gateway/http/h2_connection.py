@@ -25,6 +25,7 @@ from typing import cast
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import (
+    CANCEL,
     ENHANCE_YOUR_CALM,
     INTERNAL_ERROR,
     NO_ERROR,
@@ -63,6 +64,7 @@ class Http2Limits:
     silence_s: float = 30.0  # without a byte, before it is asked whether it is there
     answer_s: float = 20.0  # to answer that
     stall_s: float = 60.0  # without taking a byte of answers that wait for it
+    whole_answer_s: float = 300.0  # to take all of an answer that waits, however many bytes a minute it takes
     turn_s: float = 0.005  # before other connections have their turn
 
 
@@ -165,6 +167,7 @@ class Http2Connection(Receiver):
             self._check_client(now)
             self._check_parts(now)
             self.h2.tick(now, self._limits.body_s)
+            self._end_slow_answers(now)
         except Http2ConnectionError as error:
             self._fail(error)
         else:
@@ -352,6 +355,18 @@ class Http2Connection(Receiver):
             self._stalled_since = self._stalled_since or now
             if now - self._stalled_since >= limits.stall_s:
                 raise Http2ConnectionError(ENHANCE_YOUR_CALM, "answers are not taken")
+
+    def _end_slow_answers(self, now: float) -> None:
+        """Reset the streams whose whole answer has waited for too long: a client may take a byte of it a minute."""
+        if not self.send_queue.unsent_bytes:
+            return
+        for exchange in tuple(self.h2.streams.values()):
+            if exchange.ended and exchange.pending is not None:
+                if exchange.waits_since is None:
+                    exchange.waits_since = now
+                elif now - exchange.waits_since >= self._limits.whole_answer_s:
+                    self.h2.reset_stream(exchange.stream_id, CANCEL)
+                    self._forget(exchange)
 
     def _check_parts(self, now: float) -> None:
         """Raise `Http2ConnectionError` where something has begun too long ago, and is not whole."""

@@ -48,6 +48,7 @@ class Http2Exchange(Stream):
     queued = False  # in the send queue
     ended = False  # nothing comes after `pending` but `trailer`
     trailer: Trailer | None = None
+    waits_since: float | None = None  # the whole answer, for the client to take it, by the clock of `tick`
     _reader: asyncio.Future[None] | None = None
     _sender: asyncio.Future[None] | None = None
 
