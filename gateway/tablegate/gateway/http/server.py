@@ -1,6 +1,7 @@
 """The HTTP server: every protocol on one port. Exchanges go to gRPC first, which gives on what is not of gRPC.
 
 Decision: docs/decisions/0008-an-http-server-of-our-own.md
+Decision: docs/decisions/0113-our-http2-beside-others.md
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
