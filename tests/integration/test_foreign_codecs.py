@@ -91,7 +91,7 @@ def test_what_confluents_serializers_write_is_served(
     assert producer.flush(20) == 0
     printed = tables.add(
         "orders", "--topic", name, "--key", "avro", "--value", "avro", "--partitioner", "murmur2",
-        "--registry", schema_registry,
+        "--schema-registry", schema_registry,
     )  # fmt: skip
     assert f"{COUNT} of the newest {COUNT} records are rows" in printed
     tables.wait_for("orders", tables.generation("orders"))

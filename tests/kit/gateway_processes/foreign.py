@@ -52,6 +52,8 @@ class ForeignTables:
     def _run(self, arguments: Iterable[str]) -> tuple[int, str]:
         more = ["--bootstrap", self.bootstrap, "--tables-topic", self.tables_topic]
         ran = CliRunner().invoke(app, ["table", *arguments, *more], env={"COLUMNS": "500"})
+        if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+            raise ran.exception
         return ran.exit_code, ran.output
 
     def add(self, table: str, *arguments: str) -> str:

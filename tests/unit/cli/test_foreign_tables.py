@@ -104,7 +104,8 @@ def test_a_table_that_the_contract_lacks_is_refused() -> None:
 
 def test_a_registry_that_is_away_says_so_without_its_password() -> None:
     port = free_port()
-    registry = load_registry(url=f"http://ann:secret@127.0.0.1:{port}", environ={})
+    who = {"TABLEGATE_KAFKA_REGISTRY_USERNAME": "ann", "TABLEGATE_KAFKA_REGISTRY_PASSWORD": "secret"}
+    registry = load_registry(url=f"http://127.0.0.1:{port}", environ=who)
     assert registry is not None
     with pytest.raises(RegistryError) as refused:
         avro_schemas(registry, "orders-value")

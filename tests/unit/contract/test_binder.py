@@ -249,6 +249,18 @@ def test_two_files_of_one_name_are_refused(tmp_path):
         merge(sets)
 
 
+def test_a_file_that_another_imports_by_a_longer_name_is_there_once(tmp_path):
+    part = tmp_path / "shop/v1/parts.proto"
+    part.parent.mkdir(parents=True)
+    part.write_text('syntax = "proto3";\npackage common;\nmessage Part { string name = 1; }\n')
+    order = part.with_name("visits.proto")
+    order.write_text(VISITS.replace("\nmessage Visit {", '\nimport "shop/v1/parts.proto";\nmessage Visit {\n', 1))
+    sets = [load_descriptors(path) for path in (part, order)]
+    assert sets[0].file[-1].name == "parts.proto"
+    for both in (sets, sets[::-1]):
+        assert "visits" in bind(merge(both)).tables
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

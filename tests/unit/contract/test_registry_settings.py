@@ -6,7 +6,7 @@ import pytest
 
 from tablegate.gateway.contract.kafka_file import KafkaSettingsError
 from tablegate.gateway.contract.kafka_settings import load_settings
-from tablegate.gateway.contract.registry_settings import RegistrySettings, load_registry, split_credentials
+from tablegate.gateway.contract.registry_settings import RegistrySettings, load_registry
 
 PASSWORD = 'correct"horse'  # no Java client reads it
 
@@ -78,15 +78,6 @@ def test_the_environment_goes_over_the_file_and_an_option_over_both(folder: Path
     assert loaded(file, url="https://other.example", url_="").ca_file == folder / "ca.pem"
 
 
-def test_a_user_in_the_option_takes_the_place_of_the_files(folder: Path) -> None:
-    text = '[registry]\nurl = "https://a.example"\ntoken_file = "password"\nca_file = "ca.pem"\n'
-    settings = loaded(written(folder, text), url="https://user:pa%40ss@b.example")
-    assert (settings.url, settings.username, settings.token) == ("https://b.example", "user", None)
-    assert settings.password is not None
-    assert settings.password.text == "pa@ss"
-    assert settings.ca_file is not None
-
-
 def test_the_environment_alone_is_enough() -> None:
     assert loaded(url_="", url="http://a:1").url == "http://a:1"
     settings = load_registry(environ={"TABLEGATE_KAFKA_REGISTRY_URL": "http://a:1"})
@@ -103,7 +94,7 @@ def test_without_a_section_there_is_no_registry(folder: Path) -> None:
     [
         ('username = "x"', 'kafka.toml" [registry] names no url; give it, or --schema-registry'),
         ('url = "registry:8081"', 'kafka.toml" [registry] url is not a URL; give http://host:port'),
-        ('url = "https://u:p@a"', 'kafka.toml" [registry] url has a user; give username and password_file'),
+        ('url = "https://u:p@a"', 'kafka.toml" [registry] url has a user, and others may read'),
         ('url = "https://a"\npassword = "x"', "[registry] password is a secret: write it into a file of its own"),
         ('url = "https://a"\nuser = "x"', "[registry] user is unknown; known are ca_file, certificate_file"),
         ('url = "https://a"\nusername = "x"', "has one of username and password_file"),
@@ -138,18 +129,23 @@ def test_a_secret_that_changed_is_read_anew(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "clean", "user"),
+    ("url", "clean"),
     [
-        ("http://host:8081", "http://host:8081", None),
-        ("https://host/registry/", "https://host/registry", None),
-        ("https://user:pa%2Fs%40s%3A@host:1/r", "https://host:1/r", ("user", "pa/s@s:")),
-        ("https://user@host", "https://host", ("user", "")),
-        ("http://u:p@[::1]:8081", "http://[::1]:8081", ("u", "p")),
-        ("http://u:p@one:1, http://u:p@two:2", "http://one:1,http://two:2", ("u", "p")),
+        ("http://host:8081", "http://host:8081"),
+        ("https://host/registry/", "https://host/registry"),
+        ("http://[::1]:8081", "http://[::1]:8081"),
+        ("http://one:1, http://two:2/", "http://one:1,http://two:2"),
     ],
 )
-def test_credentials_leave_the_url(url: str, clean: str, user: tuple[str, str] | None) -> None:
-    assert split_credentials(url) == (clean, user)
+def test_urls_are_as_clients_want_them(url: str, clean: str) -> None:
+    assert loaded(url=url).url == clean
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@host", "https://user@host", "http://a,http://u:secret@b"])
+def test_a_password_in_the_list_of_processes_is_refused(url: str) -> None:
+    with pytest.raises(KafkaSettingsError, match="--schema-registry has a user, and others may read its") as caught:
+        load_registry(url=url, environ={})
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,9 @@ def test_new_generation_starts_with_its_own_schemas() -> None:
 # Addresses and answers.
 
 
-def registry_at(url: str) -> SchemaRegistry:
-    settings = load_registry(url=url, environ={})
+def registry_at(url: str, user: str = "", password: str = "") -> SchemaRegistry:
+    environ = {"TABLEGATE_KAFKA_REGISTRY_USERNAME": user, "TABLEGATE_KAFKA_REGISTRY_PASSWORD": password}
+    settings = load_registry(url=url, environ=environ if user else {})
     assert settings is not None
     return SchemaRegistry(settings)
 
@@ -136,7 +137,7 @@ def test_registry_away() -> None:
     with pytest.raises(
         JobError, match=r"no schema registry answers at http://127\.0\.0\.1:9 \(.+\); start it"
     ) as caught:
-        registry_at("http://user:secret@127.0.0.1:9").writer_schemas("funds", FUNDS)
+        registry_at("http://127.0.0.1:9", "user", "secret").writer_schemas("funds", FUNDS)
     assert "secret" not in str(caught.value)
 
 
@@ -172,13 +173,13 @@ def guarded() -> Iterator[str]:
             "",
             "it asks who comes; give username and password_file, or a token, in \\[registry\\] of the file of --kafka",
         ),
-        ("user:secret@", 'it does not let in user "user"; correct username or its password'),
+        ("user", 'it does not let in user "user"; correct username or its password'),
     ],
 )
 def test_user_and_password(guarded: str, user: str, why: str) -> None:
-    assert registry_at(f"http://user:pa%40ss@{guarded}").find(7) is None
+    assert registry_at(f"http://{guarded}", "user", "pa@ss").find(7) is None
     with pytest.raises(
         JobError, match=rf"schema registry at http://{guarded}: schema 7 cannot be read: {why}"
     ) as caught:
-        registry_at(f"http://{user}{guarded}").find(7)
+        registry_at(f"http://{guarded}", user, "secret").find(7)
     assert "secret" not in str(caught.value)

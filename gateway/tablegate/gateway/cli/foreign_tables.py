@@ -33,7 +33,7 @@ class Definition:
     key: str = ""
     value: str = ""
     contract: str = ""
-    registry: str = ""
+    schema_registry: str = ""
     partitioner: str = ""
     windowed: str = ""
     stored: str = ""

@@ -63,7 +63,8 @@ class _Asked:
             raise RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}') from None
         except (URLError, OSError, ValueError) as error:
             raise RegistryError(
-                f"no schema registry answers at {self._where}: {error}; correct --registry, or the section [registry]"
+                f"no schema registry answers at {self._where}: {error}; correct --schema-registry, or the section "
+                "[registry]"
             ) from None
 
     def referred(self, references: Iterable[Mapping[str, Any]], asked: set[tuple[str, int]]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def add(
         Path | None,
         typer.Option(help="TOML file that says all this, with the names of these options; options go over it."),
     ] = None,
-    registry: Annotated[
+    schema_registry: Annotated[
         str | None,
         typer.Option(help="Schema registry with the Confluent API, for avro and debezium-avro.", metavar="URL"),
     ] = None,
@@ -157,7 +157,7 @@ def add(
         key=key.value if key else "",
         value=value.value if value else "",
         contract=str(contract) if contract else "",
-        registry=registry or "",
+        schema_registry=schema_registry or "",
         partitioner=partitioner or "",
         windowed=windowed.value if windowed else "",
         stored=stored.value if stored else "",
@@ -175,7 +175,9 @@ def add(
         if facts is None:
             fail(f'topic "{definition.topic}" does not exist; create it, or correct --topic')
         known = published.newest()
-        manifest = _manifest(definition, table, facts, known, load_registry(kafka, url=definition.registry or None))
+        manifest = _manifest(
+            definition, table, facts, known, load_registry(kafka, url=definition.schema_registry or None)
+        )
         why = unfit_reason(table, manifest)
         if why is not None:
             fail(f'table "{table.name}": {why}')
@@ -216,7 +218,7 @@ def _manifest(
         if codec not in ("avro", "debezium-avro"):
             schemas.append(read_schemas(path))
         elif registry is None:
-            fail(f"--{part} {codec} needs the schemas of the registry; give --registry http://host:port")
+            fail(f"--{part} {codec} needs the schemas of the registry; give --schema-registry http://host:port")
         else:
             schemas.append(avro_schemas(registry, f"{definition.topic}-{part}"))
     past = known.get(past_name(table.name))

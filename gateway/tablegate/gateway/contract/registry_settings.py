@@ -6,14 +6,15 @@ Decision: docs/decisions/0091-one-configuration-for-kafka.md
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from tablegate.gateway.contract.kafka_file import Given, KafkaSettingsError, Secret
 
 SECTION = "registry"
 OPTION = "--schema-registry"
+_USER = "TABLEGATE_KAFKA_REGISTRY_USERNAME and …_PASSWORD"
 
 _SECRETS = ("password", "token", "oauth_client_secret")
 
@@ -22,9 +23,9 @@ _SECRETS = ("password", "token", "oauth_client_secret")
 class RegistrySettings:
     """How a registry with the Confluent API is reached. Files are PEM; `None` is what is not needed.
 
-    `url`: without a user, several of one registry with commas. One of `username`, `token` and `oauth_client_id` at
-    most says who asks: by a password, by a token that somebody else renews, by a token of an OpenID provider.
-    `confluent_…`: what Confluent Cloud wants to know with a token.
+    `url`: several of one registry with commas. One of `username`, `token` and `oauth_client_id` at most says who asks:
+    by a password, by a token that somebody else renews, by a token of an OpenID provider. `confluent_…`: what
+    Confluent Cloud wants to know with a token.
     """
 
     url: str
@@ -47,18 +48,16 @@ def load_registry(
 ) -> RegistrySettings | None:
     """Return the settings of a file, over which the environment goes, and `url`; None where nothing names a registry.
 
-    `url` is that of `--schema-registry`. Where it has a user, that one asks, whatever the file says. Raise
-    `KafkaSettingsError`.
+    `url` is that of `--schema-registry`. Raise `KafkaSettingsError`.
     """
     given = Given(file, environ, section=SECTION, is_for_java=False)
     if given.is_empty and url is None:
         return None
     if url is not None:
-        hosts, user = split_credentials(url)
-    elif (hosts := given.text("url") or "") and split_credentials(hosts, given.where("url"))[1]:
-        raise KafkaSettingsError(f"{given.where('url')} has a user; give username and password_file")
+        hosts = _checked_url(url, OPTION)
     else:
-        user = None
+        in_file = given.text("url")
+        hosts = _checked_url(in_file, given.where("url")) if in_file else ""
     settings = RegistrySettings(
         url=hosts,
         username=given.text("username"),
@@ -75,28 +74,16 @@ def load_registry(
         confluent_identity_pool=given.text("confluent_identity_pool"),
     )
     given.check_known({one.name for one in fields(RegistrySettings)}, secrets=_SECRETS)
-    if user is not None:
-        name, password = user
-        settings = RegistrySettings(
-            url=settings.url,
-            username=name,
-            password=Secret(password, name=OPTION),
-            ca_file=settings.ca_file,
-            certificate_file=settings.certificate_file,
-            key_file=settings.key_file,
-        )
     _check(settings, given)
-    return replace(settings, url=split_credentials(settings.url)[0])
+    return settings
 
 
-def split_credentials(url: str, where: str = OPTION) -> tuple[str, tuple[str, str] | None]:
-    """Return the URL of a registry without the user, and the user's name and password; None where it has none.
+def _checked_url(url: str, where: str) -> str:
+    """Return the URL of a registry, or several with commas, as clients take it; raise `KafkaSettingsError`.
 
-    Several URLs of one registry are divided by commas; the first may hold the user. Raise `KafkaSettingsError` for what
-    is no URL. It does not repeat the URL: who can say what of it is a password?
+    That does not repeat the URL: who can say what of it is a password?
     """
     hosts: list[str] = []
-    user = None
     for part in url.split(","):
         try:
             parsed = urlsplit(part.strip())
@@ -105,10 +92,13 @@ def split_credentials(url: str, where: str = OPTION) -> tuple[str, tuple[str, st
             is_right = False
         if not is_right or "@" in parsed.path + parsed.query + parsed.fragment:
             raise KafkaSettingsError(f"{where} is not a URL; give http://host:port or https://host")
-        if parsed.username is not None and not hosts:
-            user = unquote(parsed.username), unquote(parsed.password or "")
-        hosts.append(f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}{parsed.path.rstrip('/')}")
-    return ",".join(hosts), user
+        if parsed.username is not None:
+            raise KafkaSettingsError(
+                f"{where} has a user, and others may read its password there; give username and password_file in "
+                f"[{SECTION}] of --kafka, or {_USER} in the environment"
+            )
+        hosts.append(f"{parsed.scheme}://{parsed.netloc}{parsed.path.rstrip('/')}")
+    return ",".join(hosts)
 
 
 def tls_context(registry: RegistrySettings) -> ssl.SSLContext:

@@ -14,8 +14,6 @@ from tablegate.gateway.cli.connecting import AsJson
 from tablegate.gateway.cli.errors import fail, fail_with_problems
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-
     from tablegate.gateway.cli.diff.differences import TableDifferences
     from tablegate.gateway.contract.catalogue import Catalogue
 
@@ -55,25 +53,11 @@ def _bound(path: Path) -> "Catalogue":
     if not paths:
         fail(f'directory "{path}" has no .proto; give one that has, or a file')
     try:
-        return bind(merge(_without_imported([load_descriptors(each) for each in paths])))
+        return bind(merge([load_descriptors(each) for each in paths]))
     except DescriptorError as error:
         fail(error)
     except ContractError as error:
         fail_with_problems(error.problems)
-
-
-def _without_imported(sets: "Sequence[FileDescriptorSet]") -> "Sequence[FileDescriptorSet]":
-    """Return those sets whose file is in no other one: what another imports by a longer name would be there twice."""
-    imported = {_contents(file): file.name for each in sets for file in each.file[:-1]}
-    return [each for each in sets if imported.get(_contents(each.file[-1]), each.file[-1].name) == each.file[-1].name]
-
-
-def _contents(file: "FileDescriptorProto") -> bytes:
-    """Return what a file declares, without its name and its comments."""
-    bare = type(file).FromString(file.SerializeToString())
-    bare.ClearField("name")
-    bare.ClearField("source_code_info")
-    return bare.SerializeToString(deterministic=True)
 
 
 def compare(old: "Catalogue", new: "Catalogue") -> "Sequence[TableDifferences]":

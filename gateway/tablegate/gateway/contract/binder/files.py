@@ -30,7 +30,10 @@ class _Described(Protocol):
 
 
 def merge(sets: Sequence[FileDescriptorSet]) -> FileDescriptorSet:
-    """Return the files of all `sets`, each once; raise `ContractError` where two differ under one name."""
+    """Return the files of all `sets`, each once; raise `ContractError` where two differ under one name.
+
+    A file whose directories are not its package's has its own name alone, and a longer one where another imports it.
+    """
     files: dict[str, FileDescriptorProto] = {}
     problems = Problems()
     for file in (file for one in sets for file in one.file):
@@ -39,7 +42,18 @@ def merge(sets: Sequence[FileDescriptorSet]) -> FileDescriptorSet:
             problems.of_file(file.name, "the contracts hold two different files of this name", "compile them together")
     if problems.found:
         raise ContractError(problems.found)
-    return FileDescriptorSet(file=files.values())
+    imported = {_contents(files[name]) for file in files.values() for name in file.dependency if name in files}
+    names = {name for file in files.values() for name in file.dependency}
+    return FileDescriptorSet(
+        file=[file for name, file in files.items() if name in names or _contents(file) not in imported]
+    )
+
+
+def _contents(file: FileDescriptorProto) -> bytes:
+    """Return what a file declares, without its name and its comments."""
+    bare = _bare(file)
+    bare.ClearField("name")
+    return bare.SerializeToString(deterministic=True)
 
 
 def _bare(file: FileDescriptorProto) -> FileDescriptorProto:
