@@ -101,7 +101,7 @@ def test_a_live_table_of_one_key(door: RatingsServer, copying: Copying) -> None:
         Fault(1, ShuttingDown()),
         Fault(3, StreamExpired()),
         Fault(2, SlowSubscription("ratings")),
-        Fault(0, Overloaded("too many streams")),
+        Fault(0, Overloaded("too many streams", "streams")),
         Fault(0, PartitionUnavailable("ratings", 1, "it is restored")),
         Fault(0),
         Fault(2),

@@ -57,7 +57,7 @@ class RestServer(ServerThread):
     def _thing_methods(self) -> Methods:
         async def watch(data: bytes, _call: Call) -> AsyncIterator[bytes]:
             if not data:
-                raise Overloaded("too much")
+                raise Overloaded("too much", "calls")
             yield data
             yield _sent_back(data)
             raise NotCaughtUp("things", 0, "it is 3 s behind")

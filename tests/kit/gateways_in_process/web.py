@@ -92,7 +92,7 @@ class WebServer(ServerThread):
 
         def overloaded(_data: bytes, call: Call) -> bytes:
             call.set_trailer(((b"tablegate-role", b"owner"),))
-            raise Overloaded("too much")
+            raise Overloaded("too much", "calls")
 
         def fail(_data: bytes, _call: Call) -> bytes:
             raise KeyError("secret")

@@ -24,9 +24,9 @@ class Served:
         self.app = app
         self.clients: list[Client] = []
 
-    async def connect(self) -> Client:
-        """Return a new client, once it is connected."""
-        raw = socket.create_connection(("127.0.0.1", self.listener.port))
+    async def connect(self, *, source: str = "127.0.0.1") -> Client:
+        """Return a new client of an address of this machine, once it is connected."""
+        raw = socket.create_connection(("127.0.0.1", self.listener.port), source_address=(source, 0))
         client = Client(*await asyncio.open_connection(sock=raw))
         self.clients.append(client)
         return client

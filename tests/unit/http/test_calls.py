@@ -13,7 +13,7 @@ class RecordedCall(ServedCall):
     """Keeps how it ended."""
 
     def __init__(self, calls: Calls) -> None:
-        super().__init__(calls, cast(Any, SimpleNamespace(on_gone=None, principal=None)))
+        super().__init__(calls, cast(Any, SimpleNamespace(on_gone=None, principal=None, address="")))
         self.ended: list[object] = []
 
     def answer(self, message: bytes) -> None:

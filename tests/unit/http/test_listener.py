@@ -11,7 +11,7 @@ import pytest
 
 from tablegate.gateway.http.listener import Limits, Listener
 from tests.kit.http.http1 import SmallApp, until
-from tests.kit.http.listening import GET, LATER, PREFACE, SETTINGS, frame, served
+from tests.kit.http.listening import GET, GOAWAY, LATER, PREFACE, SETTINGS, frame, served
 
 TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 506
 
@@ -94,6 +94,64 @@ def test_connections_have_a_cap(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(run())
     assert 1 <= sum("too many connections" in record.message for record in caplog.records) < 50
+
+
+def test_a_full_listener_is_shared_by_addresses() -> None:
+    async def run() -> None:
+        async with served(limits=Limits(connections_max=5)) as it:
+            busy = await it.connect()
+            await busy.send(LATER)
+            await until(lambda: len(it.app.seen) == 1)
+            for _ in range(4):
+                await it.connect()
+            await it.accepted(5)
+            others = [await it.connect(source="127.0.0.2") for _ in range(2)]
+            for other in others:
+                await other.send(GET)
+                assert await other.answer() == (200, b"")
+            await it.accepted(5)
+            assert await (await it.connect(source="127.0.0.2")).rest() == b""  # else it would have the most
+            it.app.answer.set()
+            assert await busy.answer() == (200, b"later")
+
+    asyncio.run(run())
+
+
+def test_where_none_is_idle_the_newest_connection_makes_room() -> None:
+    async def run() -> None:
+        async with served(limits=Limits(connections_max=3)) as it:
+            busy = [await it.connect() for _ in range(3)]
+            for client in busy:
+                await client.send(LATER)
+            await until(lambda: len(it.app.seen) == 3)
+            other = await it.connect(source="127.0.0.2")
+            await other.send(GET)
+            assert await other.answer() == (200, b"")
+            it.app.answer.set()
+            assert await busy[0].answer() == await busy[1].answer() == (200, b"later")
+            assert await busy[2].rest() == b""
+
+    asyncio.run(run())
+
+
+def test_old_connections_are_asked_to_come_again() -> None:
+    async def run() -> None:
+        async with served(limits=Limits(age_s=0.0)) as it:
+            first, second = await it.connect(), await it.connect()
+            await first.send(LATER)
+            await second.send(PREFACE)
+            await frame(second)
+            await until(lambda: len(it.app.seen) == 1)
+            it.listener._timer.cancel()
+            it.listener._tick()
+            it.app.answer.set()
+            head = await first.head()
+            assert b"connection: close\r\n" in head
+            assert await first.rest() == b"later"
+            while (await frame(second))[0] != GOAWAY:
+                pass
+
+    asyncio.run(run())
 
 
 def test_flood_is_accepted() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.h2.frames import CANCEL, rst_stream
 from tablegate.gateway.http.h2_exchange import Http2Exchange
-from tablegate.gateway.http.rpc.calls import CallLimits, Calls, ConcurrencyLimit
+from tablegate.gateway.http.rpc.calls import CallLimits, Calls, ConcurrencyLimit, Place
 from tablegate.gateway.http.rpc.grpc import envelope
 from tablegate.gateway.http.rpc.grpc_web import GrpcWebProtocol
 from tablegate.gateway.http.server import CrossOrigin, HttpServer, WebProtocol
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.http.transport import principal_of
 from tablegate.gateway.query.call import Call, DuplexMethod, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded
+from tablegate.gateway.query.errors import ForeignForward, NotServed, Overloaded, QueryError
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.stores.notifier import Notifier
 from tests.kit.call.subscribing import Copy
@@ -200,10 +200,11 @@ class Clients:
         self._authority = authority
         self._stack = stack
 
-    async def connect(self, own: Pair | None, *, tls: bool = True) -> RawClient:
-        """Return a client over HTTP/2."""
+    async def connect(self, own: Pair | None, *, tls: bool = True, source: str = "127.0.0.1") -> RawClient:
+        """Return a client over HTTP/2, of an address of this machine."""
         context = client_context(self._authority, own, "h2") if tls else None
-        client = RawClient(*await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context))
+        opened = await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context, local_addr=(source, 0))
+        client = RawClient(*opened)
         client.send(OPENING)
         self._stack.push_async_callback(client.close)
         return client
@@ -364,13 +365,45 @@ def test_clients_without_certificates_share_the_limit_of_all(authority: Authorit
 
 def test_nothing_is_kept_of_principals_that_have_nothing_at_work() -> None:
     limit = ConcurrencyLimit("streams", most=2, most_of_principal=1)
-    with limit.hold("alice"), limit.hold(None):
+    given_up: list[QueryError] = []
+
+    def hold(principal: str | None) -> AbstractContextManager[None]:
+        return limit.hold(Place(principal, "192.0.2.7", given_up.append))
+
+    with hold("alice"), hold(None):
         for principal in ("alice", "bob", None):
-            with pytest.raises(Overloaded), limit.hold(principal):
+            with pytest.raises(Overloaded), hold(principal):
                 pass
         assert limit.at_work == 2
     assert limit.at_work == 0
-    assert not limit._at_work_of
+    assert not limit._places._holders
+    assert not given_up
+
+
+@pytest.mark.parametrize("path", [b"/a.B/Stream", b"/a.B/Wait", b"/a.B/Talk", b"/a.B/MarkedStream"])
+def test_an_address_cannot_keep_others_out(authority: Authority, path: bytes) -> None:
+    limits = CallLimits(streams_max=4, calls_max=4)
+
+    async def run() -> None:
+        async with clients_of(authority, tls=False, limits=limits) as it:
+            first = await it.connect(None, tls=False)
+            first.send(*[asked(stream, path, b"", FORWARDED_CALL, ended=False) for stream in (1, 3, 5, 7)])
+            first.send(*[data(stream, b"", ended=True) for stream in (1, 3, 5, 7) if path != b"/a.B/Talk"])
+            await it.working(4)
+            other = await it.connect(None, tls=False, source="127.0.0.2")
+            other.send(*[asked(stream, path, b"", FORWARDED_CALL) for stream in (1, 3, 5)])
+            for stream in (7, 5):
+                assert await status(first, stream) == RESOURCE_EXHAUSTED
+                answer = first.answers[stream]
+                assert b"this one made room for another client" in (answer.trailer or answer.head)[b"grpc-message"]
+            assert await status(other, 5) == RESOURCE_EXHAUSTED
+            if path == b"/a.B/Talk":  # it ends when its client ends it
+                return
+            await it.working(4)
+            it.work.go_on.set()
+            assert [await status(client, stream) for client in (first, other) for stream in (1, 3)] == [b"0"] * 4
+
+    asyncio.run(run())
 
 
 # What gateways forward.

@@ -149,15 +149,15 @@ class Gate:
             table = None if query is None else query.table.name
             self._audit.record(None if principal is None else principal.name, path, table, refusal=refusal)
 
-    def begin(self, admitted: Admitted, path: str) -> Admitted:
+    def begin(self, admitted: Admitted, path: str, address: str) -> Admitted:
         """Return who was let in, with what his call uses from now on; raise `RateExceeded`.
 
-        Whoever begins a stream is to end its usage.
+        Whoever begins a stream is to end its usage. Who shows no credential is counted by the address.
         """
         if self._rates.is_empty or path.startswith(_OPEN):
             return admitted
         principal = admitted.principal
-        name = "" if principal is None else principal.name
+        name = f"address {address}" if principal is None else principal.name
         kind = self._kinds.get(path, Kind.UNARY)
         try:
             return admitted._replace(usage=self._rates.admit(name, self._policy.roles(principal), path, kind))

@@ -80,6 +80,11 @@ class CrossOriginExchange(Exchange):
     def principal(self) -> str | None:
         return self._exchange.principal
 
+    @property
+    @override
+    def address(self) -> str:
+        return self._exchange.address
+
     def _more(self, headers: ResponseHeaders) -> ResponseHeaders:
         return ResponseHeaders(headers.status, headers.fields + self._fields)
 

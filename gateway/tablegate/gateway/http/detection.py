@@ -99,6 +99,14 @@ class ProtocolDetection(Receiver):
         """Let the listener know."""
         self._host.note_closed(self)
 
+    @property
+    def idle(self) -> bool:
+        """Whether the client waits for nothing: it has asked for nothing yet."""
+        return True
+
+    def retire(self) -> None:
+        """Do nothing: what has not begun ends by its own limit."""
+
     def tick(self, now: float) -> None:
         """End a client that sends nothing for too long."""
         if self._since is None:

@@ -95,6 +95,10 @@ class Exchange(Protocol):
     def principal(self) -> str | None:
         """Return who the client is by its verified certificate (see `principal_of`); None without one, or when over."""
 
+    @property
+    def address(self) -> str:
+        """Return the address of the client, as far as it cannot choose it (see `address_of`); "" when over."""
+
     def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole. Over HTTP/1.1 a trailer is left out."""
 

@@ -29,7 +29,7 @@ from typing_extensions import override
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
-from tablegate.gateway.http.transport import Receiver
+from tablegate.gateway.http.transport import Receiver, address_of
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
 WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it
@@ -100,6 +100,11 @@ class Http1Connection(Receiver):
         """Who the client is by its verified certificate."""
         return cast("str | None", self._transport.get_extra_info("principal"))
 
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        return address_of(self._transport)
+
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,6 +171,10 @@ class Http1Connection(Receiver):
         self.draining = True
         if self.idle and not self._over:
             self._end(linger=False)
+
+    def retire(self) -> None:
+        """End with the next answer, which says so: a request may be on its way."""
+        self.draining = True
 
     def close(self) -> None:
         """End at once."""

@@ -30,6 +30,10 @@ class Connection(Protocol):
         """Who the client is by its verified certificate."""
 
     @property
+    def address(self) -> str:
+        """The address of the client."""
+
+    @property
     def is_blocked(self) -> bool:
         """Whether the client has yet to read what was written."""
 
@@ -104,6 +108,11 @@ class Http1Exchange:
     def principal(self) -> str | None:
         """Who the client is by its verified certificate."""
         return None if self._connection is None else self._connection.principal
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        return "" if self._connection is None else self._connection.address
 
     @property
     def waits_for_body(self) -> bool:

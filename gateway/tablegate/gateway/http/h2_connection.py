@@ -186,6 +186,10 @@ class Http2Connection(Receiver):
             self.h2.announce_shutdown()
             self._flush_soon()
 
+    def retire(self) -> None:
+        """As a drain: it loses no request that is on its way."""
+        self.drain()
+
     def close(self) -> None:
         """End now."""
         if not self._over:

@@ -19,6 +19,7 @@ from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.control import SENDING_STATES
 from tablegate.gateway.http.h2.frames import FRAME_BYTES_MAX
 from tablegate.gateway.http.h2.stream import HALF_CLOSED_REMOTE, OPEN, Stream
+from tablegate.gateway.http.transport import address_of
 
 WRITE_BYTES = 64 * 1024  # go to the transport in one piece: fewer system calls, and the rest of the loop waits little
 
@@ -56,6 +57,11 @@ class Http2Exchange(Stream):
     def principal(self) -> str | None:
         """Who the client is by its verified certificate."""
         return self.owner.send_queue.principal
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        return self.owner.send_queue.address
 
     def respond(self, headers: ResponseHeaders, body: bytes, trailer: Trailer | None = None) -> None:
         """Answer, whole."""
@@ -240,6 +246,11 @@ class SendQueue:
     def principal(self) -> str | None:
         """To whom it goes, by the client's verified certificate."""
         return cast("str | None", self._transport.get_extra_info("principal"))
+
+    @property
+    def address(self) -> str:
+        """To which address it goes."""
+        return address_of(self._transport)
 
     def add(self, size: int) -> bool:
         """Count bytes that were added to the output; return whether that was enough for one write."""

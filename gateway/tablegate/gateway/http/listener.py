@@ -3,6 +3,10 @@
 A client's life here: accepted, `ProtocolDetection`, then `Http1Connection` or `Http2Connection`, closed. All three are
 a `Connection`: once a second each is asked to end what takes too long, so that no client needs a timer of its own.
 
+A process that has all the connections it may have is shared by addresses (`http.shares`): who has fewer gets in, and
+who has the most loses one, an idle one if there is any. A connection that is old is asked to go: its client comes
+again, to whichever process or gateway has room now, and with the certificate that it has now.
+
 Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
 accepts what is in the queue before it closes the socket: the kernel would reset those clients.
 """
@@ -10,15 +14,18 @@ accepts what is in the queue before it closes the socket: the kernel would reset
 import asyncio
 import errno
 import logging
+import math
 import socket
 import ssl
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.shares import Shares, network_of
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 
 BACKLOG = 1024  # clients that wait to be accepted: a burst of reconnects after a restart
@@ -26,6 +33,8 @@ ACCEPTED_MAX = 64  # in one turn of the event loop, before open connections have
 ACCEPTED_MAX_TLS = 8  # a handshake costs a millisecond
 ACCEPT_PAUSE_S = 1.0  # where there are no descriptors left
 TICK_S = 1.0  # limits are seconds, and 10,000 connections must not cost much when idle
+SEARCHED_MAX = 100  # connections of an address among which an idle one is looked for
+AGES = 64  # different ones: those who came together do not come again together
 UNSENT_BYTES_MAX = 128 * 1024  # in the kernel: what is written later would wait behind it
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 60, 3, 10  # finds clients that went away without a word
 LOG_EACH_S = 1.0  # a line a second tells all that a thousand would
@@ -40,6 +49,7 @@ class Limits:
     """What all clients, and each, may ask of one process."""
 
     connections_max: int = 10_000  # a process, each with a descriptor
+    age_s: float = 3_600.0  # at most; at least four fifths of it: then a client is asked to come again
     detection_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
     refused_s: float = 2.0  # for a client to read why it is refused
     http1: Http1Limits = field(default_factory=Http1Limits)
@@ -49,14 +59,30 @@ class Limits:
 class Connection(Protocol):
     """A client, from the time that it is accepted on."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether the client waits for nothing."""
+
     def tick(self, now: float) -> None:
         """End what waits for too long; called about once a second."""
+
+    def retire(self) -> None:
+        """Let the client come again by another connection, soon and without losing an answer."""
 
     def drain(self) -> None:
         """End after what is at work."""
 
     def close(self) -> None:
         """End at once."""
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """What the listener knows of a client."""
+
+    address: str
+    connection: Connection
+    retires_at_s: float
 
 
 class Listener:
@@ -84,7 +110,9 @@ class Listener:
         self._shared_port = shared_port
         self._port = 0
         self._draining = False
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, _Client] = {}
+        self._shares: Shares[_Client] = Shares()  # without those that are about to end to make room
+        self._accepted = 0
         self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
         self._empty = asyncio.Event()
         self._out_of_descriptors = False
@@ -148,7 +176,7 @@ class Listener:
         """Accept those that wait, up to a bound; return whether there may be more."""
         for _ in range(ACCEPTED_MAX if self._tls is None else ACCEPTED_MAX_TLS):
             try:
-                client, _ = self._socket.accept()
+                client, address = self._socket.accept()
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -157,22 +185,36 @@ class Listener:
                 self._pause_accepting(error)
                 return False
             self._out_of_descriptors = False
-            self._start(client)
+            self._start(client, network_of(address[0]))
         return True
 
-    def _start(self, client: socket.socket) -> None:
-        if len(self._connections) >= self._limits.connections_max:
-            self._too_many.note(self._loop.time(), {"connections": len(self._connections)})
-            client.close()
-            return
+    def _start(self, client: socket.socket, address: str) -> None:
+        if len(self._shares) >= self._limits.connections_max:
+            self._too_many.note(self._loop.time(), {"connections": len(self._shares)})
+            if not self._make_room(address):
+                client.close()
+                return
         client.setblocking(False)
         detection = ProtocolDetection(self)
-        self._connections.add(detection)
+        self._accepted += 1
+        age_s = self._limits.age_s * (1 - 0.2 * (self._accepted % AGES) / AGES)
+        known = self._connections[detection] = _Client(address, detection, self._loop.time() + age_s)
+        self._shares.add(address, known)
         task: asyncio.Task[object] = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: detection, client)
         )
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
+
+    def _make_room(self, address: str) -> bool:
+        """Close a connection of the address that has the most; return False where that is as few as this one's."""
+        rivals = list(islice(self._shares.rivals(address), SEARCHED_MAX))
+        if not rivals:
+            return False
+        rival = next((each for each in rivals if each.connection.idle), rivals[0])
+        self._shares.remove(rival.address, rival)
+        rival.connection.close()
+        return True
 
     def _pause_accepting(self, error: OSError) -> None:
         """Let clients wait in the kernel, rather than try again at once and for ever."""
@@ -198,8 +240,9 @@ class Listener:
             connection = Http2Connection(self._app, self._limits.http2, self.note_closed)
         else:
             connection = Http1Connection(self._app, self._limits.http1, self.note_closed)
-        self._connections.discard(detection)
-        self._connections.add(connection)
+        client = self._connections.pop(detection)
+        client.connection = connection
+        self._connections[connection] = client
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if data:
@@ -213,16 +256,21 @@ class Listener:
 
     def note_closed(self, connection: Connection) -> None:
         """Forget a client."""
-        self._connections.discard(connection)
+        client = self._connections.pop(connection, None)
+        if client is not None:
+            self._shares.remove(client.address, client)
         if not self._connections:
             self._empty.set()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         now = self._loop.time()
-        for connection in tuple(self._connections):
+        for connection, client in tuple(self._connections.items()):
             try:
                 connection.tick(now)
+                if now >= client.retires_at_s:
+                    client.retires_at_s = math.inf
+                    connection.retire()
             except Exception:
                 # Our mistake with one client: the limits of the others must hold on.
                 _logger.exception("a connection failed")

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 from typing_extensions import override
 
+from tablegate.gateway.http.shares import network_of
+
 BUFFER_BYTES = 256 * 1024  # read at once
 PIECE_BYTES = 64 * 1024  # through OpenSSL's buffers at once: they stay as long as they once were
 
@@ -229,6 +231,12 @@ class TlsTransport(asyncio.Transport, Receiver):
     def application_protocol(self) -> str | None:
         """What ALPN agreed on."""
         return self._tls.selected_alpn_protocol()
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of a client, as far as it cannot choose it; "" where the system does not know any more."""
+    peer = transport.get_extra_info("peername")
+    return network_of(peer[0]) if peer else ""
 
 
 def reason_of(error: ssl.SSLError) -> str:

@@ -224,10 +224,13 @@ class ForeignForward(QueryError):
 
 
 class Overloaded(QueryError):
-    """Too many calls or streams: back off."""
+    """Too many calls or streams: back off. The metadata name the limit."""
 
     reason = errors_pb2.ERROR_REASON_OVERLOADED
     retry_after_ms = 1_000
+
+    def __init__(self, text: str, limit: str) -> None:
+        super().__init__(text, limit=limit)
 
 
 class RequestTooLarge(QueryError):

@@ -4,9 +4,9 @@ A protocol makes a `ServedCall`, reads the request, and gives both to `Calls`. A
 Get of a table that is here) is served on the spot, without a task, a deadline's timer or a limit: nothing can happen
 meanwhile. One that must wait returns an awaitable, and gets all three. Streams have a task from the beginning.
 
-Limits count what waits, by process and by principal, which is who the client's verified certificate says that it is.
-Without one there is only the process's limit: an address would be no substitute, as a proxy or a NAT gives many clients
-the same.
+Limits count what waits, by process and by principal: who the call's credential names, or the client's verified
+certificate. Without one there is only the process's limit, as a proxy or a NAT gives many clients the same address. A
+process that is full is shared: see `http.shares`, where an address does count.
 
 What all protocols share lies here, too: compression and size of requests, and the HTTP status of each error.
 """
@@ -17,8 +17,8 @@ import time
 import traceback
 import zlib
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from tablegate.gateway.access.rates import RateExceeded, Usage
 from tablegate.gateway.access.views import View
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, Exchange, ResponseHeaders
 from tablegate.gateway.http.rpc.turns import StreamTurns
+from tablegate.gateway.http.shares import Shares
 from tablegate.gateway.query.call import Answer, DuplexMethod, Fields, ForView, Method, StreamMethod, UnaryMethod
 from tablegate.gateway.query.errors import (
     DeadlineExceeded,
@@ -160,37 +161,66 @@ class CallLimits:
     message_bytes_max: int = MESSAGE_BYTES_MAX  # of a request, but of one in JSON; less than its JSON_BYTES_MAX
 
 
+class Place:
+    """A call at work. `give_up` is called, at most once, to end it with an error and let another one begin."""
+
+    __slots__ = ("account", "give_up", "is_limited")
+
+    def __init__(self, principal: str | None, address: str, give_up: Callable[[QueryError], object]) -> None:
+        """`principal` is whose limit it counts in; None: nobody's, then it counts for its address where all is full."""
+        self.is_limited = principal is not None
+        self.account = f"principal {principal}" if self.is_limited else f"address {address}"
+        self.give_up = give_up
+
+
 class ConcurrencyLimit:
-    """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal."""
+    """Bounds how many calls of one kind, `kind` in the plural, are at work: in this process, and of one principal.
+
+    Where there are `most`, who has fewer gets the place of somebody who has more. `given_up`: how often.
+    """
 
     def __init__(self, kind: str, *, most: int, most_of_principal: int) -> None:
-        self.at_work = 0
+        self.given_up = 0
         self._kind = kind
         self._most = most
         self._most_of_principal = most_of_principal
-        self._at_work_of: Counter[str] = Counter()  # only of those who have one
+        self._places: Shares[Place] = Shares()
+
+    @property
+    def at_work(self) -> int:
+        """Return how many there are."""
+        return len(self._places)
 
     @contextmanager
-    def hold(self, principal: str | None) -> Iterator[None]:
+    def hold(self, place: Place) -> Iterator[None]:
         """Count a call for as long as the context; raise `Overloaded` where all, or this one, have too many at work."""
-        if self.at_work >= self._most:
-            raise Overloaded(f"all clients together have {self._most} {self._kind} at work here; back off")
-        if principal is not None and self._at_work_of[principal] >= self._most_of_principal:
+        places, account = self._places, place.account
+        if place.is_limited and places.of(account) >= self._most_of_principal:
             raise Overloaded(
                 f"you have {self._most_of_principal} {self._kind} at work here, which is as many as one client may "
-                "have; end some, or back off"
+                "have; end some, or back off",
+                limit=f"{self._kind} of a principal",
             )
-        self.at_work += 1
-        if principal is not None:
-            self._at_work_of[principal] += 1
+        if len(places) >= self._most:
+            rival = next(places.rivals(account), None)
+            if rival is None:
+                raise Overloaded(
+                    f"all clients together have {self._most} {self._kind} at work here; back off", limit=self._kind
+                )
+            places.remove(rival.account, rival)
+            self.given_up += 1
+            rival.give_up(
+                Overloaded(
+                    f"all clients together have {self._most} {self._kind} at work here, and you the most of them: "
+                    "this one made room for another client; open fewer",
+                    limit=self._kind,
+                )
+            )
+        places.add(account, place)
         try:
             yield
         finally:
-            self.at_work -= 1
-            if principal is not None:
-                self._at_work_of[principal] -= 1
-                if not self._at_work_of[principal]:
-                    del self._at_work_of[principal]
+            places.remove(account, place)
 
 
 class Calls:
@@ -229,7 +259,7 @@ class Calls:
             call.admitted = self._admitted_again(gate, call, path)
             if isinstance(method, UnaryMethod):
                 with _as_query_errors():
-                    call.admitted = gate.begin(call.admitted, path)
+                    call.admitted = gate.begin(call.admitted, path, _address_of_unknown(call))
 
     def admit_to(self, right: Right, exchange: Exchange) -> None:
         """Let a request in that is no call; raise `NotAuthenticated` or `NotAllowed`."""
@@ -336,7 +366,7 @@ class Calls:
         return task
 
     async def _wait(self, call: ServedCall, path: str, answer: Awaitable[bytes], principal: str | None) -> None:
-        with self._failing(call, path), self._waiting.hold(principal):
+        with self._failing(call, path), self._waiting.hold(_place_of(call, principal)):
             async with asyncio.timeout(call.time_left_s()):
                 message = await answer
             if call.admitted.usage.is_charged:
@@ -345,7 +375,8 @@ class Calls:
             self.answered[path] += 1
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
-        with self._failing(call, path), self._streams.hold(principal), self._begun(call, path) as usage:
+        place = _place_of(call, principal)
+        with self._failing(call, path), self._streams.hold(place), self._begun(call, path) as usage:
             if self.draining:
                 raise ShuttingDown
             async with asyncio.timeout(call.time_left_s()), aclosing(messages):  # type: ignore[type-var]
@@ -363,7 +394,7 @@ class Calls:
         """Count a stream of an admitted client; raise `LimitExceeded`."""
         if self._gate is not None and call.admitted is not ADMITTED:
             with _as_query_errors():
-                call.admitted = self._gate.begin(call.admitted, path)
+                call.admitted = self._gate.begin(call.admitted, path, _address_of_unknown(call))
         with call.admitted.usage as usage:
             yield usage
 
@@ -449,6 +480,23 @@ def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str 
     forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
     return None if _is_forwarded(call, method) else call.account
+
+
+def _address_of_unknown(call: ServedCall) -> str:
+    """Return the address of a client of which nothing else is known; "" of others."""
+    return call.exchange.address if call.admitted.principal is None else ""
+
+
+def _place_of(call: ServedCall, principal: str | None) -> Place:
+    """Return the place of the call of this task."""
+    task = asyncio.current_task()
+    assert task is not None, "a call that waits has a task"
+
+    def give_up(error: QueryError) -> None:
+        call.ended_for = error
+        task.cancel()
+
+    return Place(principal, call.exchange.address, give_up)
 
 
 def _is_forwarded(call: ServedCall, method: Method) -> bool:
