@@ -37,7 +37,7 @@ PROJECT = ROOT / "gateway/tablegate/gateway"
 WARM_CALLS = 5
 RECORDED_CALLS = 5
 PARTITIONS = 4
-LOCAL_MAX, FORWARDED_MAX = 13, 20
+LOCAL_MAX, FORWARDED_MAX = 13, 21
 """How many files each may pass."""
 
 

@@ -12,18 +12,18 @@ ACCOUNTS = ("a", "b", "c")
 def test_who_has_the_most_makes_room(steps: list[tuple[str, bool]]) -> None:
     """As a count that is made anew each time says."""
     shares: Shares[tuple[str, int]] = Shares()
-    held: list[tuple[str, int]] = []
+    counted: list[tuple[str, int]] = []
     for number, (account, is_added) in enumerate(steps):
-        own = [holder for holder in held if holder[0] == account]
+        own = [holder for holder in counted if holder[0] == account]
         if is_added:
-            held.append((account, number))
+            counted.append((account, number))
             shares.add(account, (account, number))
         elif own:
-            held.remove(own[0])
+            counted.remove(own[0])
             shares.remove(account, own[0])
             shares.remove(account, own[0])  # it may have made room before it ended
-        sizes = {each: sum(holder[0] == each for holder in held) for each in ACCOUNTS}
-        assert len(shares) == len(held)
+        sizes = {each: sum(holder[0] == each for holder in counted) for each in ACCOUNTS}
+        assert len(shares) == len(counted)
         for each in ACCOUNTS:
             assert shares.of(each) == sizes[each]
             rivals = list(shares.rivals(each))
@@ -31,7 +31,7 @@ def test_who_has_the_most_makes_room(steps: list[tuple[str, bool]]) -> None:
             if rivals:
                 rival = rivals[0][0]
                 assert sizes[rival] == max(sizes.values())
-                assert rivals == [holder for holder in reversed(held) if holder[0] == rival]
+                assert rivals == [holder for holder in reversed(counted) if holder[0] == rival]
 
 
 def test_one_account_gives_way_until_shares_are_equal() -> None:

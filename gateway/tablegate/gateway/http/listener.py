@@ -191,7 +191,7 @@ class Listener:
     def _start(self, client: socket.socket, address: str) -> None:
         if len(self._shares) >= self._limits.connections_max:
             self._too_many.note(self._loop.time(), {"connections": len(self._shares)})
-            if not self._make_room(address):
+            if not self._evict_rival(address):
                 client.close()
                 return
         client.setblocking(False)
@@ -206,7 +206,7 @@ class Listener:
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    def _make_room(self, address: str) -> bool:
+    def _evict_rival(self, address: str) -> bool:
         """Close a connection of the address that has the most; return False where that is as few as this one's."""
         rivals = list(islice(self._shares.rivals(address), SEARCHED_MAX))
         if not rivals:
