@@ -12,9 +12,12 @@ from tablegate.gateway.contract.rows import row_schema
 from tablegate.jobs.jars.jars import cache_directory, jars
 from tablegate.jobs.kafka.topics import KafkaAdmin
 from tablegate.jobs.planning.declarations import load_contract, load_table
+from tablegate.jobs.publishing import spark_jars
 from tests.kit.gateway_processes.gateway import GatewayProcess, soon
 from tests.kit.job.process import Changelog, JobProcess, wait_until
 from tests.kit.job.ratings_job import PARTITIONS, fold_source, some_ratings, write_job
+from tests.kit.job.scores import application
+from tests.kit.job.scores.declared import Scores, write_contract
 from tests.kit.job.shop.written import ShopRows, write_shop
 from tests.kit.programs.deployment import ROOT, command_line
 from tests.kit.programs.kafka import NewRecord, new_topic, produce
@@ -86,3 +89,31 @@ def test_workers_run_the_functions_of_a_declaration(broker: Broker, tmp_path: Pa
             rows = ShopRows(gateway, contract, prefix)
             wanted = [(1, "odd", 1.0), (2, "even", 2.0), (3, "odd", 3.0)]
             soon(lambda: rows.of("visits", "user", "segment", "score") == wanted, "rows of the workers", 120)
+
+
+def test_a_submitted_application_publishes_what_it_has(broker: Broker, tmp_path: Path) -> None:
+    name = f"submitted_{uuid.uuid4().hex[:8]}"
+    contract = write_contract(tmp_path, name)
+    topic = new_topic(broker.bootstrap, partitions=2, prefix="visits")
+    produce(broker.bootstrap, topic, [NewRecord(None, b"%d" % user) for user in range(4)])
+    with SparkCluster(tmp_path / "spark") as cluster:
+        cluster.start_worker()
+        command = [
+            str(Path(sys.executable).with_name("spark-submit")),
+            f"--master={cluster.url}",
+            f"--executor-memory={EXECUTOR_MB}m",
+            f"--jars={spark_jars()}",
+            "--conf=spark.sql.shuffle.partitions=2",
+            application.__file__,
+            *(broker.bootstrap, topic, name, str(contract), str(tmp_path / "checkpoint")),
+        ]
+        with (
+            JobProcess(tmp_path / "logs", command=command, environment=spark_environment(tmp_path)) as running,
+            GatewayProcess(tmp_path / "data", broker.bootstrap, contract=contract, workers=1) as gateway,
+        ):
+            scores = Scores(gateway, contract)
+            running.wait_for("batch")
+            wanted = {user: (user * 0.5, "half") for user in range(4)}
+            soon(lambda: scores.all() == wanted, "rows of the workers", 60)
+            for worker in cluster.workers:
+                assert 'metrics_worker_executors_Value{type="gauges"} 1' in worker.metrics("WorkerUI")

@@ -30,7 +30,7 @@ from tablegate.jobs.planning.plan import (
 from tablegate.jobs.running.atomic_sink import AtomicSink
 from tablegate.jobs.running.handover import TRANSITIONS, HandoverPhase
 from tablegate.jobs.running.queries import _Progress
-from tablegate.jobs.running.session import check_slots, local_slots
+from tablegate.jobs.running.session import check_realtime, check_slots, local_slots
 from tablegate.jobs.table import Mode, Window
 from tablegate.v1 import changelog_pb2
 
@@ -202,6 +202,17 @@ def test_too_few_slots() -> None:
     assert str(caught.value) == (
         "Real-time Mode needs 5 slots (one for each partition of sources and of tables, and 2 for micro-batches beside "
         'them), master "local[4]" has 4; use local[5]'
+    )
+
+
+def test_realtime_mode_by_the_version_of_spark() -> None:
+    for version in ("4.3.0", "4.10.1", "5.0.0-preview1"):
+        check_realtime(version, TABLE.declared_at, TABLE.name)
+    with pytest.raises(JobError) as caught:
+        check_realtime("4.2.1", TABLE.declared_at, TABLE.name)
+    assert str(caught.value) == (
+        f'{TABLE.declared_at}: table "ratings": Real-time Mode needs Spark 4.3 or newer, and this is 4.2.1; '
+        "use mode=Mode.MICROBATCH, or --mode microbatch"
     )
 
 

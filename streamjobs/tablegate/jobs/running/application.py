@@ -18,7 +18,15 @@ from tablegate.jobs.log import log
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import Plan
 from tablegate.jobs.running.running_table import RunningTable
-from tablegate.jobs.running.session import MICROBATCH_SLOTS, await_slots, check_slots, is_submitted, spark_session
+from tablegate.jobs.running.session import (
+    MICROBATCH_SLOTS,
+    await_slots,
+    check_realtime,
+    check_slots,
+    is_submitted,
+    spark_session,
+)
+from tablegate.jobs.table import Mode
 
 
 @contextmanager
@@ -44,6 +52,9 @@ def spark_application(plans: Sequence[Plan], options: Options, stop: threading.E
         spark_log=options.spark_log,
         conf=options.conf,
     ) as spark:
+        for plan in plans:
+            if plan.mode is Mode.REALTIME:
+                check_realtime(spark.version, plan.table.declared_at, plan.table.name)
         _handle_signals(stop)  # Spark has set a handler of its own, which would end in a stack trace
         await_slots(spark, _slots(plans), stop)
         yield spark

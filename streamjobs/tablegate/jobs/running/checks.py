@@ -23,7 +23,7 @@ from tablegate.jobs.errors import JobError
 from tablegate.jobs.frame_table import Declared
 from tablegate.jobs.planning.plan import Plan, plan_without_cluster
 from tablegate.jobs.running.queries import start
-from tablegate.jobs.running.session import MICROBATCH_SLOTS, spark_session, table_session
+from tablegate.jobs.running.session import MICROBATCH_SLOTS, check_realtime, spark_session, table_session
 from tablegate.jobs.table import Mode
 
 PLANNED_WITHIN_S = 60.0  # for the first batch of a query, which takes a second
@@ -49,6 +49,8 @@ def check_table(spark: SparkSession, table: Declared) -> None:
     """Raise `JobError` where a job could not keep the table."""
     with tempfile.TemporaryDirectory(prefix="tablegate-check-") as scratch:
         plan = plan_without_cluster(table, scratch)
+        if plan.mode is Mode.REALTIME:
+            check_realtime(spark.version, table.declared_at, table.name)
         session = table_session(spark, shuffle_partitions=plan.changelog.partition_count)
         before = {query.id for query in session.streams.active}
         try:

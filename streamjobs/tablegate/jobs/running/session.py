@@ -3,6 +3,7 @@
 Decision: docs/decisions/0007-checkpoint-file-manager.md
 Decision: docs/decisions/0019-no-slot-check-on-a-local-master.md
 Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
+Decision: docs/decisions/0104-from-spark-4-1-on.md
 """
 
 import os
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_settings import needs_msk
 from tablegate.jobs.dataflow.java_errors import first_line
+from tablegate.jobs.declared import SourceLine
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars import SetupError
 from tablegate.jobs.jars.jars import jars
@@ -28,6 +30,9 @@ from tablegate.jobs.jars.java import find_java
 from tablegate.jobs.log import log
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+
+REALTIME_SPARK_MIN = (4, 3)
+"""The first version whose Real-time Mode takes aggregates, which every table has."""
 
 # What a user may set otherwise.
 DEFAULTS = {
@@ -98,6 +103,17 @@ def local_slots(master: str) -> int | None:
         return None
     threads = matched.group(1) or "1"
     return os.cpu_count() or 1 if threads == "*" else int(threads)
+
+
+def check_realtime(version: str, declared_at: SourceLine, name: str) -> None:
+    """Raise `JobError` where this version of Spark has no Real-time Mode for a table: all of ours keep a state."""
+    major, minor = (int(number) for number in version.split(".")[:2])
+    if (major, minor) < REALTIME_SPARK_MIN:
+        needed = ".".join(map(str, REALTIME_SPARK_MIN))
+        raise JobError(
+            f'{declared_at}: table "{name}": Real-time Mode needs Spark {needed} or newer, and this is {version}; '
+            "use mode=Mode.MICROBATCH, or --mode microbatch"
+        )
 
 
 def check_slots(master: str, needed: int) -> None:
