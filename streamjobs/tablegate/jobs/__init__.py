@@ -19,6 +19,7 @@ may change. This module imports no Spark, so declarations load fast.
 from tablegate.jobs.declared import DeclarationError
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from tablegate.jobs.frame_table import FrameTable
+from tablegate.jobs.history import History
 from tablegate.jobs.processor import Processor, ProcessorError, Trial, UnknownField
 from tablegate.jobs.table import (
     KAFKA_COLUMN,
@@ -45,6 +46,7 @@ __all__ = [
     "Format",
     "FrameTable",
     "Global",
+    "History",
     "Join",
     "Json",
     "Latest",

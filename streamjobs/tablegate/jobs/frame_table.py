@@ -143,6 +143,11 @@ class FrameTable:
                     yield f'source "{name}" has {what}=, which is for tables with columns=; remove it'
         yield from self._problems_of_parameters()
 
+        topics = [source.topic for source in self.sources.values()]
+        for name, source in self.sources.items():
+            if source.history is not None and topics.count(source.topic) > 1:
+                yield f'source "{name}" has a history, and its topic is of several sources; make them one'
+
     def _problems_of_parameters(self) -> Iterator[str]:
         names = [one.name for one in self._parameters() if not _is_session(one)]
         known = ", ".join([SESSION, *self.sources])

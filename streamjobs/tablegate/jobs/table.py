@@ -28,6 +28,7 @@ from typing import Any
 from tablegate.jobs.declared import DeclarationError, SourceLine, declaring_line
 from tablegate.jobs.formats import Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from tablegate.jobs.function_code import function_code
+from tablegate.jobs.history import History
 from tablegate.jobs.processor import Processor
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Double",
     "Format",
     "Global",
+    "History",
     "Join",
     "Json",
     "Latest",
@@ -104,6 +106,7 @@ class Source:
     expressions, `where` among them. A record without elements makes none. `kafka.element` is the element's place.
     `headers`: expressions see the record's headers by name, `kafka.headers['trace']`, null where there is none of it.
     `more_topics`: topics with records of the same formats, read as if they were one with it; `kafka.topic` tells which.
+    `history`: records that come before the topic's.
     """
 
     topic: str
@@ -116,6 +119,7 @@ class Source:
     each: str | None = None
     headers: bool = False
     more_topics: tuple[str, ...] = ()
+    history: History | None = None
     declared_at: SourceLine = field(default_factory=declaring_line, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +130,8 @@ class Source:
             )
         if self.more_topics:
             self._check_topics()
+        if self.history is not None:
+            self._check_history(self.history)
         if self.each is not None:
             self._check_each()
         seen: set[str] = set()
@@ -156,6 +162,13 @@ class Source:
                 f'{self.declared_at}: source "{self.topic}" has several topics, and offsets of two topics have no '
                 "order; remove keyed=True"
             )
+
+    def _check_history(self, history: History) -> None:
+        where = f'{self.declared_at}: source "{self.topic}" has a history'
+        if self.keyed:
+            raise DeclarationError(f"{where}, whose records have no offset to make versions of; remove keyed=True")
+        if self.more_topics and history.offsets is not None:
+            raise DeclarationError(f"{where} and several topics; give topic_from as a time")
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -453,6 +466,22 @@ class Table:
             yield "all sides are global, so no record would ever make a row; give a source or a Latest side"
         if self.processor is not None and self.source is None:
             yield "a processor has one source; remove sides or processor"
+        yield from self._problems_of_histories()
+
+    def _problems_of_histories(self) -> Iterator[str]:
+        for name, side in self.all_sides.items():
+            source = self.source_of(name)
+            if source.history is None:
+                continue
+            if not isinstance(side, Source):
+                yield (
+                    f'side "{name}" has a history, which has no order with the records of its topic; write its records '
+                    "to the topic, or make it a Source"
+                )
+            if self.atomic:
+                yield f'source "{source.topic}" has a history, and an atomic batch is bounded; remove history or atomic'
+            if [self.source_of(one).topic for one in self.all_sides].count(source.topic) > 1:
+                yield f'topic "{source.topic}" has a history, and is of several sides; make them one'
 
     def _problems_of_latest(self, name: str, side: Latest) -> Iterator[str]:
         if side.key is not None and list(side.key) != self._record_key():

@@ -42,6 +42,9 @@ PASSES_COLUMN = "__passes"
 TIME_COLUMN = "__time"
 """Event time, in tables with a window."""
 
+HISTORY_COLUMN = "__history"
+"""Struct of a record's fields, where it is of a history, and has no bytes to decode."""
+
 _FRAMED_COLUMN = "__framed"
 _ITEMS, _ELEMENT = "__items", "__element"
 
@@ -166,6 +169,8 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     own = ["key", "value", "topic", "partition", "offset", "timestamp"]
     headers = [once(sql.expr(by_name_sql())).alias(HEADERS_COLUMN)] if source.headers else []
     columns = [sql.struct(*own, *headers).alias(KAFKA_COLUMN)]
+    if HISTORY_COLUMN in records.columns:
+        return _of_history(records.select(*columns, HISTORY_COLUMN), source)
     if schemas.writers is not None and schemas.writers.guids and HEADERS_COLUMN in records.columns:
         bytes_of = _FRAMED_COLUMN
         columns.append(once(sql.expr(framed_sql(source.topic, schemas.writers))).alias(bytes_of))
@@ -191,6 +196,18 @@ def decode_source(records: DataFrame, source: Source, schemas: SourceSchemas, *,
     decoded_frame = frame.select(KAFKA_COLUMN, *fields, reason, IGNORED_COLUMN).withColumn(SEEN_COLUMN, seen)
     kinds = tuple(problem.kind for problem in problems)
     found = Records(decoded_frame, kinds, tuple(f"{source.topic}: {name}" for name in named))
+    return found if source.each is None else _elements(found, source)
+
+
+def _of_history(records: DataFrame, source: Source) -> Records:
+    """Return the records of a history, whose fields are there; what is wrong with them is told by other columns."""
+    fields = [sql.col(f"{HISTORY_COLUMN}.`{name}`").alias(name) for name in source.field_names]
+    nothing = [
+        sql.expr(reason_sql([])).alias(REASON_COLUMN),
+        sql.lit(None).cast("string").alias(IGNORED_COLUMN),
+        sql.lit(None).cast("bigint").alias(SEEN_COLUMN),
+    ]
+    found = Records(records.select(KAFKA_COLUMN, *fields, *nothing), ())
     return found if source.each is None else _elements(found, source)
 
 

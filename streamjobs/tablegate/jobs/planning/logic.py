@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.formats import Avro, Format, Json, Protobuf, split_at_commas
 from tablegate.jobs.frame_table import Declared, FrameTable
-from tablegate.jobs.table import Global, Latest, Source, Table
+from tablegate.jobs.table import KAFKA_COLUMN, Global, Latest, Source, Table
 
 CHANGES_LISTED_MAX = 4  # in an error, which is one sentence
 
@@ -24,6 +24,7 @@ COLUMN_ORDER = "the order of the columns"
 _COLUMN = re.compile(r'(key )?column "([^"]*)"')
 _FUNCTION = re.compile(r'the code of function "([^"]*)"')
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
+_KAFKA_FIELD = re.compile(rf"\b{KAFKA_COLUMN}\.(\w+)", re.IGNORECASE)
 _CLOCKS = (
     "now",
     "current_timestamp",
@@ -55,7 +56,7 @@ def logic_of(table: Declared) -> dict[str, str]:
     """Return what the table's rows are computed by: a text for each part, by the name that an error gives it."""
     if isinstance(table, FrameTable):
         own = {"the code of rows": table.code, "output_mode": table.output_mode}
-        return {**own, **dict(_of_frame(table)), **dict(_named_fields(table))}
+        return {**own, **dict(_of_frame(table)), **dict(_named_fields(table)), **dict(_histories(table))}
     return {
         **{f'key column "{name}"': normalized(expression) for name, expression in table.key.items()},
         **{f'column "{name}"': normalized(expression) for name, expression in table.columns.items()},
@@ -63,6 +64,7 @@ def logic_of(table: Declared) -> dict[str, str]:
         COLUMN_ORDER: ", ".join([*table.key, *table.columns]),
         **dict(_clauses(table)),
         **dict(_sides(table)),
+        **dict(_histories(table)),
     }
 
 
@@ -129,6 +131,22 @@ def _named_fields(table: FrameTable) -> Iterator[tuple[str, str]]:
         for field, field_type in _fields(source):
             if field.lower() in table.words:
                 yield f'source "{name}" field "{field}"', field_type
+
+
+def _histories(table: Declared) -> Iterator[tuple[str, str]]:
+    for name in table.all_sides:
+        source = table.source_of(name)
+        if source.history is not None:
+            yield f'the history of source "{source.topic}"', source.history.text
+
+
+def kafka_fields_used(table: Declared, side: str) -> list[str]:
+    """Return the fields of the struct `kafka` that expressions use, the event time of windows among them."""
+    text = " ".join(_QUOTED.sub("''", expression) for _, expression in _expressions(table))
+    used = dict.fromkeys(name.lower() for name in _KAFKA_FIELD.findall(text))
+    if isinstance(table, Table) and table.window is not None and table.source_of(side).event_time is None:
+        used["timestamp"] = None
+    return [*used]
 
 
 def _clauses(table: Table) -> Iterator[tuple[str, str]]:

@@ -220,7 +220,7 @@ def _side_plans(
             source=source,
             topic=topic,
             schemas=source_schemas(source, registry, seen_schemas.get(source.topic, ())),
-            starting_offsets=_starting_offsets(topic, admin, start),
+            starting_offsets=_starting_offsets(topic, admin, _start_of(source, topic, admin, start)),
         )
     return sides
 
@@ -243,6 +243,31 @@ def source_schemas(source: Source, registry: SchemaRegistry | None, seen: Collec
         return SourceSchemas()
     others = dict(enumerate(source.value.other_names, start=2))
     return SourceSchemas(WriterSchemas(decoded={1: source.value.schema}, ignored=others, incompatible={}))
+
+
+def _start_of(source: Source, topic: Topic, admin: KafkaAdmin, start: Start | None) -> Start | None:
+    """Return where a topic is read from: where its history says, if it has one; raise `JobError`."""
+    history = source.history
+    if history is None:
+        return start
+    where = f'{history.declared_at}: the history of source "{source.topic}"'
+    if start is not None:
+        raise JobError(f"{where} says where the topic goes on; change its topic_from, then tablegate job rebuild")
+    partitions = {*range(topic.partition_count)}
+    if history.offsets is not None and history.offsets.keys() != partitions:
+        raise JobError(
+            f"{where} has topic_from for partitions {', '.join(map(str, sorted(history.offsets)))}, and the topic has "
+            f"0 to {topic.partition_count - 1}; give an offset for each"
+        )
+    ends = admin.end_offsets(topic) if history.offsets is not None else {}
+    for partition, offset in (history.offsets or {}).items():
+        if offset > ends[partition]:
+            raise JobError(
+                f"{where} has topic_from {offset} for partition {partition}, which ends at {ends[partition]}; give the "
+                "offset of the first record that the history has not"
+            )
+    offsets = {topic.name: history.offsets} if history.offsets is not None else None
+    return Start(time_ms=history.time_ms, offsets=offsets)
 
 
 def _starting_offsets(topic: Topic, admin: KafkaAdmin, start: Start | None) -> str:

@@ -5,7 +5,7 @@ without an error; so the file is compared before the queries start.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from tablegate.v1 import changelog_pb2
 IDENTITY_FILE = "tablegate.json"
 OFFSETS, COMMITS = "offsets", "commits"
 """Spark's logs of a query: of the batches that were planned, and of those that are done."""
-_OFFSET_LOG_HEAD = 2  # lines of a file of the offset log: its version and its settings; then comes a line a source
+OFFSET_LOG_HEAD = 2  # lines of a file of the offset log: its version and its settings; then comes a line a source
 Found = TypeVar("Found")
 
 
@@ -128,18 +128,18 @@ class Checkpoint:
             raise JobError(f'checkpoint "{self.location}" does not have batch {batch} any more; try again')
         return found
 
-    def take_over_offsets(self, query: str, offset_log: str) -> None:
-        """Let batch 0 of a query have read what a batch of another checkpoint's query has; raise `JobError`."""
-        own = self.offset_log(query, 0).splitlines()[:_OFFSET_LOG_HEAD]
-        theirs = offset_log.splitlines()[_OFFSET_LOG_HEAD:]
-        try:
-            self._write_to(
-                self._jvm.org.apache.hadoop.fs.Path(self.query_location(query), f"{OFFSETS}/0"),
-                "\n".join([*own, *theirs]),
-            )
-        except Exception as error:  # noqa: BLE001 - as above
-            raise self._unusable(error) from None
-        self.discard(f"{query}/sources")  # what Spark has noted of the source that batch 0 really had
+    def take_over_offsets(self, query: str, lines: Sequence[str]) -> None:
+        """Let the batches of a query have read this, a line of Spark's offset log for each source; raise `JobError`.
+
+        The newest batch comes last, which says whether all of it is done.
+        """
+        for batch in range((self.newest_batch(query, OFFSETS) or 0) + 1):
+            own = self.offset_log(query, batch).splitlines()[:OFFSET_LOG_HEAD]
+            try:
+                self._replace(f"{query}/{OFFSETS}/{batch}", "\n".join([*own, *lines]))
+            except Exception as error:  # noqa: BLE001 - as above
+                raise self._unusable(error) from None
+        self.discard(f"{query}/sources")  # what Spark has noted of the source that the batches really had
 
     def discard(self, directory: str) -> None:
         """Remove a directory of the checkpoint; raise `JobError`."""
@@ -217,6 +217,19 @@ class Checkpoint:
         finally:
             stream.close()
 
+    def _replace(self, name: str, text: str) -> None:
+        """Write a file in the place of another, as a whole: a crash leaves the one or the other."""
+        package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        managers = getattr(getattr(package, "CheckpointFileManager$"), "MODULE$")
+        path = self._file(name)
+        stream = managers.create(path.getParent(), self._conf).createAtomic(path, True)
+        try:
+            stream.write(text.encode())
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.close()
+
     def _write(self, name: str, text: str) -> None:
         self._write_to(self._file(name), text)
 
@@ -259,7 +272,7 @@ def check_owner(
 def read_offset_log(text: str) -> dict[str, dict[int, int]]:
     """Return the next offsets in a file of Spark's offset log."""
     found: dict[str, dict[int, int]] = {}
-    for line in text.splitlines()[_OFFSET_LOG_HEAD:]:
+    for line in text.splitlines()[OFFSET_LOG_HEAD:]:
         read = json.loads(line) if line.startswith("{") else {}
         for topic, next_offsets in read.items() if isinstance(read, Mapping) else ():
             if not isinstance(next_offsets, Mapping):  # the log of another source than Kafka

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.history import histories, history_frame
 from tablegate.jobs.dataflow.java_errors import error_reason, thrown_reason
 from tablegate.jobs.dataflow.sources import HEADERS_SCHEMA
 from tablegate.jobs.errors import JobError
@@ -55,6 +56,8 @@ def check_table(spark: SparkSession, table: Declared) -> None:
         before = {query.id for query in session.streams.active}
         try:
             frames = build(session, plan, row_outputs=True, other_outputs=True, reader=_NoRecords(session))
+            for side in histories(plan):
+                history_frame(session, plan, side)
             _await_physical_plan(start(frames, plan).table, plan)
         except (PySparkException, Py4JError) as error:
             raise JobError(f'{table.declared_at}: table "{table.name}": {error_reason(error)}') from None

@@ -17,7 +17,7 @@ from tablegate.jobs.planning.plan import Plan
 class FrameSink:
     """Writes the batches of one query, one after the other: `writer.foreachBatch(sink.write_batch)`."""
 
-    def __init__(self, plan: Plan, run: int) -> None:
+    def __init__(self, plan: Plan, run: int | None) -> None:
         self._target = target_of(plan)
         self._run = run
         self._changes = 0

@@ -80,6 +80,14 @@ def start_realtime(frames: Frames, plan: Plan, caught_up: RunningQueries) -> Run
     return replace(caught_up, table=table, all=(table, *caught_up.all[1:]), is_catching_up=False)
 
 
+def start_history(frames: Frames, plan: Plan) -> StreamingQuery:
+    """Start the table's query over frames that end, before its first run begins; raise `JobError`.
+
+    Its records have no run, and so always count: whoever writes them writes the same.
+    """
+    return _Starter(frames.table.sparkSession, plan, run=None).start_table(frames.table, catch_up=True)
+
+
 def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
     """Return the frames with the number of the run in each record of the changelog, beside its version."""
     if isinstance(plan.table, FrameTable):
@@ -90,7 +98,7 @@ def with_run(frames: Frames, plan: Plan, run: int) -> Frames:
 class _Starter:
     """Starts the queries of one plan; every method raises `JobError`."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, *, run: int, once: bool = False) -> None:
+    def __init__(self, spark: SparkSession, plan: Plan, *, run: int | None, once: bool = False) -> None:
         self._plan = plan
         self._once = once
         self._output_mode = plan.table.output_mode if isinstance(plan.table, FrameTable) else "update"
@@ -148,7 +156,7 @@ class _Starter:
             ) from None
 
 
-def _sink(plan: Plan, run: int) -> AtomicSink | FrameSink | None:
+def _sink(plan: Plan, run: int | None) -> AtomicSink | FrameSink | None:
     if isinstance(plan.table, FrameTable):
         return FrameSink(plan, run)
     return AtomicSink(plan) if plan.table.atomic else None

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tablegate.jobs import metrics
 from tablegate.jobs.dataflow.frames import build
+from tablegate.jobs.dataflow.history import histories, topics_of_streams
 from tablegate.jobs.errors import (
     CheckpointConflict,
     JobError,
@@ -47,8 +48,10 @@ from tablegate.jobs.running.handover import (
     has_read,
     source_ends,
 )
+from tablegate.jobs.running.history import is_unread, keep_histories, read_histories
 from tablegate.jobs.running.queries import TABLE_QUERY, QueryMonitor, RunningQueries, start, start_realtime, with_run
 from tablegate.jobs.running.resuming import (
+    as_offsets,
     check_begins,
     check_logic,
     check_loss,
@@ -173,8 +176,22 @@ class RunningTable:
                 options=self._options,
                 admin=self._admin,
             )
+        elif owner is None and histories(plan):
+            # A topic that no longer has what the history leaves to it.
+            check_resumes(plan, as_offsets(identity.first_offsets), self._admin)
+            keep_histories(session, plan, checkpoint, topics_of_streams(frames.table))
         # After `build`, so that a wrong expression leaves no claimed checkpoint.
         checkpoint.claim(identity)
+        if is_unread(plan, checkpoint):
+            read_histories(
+                session,
+                plan,
+                checkpoint,
+                checkpoint.owner() or identity,
+                frames.table,
+                row_outputs=phase is not HandoverPhase.BUILDING,
+                poll=self._membership.poll,
+            )
         committed = checkpoint.committed_offsets(TABLE_QUERY)
         check_resumes(plan, committed, self._admin)
         self._places = SourcePlaces(plan, checkpoint, self._admin, committed or {})

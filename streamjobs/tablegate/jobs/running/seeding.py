@@ -39,7 +39,7 @@ from tablegate.jobs.planning.changes import why_not_from_state
 from tablegate.jobs.planning.logic import column_of
 from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import Plan
-from tablegate.jobs.running.checkpoint import COMMITS, Checkpoint, Identity, read_offset_log
+from tablegate.jobs.running.checkpoint import COMMITS, OFFSET_LOG_HEAD, Checkpoint, Identity, read_offset_log
 from tablegate.jobs.running.queries import TABLE_QUERY
 from tablegate.jobs.running.resuming import check_resumes
 from tablegate.jobs.running.source_places import PLACES_FILE
@@ -101,7 +101,7 @@ def seed(
             f"{plan.older.generation}: {error_reason(error)}; if the job runs, it may have removed what was to be "
             "read: stop it, and give the command again"
         ) from None
-    checkpoint.take_over_offsets(TABLE_QUERY, offset_log)
+    checkpoint.take_over_offsets(TABLE_QUERY, offset_log.splitlines()[OFFSET_LOG_HEAD:])
     checkpoint.discard(_ROWS)
     log("seeded", table=plan.table.name, generation=plan.generation, older=plan.older.generation, batch=batch)
     return replace(identity, begins=f"{_BEGINS}{plan.older.generation}", first_offsets=owner.first_offsets)
