@@ -121,7 +121,7 @@ class CutOff(Checkpoint):
     """A checkpoint whose job ends where it would note that the history has been read."""
 
     @override
-    def take_over_offsets(self, query: str, lines: Sequence[str]) -> None:
+    def adopt_offsets(self, query: str, lines: Sequence[str]) -> None:
         raise InterruptedError
 
 

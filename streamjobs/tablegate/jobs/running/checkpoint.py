@@ -128,7 +128,7 @@ class Checkpoint:
             raise JobError(f'checkpoint "{self.location}" does not have batch {batch} any more; try again')
         return found
 
-    def take_over_offsets(self, query: str, lines: Sequence[str]) -> None:
+    def adopt_offsets(self, query: str, lines: Sequence[str]) -> None:
         """Let the batches of a query have read this, a line of Spark's offset log for each source; raise `JobError`.
 
         The newest batch comes last, which says whether all of it is done.

@@ -96,7 +96,7 @@ def read_histories(
     finally:
         query.stop()
     lines = [json.dumps({topic: identity.first_offsets[topic]}) for topic in topics_of_streams(frame) if topic]
-    checkpoint.take_over_offsets(TABLE_QUERY, lines)
+    checkpoint.adopt_offsets(TABLE_QUERY, lines)
     checkpoint.discard(_DIRECTORY)
 
 

@@ -101,7 +101,7 @@ def seed(
             f"{plan.older.generation}: {error_reason(error)}; if the job runs, it may have removed what was to be "
             "read: stop it, and give the command again"
         ) from None
-    checkpoint.take_over_offsets(TABLE_QUERY, offset_log.splitlines()[OFFSET_LOG_HEAD:])
+    checkpoint.adopt_offsets(TABLE_QUERY, offset_log.splitlines()[OFFSET_LOG_HEAD:])
     checkpoint.discard(_ROWS)
     log("seeded", table=plan.table.name, generation=plan.generation, older=plan.older.generation, batch=batch)
     return replace(identity, begins=f"{_BEGINS}{plan.older.generation}", first_offsets=owner.first_offsets)
