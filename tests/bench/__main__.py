@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import cluster, latency, peer, picture, placement, serving, throughput
+from tests.bench import cluster, indexes, latency, peer, picture, placement, serving, throughput
 from tests.bench.figures import Figures
 from tests.bench.gets import hot_figure
 from tests.bench.serving import Part
@@ -58,7 +58,7 @@ def main(
         built = peer.build(peer_dir.resolve(), work) if peer_dir and peer.can_build() else None
         if built is None:
             OUT.print("no peer: name its directory with --peer, and have Maven")
-        if parts - {Part.LATENCY, Part.THROUGHPUT, Part.PLACEMENT, Part.CLUSTER}:
+        if parts - {Part.LATENCY, Part.THROUGHPUT, Part.PLACEMENT, Part.INDEXES, Part.CLUSTER}:
             serving.measure(work, built, figures, parts=parts, rows=rows, seconds=seconds, repeat=repeat, warm_s=warm)
         if Part.LATENCY in parts:
             latency.measure(work, built, figures, probes=probes)
@@ -66,6 +66,8 @@ def main(
             throughput.measure(work, built, figures, names=table or (), records=records, repeat=repeat)
         if Part.PLACEMENT in parts:
             placement.measure(figures, repeat=repeat)
+        if Part.INDEXES in parts:
+            indexes.measure(work, figures, repeat=repeat)
         if Part.CLUSTER in parts:
             cluster.measure(work, figures, seconds=seconds, repeat=repeat)
     noises.append(noise())

@@ -36,6 +36,7 @@ class Part(StrEnum):
     LATENCY = "latency"
     THROUGHPUT = "throughput"
     PLACEMENT = "placement"
+    INDEXES = "indexes"
     CLUSTER = "cluster"
 
 

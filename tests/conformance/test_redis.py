@@ -66,7 +66,7 @@ def test_another_format_is_refused(redis_server: RedisServer) -> None:
     store = RedisStore(url)
     store.apply(ID, P0, [change(0, b"a", 1, b"a")], position(1))
     redis_server.run("HSET", Keys(parse_address(url).prefix, "").store, "format", "99")
-    with pytest.raises(StoreUnavailable, match="has format 99, this version writes 4: give it another prefix"):
+    with pytest.raises(StoreUnavailable, match="has format 99, this version writes 5: give it another prefix"):
         RedisStore(url)
     with pytest.raises(StoreUnavailable):
         RedisReader(url)

@@ -66,20 +66,32 @@ PARAM_FIELD_NUMBER: _ClassVar[int]
 param: _descriptor.FieldDescriptor
 
 class TableOptions(_message.Message):
-    __slots__ = ("name", "key", "partition_by", "partitioner", "window", "retention")
+    __slots__ = ("name", "key", "partition_by", "partitioner", "window", "retention", "index")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_BY_FIELD_NUMBER: _ClassVar[int]
     PARTITIONER_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     RETENTION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     name: str
     key: _containers.RepeatedScalarFieldContainer[str]
     partition_by: _containers.RepeatedScalarFieldContainer[str]
     partitioner: Partitioner
     window: WindowOptions
     retention: _duration_pb2.Duration
-    def __init__(self, name: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., partition_by: _Optional[_Iterable[str]] = ..., partitioner: _Optional[_Union[Partitioner, str]] = ..., window: _Optional[_Union[WindowOptions, _Mapping]] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    index: _containers.RepeatedCompositeFieldContainer[IndexOptions]
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[_Iterable[str]] = ..., partition_by: _Optional[_Iterable[str]] = ..., partitioner: _Optional[_Union[Partitioner, str]] = ..., window: _Optional[_Union[WindowOptions, _Mapping]] = ..., retention: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., index: _Optional[_Iterable[_Union[IndexOptions, _Mapping]]] = ...) -> None: ...
+
+class IndexOptions(_message.Message):
+    __slots__ = ("name", "columns", "unique")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    unique: bool
+    def __init__(self, name: _Optional[str] = ..., columns: _Optional[_Iterable[str]] = ..., unique: _Optional[bool] = ...) -> None: ...
 
 class WindowOptions(_message.Message):
     __slots__ = ("size", "hop", "start_column", "end_column")
@@ -124,10 +136,12 @@ class GetQuery(_message.Message):
     def __init__(self, on_missing: _Optional[_Union[OnMissing, str]] = ...) -> None: ...
 
 class BatchGetQuery(_message.Message):
-    __slots__ = ("max_keys",)
+    __slots__ = ("max_keys", "index")
     MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     max_keys: int
-    def __init__(self, max_keys: _Optional[int] = ...) -> None: ...
+    index: str
+    def __init__(self, max_keys: _Optional[int] = ..., index: _Optional[str] = ...) -> None: ...
 
 class RangeQuery(_message.Message):
     __slots__ = ("default_page_size", "max_page_size", "scatter")

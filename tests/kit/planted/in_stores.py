@@ -83,6 +83,49 @@ BUGS = [
         '            parts.append(struct.pack(f">{len(partitions)}I", *(0 for _ in partitions)))',
         "tests/conformance/test_notifying.py::test_what_is_encoded_is_decoded",
     ),
+    # Indexes.
+    Bug(
+        "an update leaves its index entry behind",
+        GATEWAY + "stores/lmdb/indexes.py",
+        "            removed += [(prefix + index_key, key) for index_key in set(was).difference(now)]\n",
+        "",
+        "tests/conformance/test_indexes.py::test_entries_follow_their_rows",
+    ),
+    Bug(
+        "a deleted row leaves its index entry behind",
+        GATEWAY + "stores/lmdb/indexes.py",
+        "            before = layout.live_row(value)\n        now",
+        "            before = None if row is None else layout.live_row(value)\n        now",
+        "tests/conformance/test_indexes.py::test_entries_follow_their_rows",
+    ),
+    Bug(
+        "Redis leaves the index entry of a deleted row behind",
+        GATEWAY + "stores/redis/entries.lua",
+        "  call_many('ZREM', index_entries, removed)\n",
+        "",
+        "tests/conformance/test_indexes.py::test_entries_follow_their_rows",
+    ),
+    Bug(
+        "an expired row leaves its index entry behind",
+        GATEWAY + "stores/lmdb/store.py",
+        "                lmdb_indexes.remove_entries(transaction, self._environment, prefix, indexes, gone)\n",
+        "                pass\n",
+        "tests/conformance/test_indexes.py::test_an_expired_row_leaves_no_entry",
+    ),
+    Bug(
+        "an index is answered from before it is whole",
+        GATEWAY + "stores/lmdb/indexes.py",
+        "    return bool(transaction.get(prefix + index.id, db=environment.indexes) == _WHOLE)",
+        "    return bool(transaction.get(prefix + index.id, db=environment.indexes) != _GONE)",
+        "tests/conformance/test_indexes.py::test_an_index_that_is_added_is_built_beside_writes",
+    ),
+    Bug(
+        "what an index that comes back had before is not removed",
+        GATEWAY + "stores/lmdb/indexes.py",
+        "        if _removed(transaction, environment, prefix + index_id, limit):\n",
+        "        if True:\n",
+        "tests/conformance/test_indexes.py::test_an_index_that_comes_back_has_no_old_entries",
+    ),
     # What is to be repaired.
     Bug(
         "of two contents the last stays",

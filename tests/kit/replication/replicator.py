@@ -15,6 +15,7 @@ from tablegate.gateway.contract.keys import encode_key
 from tablegate.gateway.contract.rows import row_schema
 from tablegate.gateway.contract.types import MARKER_KEY, Partition, StoreId, make_version, run_key
 from tablegate.gateway.kafka.log import Clock, TopicPartition
+from tablegate.gateway.replication.indexing import BUILD_ROWS_MAX
 from tablegate.gateway.replication.replicator import Replicator
 from tablegate.gateway.stores.base import Position
 from tablegate.internal.v1.store_pb2 import TableState
@@ -159,6 +160,7 @@ class Gateway:
     catalogue: Catalogue = field(default_factory=catalogue_of)
     full: bool = False
     log: type[MemoryLog] = MemoryLog
+    index_rows_max: int = BUILD_ROWS_MAX
 
     def __post_init__(self) -> None:
         self.store = MemoryStore(free_bytes=lambda: 0 if self.full else 1)
@@ -167,7 +169,14 @@ class Gateway:
     def restart(self) -> None:
         log = self.log(self.broker)
         self.observer = StateObserver()
-        self.replicator = Replicator(self.catalogue, log=log, store=self.store, clock=self.clock, on_move=self.observer)
+        self.replicator = Replicator(
+            self.catalogue,
+            log=log,
+            store=self.store,
+            clock=self.clock,
+            on_move=self.observer,
+            index_rows_max=self.index_rows_max,
+        )
 
     def steps(self, count: int = 8, *, pass_s: float = 0.01) -> None:
         for _ in range(count):

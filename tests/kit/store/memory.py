@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import INDEX_ID_BYTES, Index, RowIndexes, make_entry
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
     HISTORY_CHANGES_MAX,
@@ -40,9 +41,21 @@ class _Part:
     history: list[PastChange] = field(default_factory=list)
     position: Position | None = None
     repairs: dict[bytes, Repair] = field(default_factory=dict)
+    entries: list[tuple[bytes, bytes]] = field(default_factory=list)  # index key and row key, in order
+    built: dict[bytes, bytes | None] = field(default_factory=dict)  # index id → key from which on entries may lack
 
     def copy(self) -> "_Part":
-        return _Part(dict(self.rows), list(self.keys), list(self.history), self.position, dict(self.repairs))
+        rows, repairs, built = dict(self.rows), dict(self.repairs), dict(self.built)
+        return _Part(rows, list(self.keys), list(self.history), self.position, repairs, list(self.entries), built)
+
+    def reindex(self, key: bytes, before: bytes | None, now: bytes | None, indexes: RowIndexes) -> None:
+        """Put a row's entries in place of those that it had, if they are there."""
+        for old in () if before is None else indexes.keys_of(before):
+            at = bisect_left(self.entries, (old, key))
+            if self.entries[at : at + 1] == [(old, key)]:
+                del self.entries[at]
+        for new in () if now is None else indexes.keys_of(now):
+            insort(self.entries, (new, key))
 
 
 @dataclass(slots=True)
@@ -114,6 +127,33 @@ class MemorySnapshot(Snapshot):
         return [(key, row) for key, row in rows if row is not None][: max(limit, 0)]
 
     @override
+    def index_range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        index: Index,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        after: bytes | None = None,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]] | None:
+        part = self._part(store_id, partition)
+        if part.built.get(index.id, b"") is not None:
+            return None
+        found = []
+        for index_key, key in part.entries:
+            values = index_key[INDEX_ID_BYTES:]
+            if index_key.startswith(index.id) and start <= values and (end is None or values < end):
+                entry = make_entry(values, key)
+                if after is None or (entry < after if descending else entry > after):
+                    row = part.rows[key].row
+                    assert row is not None, "an entry of a row that is not there"
+                    found.append((entry, row))
+        return (found[::-1] if descending else found)[: max(limit, 0)]
+
+    @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
@@ -137,6 +177,7 @@ class MemoryStore(OwnStore):
         self._history_changes_max = history_changes_max
         self._free_bytes = free_bytes
         self._closed = False
+        self._indexes: dict[StoreId, RowIndexes] = {}
 
     @override
     @contextmanager
@@ -189,11 +230,16 @@ class MemoryStore(OwnStore):
             raise StoreFull("no room for the batch")
         with self._write() as content:
             part = content.part((store_id, partition))
+            indexes = self._indexes.get(store_id)
+            if part.position is None and indexes:
+                part.built = dict.fromkeys(indexes.ids)
             settled = settle(changes, {each.key: part.rows[each.key] for each in changes if each.key in part.rows})
             for change in settled.applied:
                 if change.key not in part.rows:
                     insort(part.keys, change.key)
                 part.rows[change.key] = Change(*change[:5])
+                if indexes:
+                    part.reindex(change.key, change.before, change.row, indexes)
             part.rows.update(settled.repeated)
             for key, repair in settled.repairs.items():
                 part.repairs.pop(key, None)
@@ -201,6 +247,36 @@ class MemoryStore(OwnStore):
                     part.repairs[key] = repair
             self._move(part, settled.applied, position)
         return Applied(len(settled.applied), settled.stale)
+
+    @override
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        self._indexes[store_id] = indexes
+        with self._write() as content:
+            for name in [name for name in content.parts if name[0] == store_id]:
+                part = content.part(name)
+                gone = set(part.built).difference(indexes.ids)
+                part.entries = [each for each in part.entries if each[0][:INDEX_ID_BYTES] not in gone]
+                part.built = {index_id: part.built.get(index_id, b"") for index_id in indexes.ids}
+
+    @override
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        with self._write() as content:
+            name = (store_id, partition)
+            if name not in content.parts:
+                return True
+            unfinished = [start for start in content.parts[name].built.values() if start is not None]
+            if not unfinished:
+                return True
+            part, indexes, start = content.part(name), self._indexes[store_id], min(unfinished)
+            some = [key for key in part.keys if key >= start][: max(limit, 0)]
+            for key in some:
+                row = part.rows[key].row
+                part.reindex(key, row, row, indexes)
+            until = some[-1] + b"\x00" if len(some) == limit else None
+            for index_id, begin in part.built.items():
+                if begin == start:
+                    part.built[index_id] = until
+            return all(each is None for each in part.built.values())
 
     @override
     def repairs(self, store_id: StoreId, partition: Partition, *, limit: int) -> list[Repair]:
@@ -238,9 +314,12 @@ class MemoryStore(OwnStore):
                 part.repairs.pop(key, None)
             found = [part.rows[key] for key in dict.fromkeys(keys) if key in part.rows]
             found = [change for change in found if change.row is not None]
+            indexes = self._indexes.get(store_id)
             for change in found:
                 del part.rows[change.key]
                 del part.keys[bisect_left(part.keys, change.key)]
+                if indexes:
+                    part.reindex(change.key, change.row, None, indexes)
             position = part.position
             if position is not None and position.phase is not Phase.RESTORING:
                 offset = position.next_offset
@@ -277,6 +356,8 @@ class MemoryStore(OwnStore):
         part.position = None
         part.history.clear()
         part.repairs.clear()
+        part.entries.clear()
+        part.built.clear()
         for key in part.keys[: max(limit, 0)]:
             del part.rows[key]
         del part.keys[: max(limit, 0)]

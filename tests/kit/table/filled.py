@@ -74,6 +74,7 @@ class FilledTable:
             SourceTopic(topic=name, partition_count=count, keyed=self.keyed) for name, count in SOURCES
         )
         self.store.put_table(self.table.name, state)
+        self.store.keep_indexes(self.store_id, self.table.row_indexes)
         for partition in self.next_offsets:
             self.move(partition, phase=phase)
 

@@ -316,6 +316,30 @@ def test_shorter_retention_restores_a_store_that_is_shared(tmp_path: Path, redis
     store.close()
 
 
+def test_indexes_come_and_go_without_a_restore(tmp_path: Path) -> None:
+    """Nothing of them is in rows or in what jobs and gateways agree on: gateways go on with what they have stored."""
+    key = 'key: "thing_id"'
+    plain, big, small, unique = (
+        bound(tmp_path / name, edited(THING, (key, key + index)))
+        for name, index in (
+            ("plain", ""),
+            ("big", ', index: {name: "by", columns: "big"}'),
+            ("small", ', index: {name: "by", columns: "small"}'),
+            ("unique", ', index: {name: "by", columns: "small", unique: true}'),
+        )
+    )
+    for old, new, words in (
+        (plain, big, "is new, of (big): gateways build it in the background"),
+        (big, small, "is of (small), it was of others"),
+        (small, unique, "is unique"),
+        (unique, small, "is not unique"),
+        (big, plain, "is gone"),
+    ):
+        [difference] = of_rows(old, new)
+        assert (difference.subject, difference.rows, difference.breaks_clients) == ('index "by"', Effect.SAFE, False)
+        assert difference.text.startswith(words)
+
+
 def test_what_is_no_difference(tmp_path: Path) -> None:
     text = edited(THING, ("  string city", "  // Where.\n  string city"), ("reserved 15", "reserved 15, 16"))
     assert compare(bound(tmp_path / "old", THING), bound(tmp_path / "new", text)) == []

@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.http_rules import HttpRoute
+from tablegate.gateway.contract.indexes import Index, RowIndexes
 from tablegate.gateway.contract.keys import (
     KeyColumn,
     crc32_partition,
@@ -59,6 +60,12 @@ class Table:
     partitioner: Partitioner
     window: Window | None = None
     expiry: Expiry | None = None
+    indexes: tuple[Index, ...] = ()
+
+    @property
+    def row_indexes(self) -> RowIndexes:
+        """The indexes, as a store keeps them."""
+        return RowIndexes(self.indexes, self.row_class)
 
     @property
     def fingerprint(self) -> bytes:
@@ -163,11 +170,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetQuery(Query):
-    """The row of one key. `params` has one EQ for each key column, in key order."""
+    """The row of one key. `params` has one EQ for each column of the key, or of the unique index, in its order."""
 
     params: tuple[Param, ...]
     row: FieldDescriptor
     missing_is_empty: bool
+    index: Index | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +183,8 @@ class BatchGetQuery(Query):
     """The rows of several keys, in the order asked.
 
     `keys` is the repeated request field; `key_fields` the fields of its message that hold the key columns, in key
-    order (empty where `keys` is a repeated column value itself, for a key of one column). `results` is the repeated
+    order (empty where `keys` is a repeated column value itself, for a key of one column). With a unique `index` they
+    are its columns instead. `results` is the repeated
     response field, whose message has `found` (the row) and `missing` (of the type of `keys`) in a oneof.
     """
 
@@ -185,6 +194,7 @@ class BatchGetQuery(Query):
     found: FieldDescriptor
     missing: FieldDescriptor
     max_keys: int
+    index: Index | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +202,7 @@ class RangeQuery(Query):
     """A run of keys, a page at a time.
 
     `prefix` are required EQ params on leading key columns, in key order; `bounds` the optional params on the next key
-    column (EQ, GT, GTE, LT, LTE, PREFIX).
+    column (EQ, GT, GTE, LT, LTE, PREFIX). With an `index` they are so of its columns; a repeated one has a CONTAINS.
     """
 
     prefix: tuple[Param, ...]
@@ -205,6 +215,7 @@ class RangeQuery(Query):
     default_page_size: int
     max_page_size: int
     scatter: bool
+    index: Index | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,10 +225,12 @@ def request_hasher(query: Query, view: bytes = b"") -> Callable[[Message], int]:
     `view`: the digest of what whoever asks may see of the table, where that is not all of it: a token is of that view
     alone.
 
-    Method and params count. What may change from page to page does not: page size, token, and the read, scan and
-    subscribe options.
+    Method and params count, and the index that rows are read by. What may change from page to page does not: page size,
+    token, and the read, scan and subscribe options.
     """
     path = query.path.encode()
+    if isinstance(query, RangeQuery) and query.index is not None:
+        path += query.index.id  # the token's key is an entry of it
     request_class = query.request_class
     left_out = [field.name for field in _fields_that_may_change(query)]
 

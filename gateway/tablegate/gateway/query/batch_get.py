@@ -10,7 +10,7 @@ that is known here (`generation_asked`). Each half of a part that is too long to
 Decision: docs/decisions/0042-retry-between-generations.md
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.forward_token import ForwardToken
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import BatchGetQuery
+from tablegate.gateway.contract.indexes import Index
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
@@ -33,15 +34,18 @@ from tablegate.gateway.query.forwarding import (
     local_result,
     unless_store_away,
 )
+from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_keys_reader, keys_by_partition
 from tablegate.gateway.query.requests import keys_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
-from tablegate.gateway.stores.base import Position
+from tablegate.gateway.stores.base import Position, Snapshot
 
 
 def batch_get_handler(query: BatchGetQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
-    plan = _BatchGetPlan(query, access)
+    plan = _BatchGetPlan(
+        query, access, KeyRows(query, access) if query.index is None else IndexRows(query, query.index, access)
+    )
 
     def handle(data: bytes, call: Call) -> Answer:
         return answer(BatchGetRead(plan, data, call))
@@ -75,14 +79,93 @@ class _PartialResult(NamedTuple):
     positions: Mapping[Partition, Position]  # where this gateway read them
 
 
+class KeyRows:
+    """Rows by their keys."""
+
+    def __init__(self, query: BatchGetQuery, access: TableAccess) -> None:
+        self._access = access
+        self.read_keys: Callable[[Message], Sequence[Any]] = keys_reader(query.keys, query.key_fields, query.table)
+        """From a request to its keys; raises `InvalidField`."""
+
+    def by_partition(
+        self, keys: Sequence[Any], served: ServedGeneration, among: Sequence[Partition] | None = None
+    ) -> dict[Partition, list[int]]:
+        """Return the places of keys, by partition that may have them; see `TableAccess.indexes_by_partition`."""
+        return self._access.indexes_by_partition(keys, served, among)
+
+    def is_anywhere(self, _keys: Sequence[Any], served: ServedGeneration) -> bool:
+        """Return whether any partition may have a key, so that several are asked for it."""
+        return served.is_anywhere
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        served: ServedGeneration,
+        partition: Partition,
+        position: Position,
+        keys: Sequence[Any],
+        requirement: ConsistencyRequirement | None,
+    ) -> list[bytes | None]:
+        """Return what a partition has of keys, as it is seen; raise `NotCaughtUp`."""
+        if requirement is not None:
+            requirement.check_keys(self._access, snapshot, served, partition, position, keys)
+        found = snapshot.get_many(served.store_id, partition, keys)
+        return found if self._access.visible is None else self._access.visible.rows(found)
+
+    def check_one(self) -> None:
+        """Two partitions have a row: that is for whoever writes to a topic of others."""
+
+
+class IndexRows:
+    """Rows by the values of a unique index."""
+
+    def __init__(self, query: BatchGetQuery, index: Index, access: TableAccess) -> None:
+        self._access = access
+        self._reader = IndexReader(index, access)
+        self._read_keys = index_keys_reader(query.keys, query.key_fields, index, query.table)
+
+    def read_keys(self, request: Message) -> Sequence[IndexKey]:
+        """Return what a request asks for; raise `InvalidField` or `NotAllowed`."""
+        self._reader.check_seen()
+        return self._read_keys(request)
+
+    def by_partition(
+        self, keys: Sequence[IndexKey], served: ServedGeneration, among: Sequence[Partition] | None = None
+    ) -> dict[Partition, list[int]]:
+        """Return the places of keys, by partition that may have them."""
+        return keys_by_partition(keys, self._access, served, among)
+
+    def is_anywhere(self, keys: Sequence[IndexKey], served: ServedGeneration) -> bool:
+        """Return whether any partition may have a key, so that several are asked for it."""
+        return served.is_anywhere or any(key.partition_prefix is None for key in keys)
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        served: ServedGeneration,
+        partition: Partition,
+        position: Position,
+        keys: Sequence[IndexKey],
+        requirement: ConsistencyRequirement | None,
+    ) -> list[bytes | None]:
+        """Return what a partition has of keys, as it is seen; raise `NotCaughtUp`, `IndexNotBuilt` and the like."""
+        if requirement is not None:
+            requirement.check(self._access, served, partition, position)
+        return [self._reader.row(snapshot, served, partition, key.values) for key in keys]
+
+    def check_one(self) -> None:
+        """Two partitions have a row: raise `IndexNotUnique`."""
+        raise self._reader.not_unique()
+
+
 class _BatchGetPlan:
     """A BatchGet, compiled."""
 
-    def __init__(self, query: BatchGetQuery, access: TableAccess) -> None:
+    def __init__(self, query: BatchGetQuery, access: TableAccess, by: KeyRows | IndexRows) -> None:
+        self.by: Any = by
         self.query = query
         self.access = access
         self.keys_name = query.keys.name
-        self.read_keys = keys_reader(query.keys, query.key_fields, query.table)
         self.read_requirement = requirement_reader(query, access)
         self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
         self._found = FieldEncoder(query.found.number)
@@ -90,7 +173,7 @@ class _BatchGetPlan:
         self._result = FieldEncoder(query.results.number)
 
     def read(
-        self, request: Message, keys: list[bytes], requirement: ConsistencyRequirement | None, scope: Scope | None
+        self, request: Message, keys: Sequence[Any], requirement: ConsistencyRequirement | None, scope: Scope | None
     ) -> _StoreRead:
         """Return what this gateway's store has of these keys of a request, from one snapshot."""
         access = self.access
@@ -102,17 +185,14 @@ class _BatchGetPlan:
                 scope.check(access.table.name, served.generation)
             # Partition by partition, so that each is checked once and read with one cursor of the store.
             among = None if scope is None else scope.partitions
-            for partition, indexes in access.indexes_by_partition(keys, served, among).items():
-                position = access.live(snapshot, served, partition)
+            for partition, indexes in self.by.by_partition(keys, served, among).items():
+                positions[partition] = position = access.live(snapshot, served, partition)
                 some = [keys[index] for index in indexes]
-                if requirement is not None:
-                    requirement.check_keys(access, snapshot, served, partition, position, some)
-                positions[partition] = position
-                found = snapshot.get_many(served.store_id, partition, some)
-                if access.visible is not None:
-                    found = access.visible.rows(found)
+                found = self.by.rows(snapshot, served, partition, position, some, requirement)
                 for index, row in zip(indexes, found, strict=True):
                     if row is not None:
+                        if rows[index] is not None:
+                            self.by.check_one()
                         rows[index] = row
         return _StoreRead(self._spliced(rows, getattr(request, self.keys_name)), served, positions)
 
@@ -158,7 +238,7 @@ class BatchGetRead:
         key_count = len(getattr(request, plan.keys_name))
         if key_count > query.max_keys:
             raise TooManyKeys(key_count, query.max_keys)
-        self._keys = plan.read_keys(request)
+        self._keys = plan.by.read_keys(request)
         self.requirement = plan.read_requirement(request)
         forwarded = call.forwarded
         self.scope = None if forwarded is None else plan.access.scope(forwarded)
@@ -172,12 +252,13 @@ class BatchGetRead:
 
     def partitions(self, served: ServedGeneration) -> Iterable[Partition]:
         """Return the partitions of the keys."""
-        return self.access.indexes_by_partition(self._keys, served)
+        found: Iterable[Partition] = self._plan.by.by_partition(self._keys, served)
+        return found
 
     async def remote(self, reason: NotServedHere) -> bytes:
         """Return the answer, of all sources that have keys of it."""
         served, local, _ = self.access.view(self.partitions)
-        indexes = self.access.indexes_by_partition(self._keys, served)
+        indexes = self._plan.by.by_partition(self._keys, served)
         with unless_store_away(reason):
             try:
                 return await self._gathered(served, local, indexes, generation_asked(self._plan.query, served, indexes))
@@ -196,6 +277,7 @@ class BatchGetRead:
         query, access, call, requirement = self._plan.query, self.access, self.call, self.requirement
         router, may_wait = access.router, requirement is not None
         token = access.forward_token(generation)
+        is_anywhere = self._plan.by.is_anywhere(self._keys, served)
 
         def indexes_of(partitions: Sequence[Partition]) -> list[int]:
             return sorted({index for partition in partitions for index in indexes[partition]})
@@ -203,13 +285,13 @@ class BatchGetRead:
         async def ask_local(partitions: Sequence[Partition]) -> _PartialResult:
             some = indexes_of(partitions)
             keys = [self._keys[index] for index in some]
-            scope = Scope(served.generation, partitions if served.is_anywhere else None, "")
+            scope = Scope(served.generation, partitions if is_anywhere else None, "")
             attempt = partial(self._plan.read, self._request_for(some), keys, requirement, scope)
             read = await local_result(attempt, requirement, call)
             return self._partial(router.directory.own_id, some, read.results, read.positions)
 
         async def ask(peer: Peer, partitions: Sequence[Partition]) -> _PartialResult:
-            of_these = token._replace(partitions=tuple(partitions)) if served.is_anywhere else token
+            of_these = token._replace(partitions=tuple(partitions)) if is_anywhere else token
             return await ask_for(peer, indexes_of(partitions), of_these)
 
         async def ask_for(peer: Peer, some: Sequence[int], token: ForwardToken) -> _PartialResult:
@@ -273,14 +355,19 @@ class BatchGetRead:
 
     def _merge_sources(self, served: ServedGeneration, partial_results: Sequence[_PartialResult]) -> bytes:
         """Return the response, its results in the order of the keys."""
-        results = [b""] * len(self._keys)
+        results, found = [b""] * len(self._keys), set[int]()
+        is_anywhere = self._plan.by.is_anywhere(self._keys, served)
         positions: dict[Partition, Position] = {}
         for each in partial_results:
             positions.update(each.positions)
             for index, result in zip(each.indexes, each.results, strict=True):
                 # Where any partition may have a key, several are asked for it, and one has it.
-                if not served.is_anywhere or not results[index] or self._plan.is_found(result):
+                if not is_anywhere or not results[index] or self._plan.is_found(result):
                     results[index] = result
+                if is_anywhere and self._plan.is_found(result):
+                    if index in found:
+                        self._plan.by.check_one()
+                    found.add(index)
         self.call.set_trailer(several_trailer(frozenset(each.gateway_id for each in partial_results)))
         if self._plan.info_field is not None:
             infos = [info for each in partial_results for info in each.infos if info]

@@ -44,6 +44,8 @@ STATUS_OF_REASON: Mapping[int, int] = {
     errors_pb2.ERROR_REASON_NOT_AUTHENTICATED: code_pb2.UNAUTHENTICATED,
     errors_pb2.ERROR_REASON_NOT_ALLOWED: code_pb2.PERMISSION_DENIED,
     errors_pb2.ERROR_REASON_LIMIT_EXCEEDED: code_pb2.RESOURCE_EXHAUSTED,
+    errors_pb2.ERROR_REASON_INDEX_NOT_BUILT: code_pb2.UNAVAILABLE,
+    errors_pb2.ERROR_REASON_INDEX_NOT_UNIQUE: code_pb2.FAILED_PRECONDITION,
 }
 """Status code (google.rpc.Code) of every reason but UNSPECIFIED."""
 
@@ -185,6 +187,26 @@ class GenerationsMixed(PartitionUnavailable):
 
     def __init__(self, table: str) -> None:
         super().__init__(table, None, "its gateways serve different generations of it for a moment")
+
+
+class IndexNotBuilt(PartitionUnavailable):
+    """No replica has the whole index of the partition yet: try again later."""
+
+    reason = errors_pb2.ERROR_REASON_INDEX_NOT_BUILT
+
+    def __init__(self, table: str, index: str, partition: int) -> None:
+        super().__init__(table, partition, f'its index "{index}" is being built')
+        self.metadata["index"] = index
+
+
+class IndexNotUnique(QueryError):
+    """Several rows have the values: ask by the table's key, or have the method made a Range."""
+
+    reason = errors_pb2.ERROR_REASON_INDEX_NOT_UNIQUE
+
+    def __init__(self, table: str, index: str) -> None:
+        text = f'table "{table}" has several rows with these values of its unique index "{index}"'
+        super().__init__(f"{text}; ask by the key, or have the method made a Range", table=table, index=index)
 
 
 class UntrackedSource(QueryError):

@@ -1,6 +1,6 @@
 """Explain: who would answer a request now, and why. It goes as far as the query does before it reads or asks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from tablegate.gateway.contract.catalogue import (
     ScanQuery,
     SubscribeQuery,
 )
+from tablegate.gateway.contract.indexes import Index
 from tablegate.gateway.contract.types import Offset, Partition
 from tablegate.gateway.query.batch_get import generation_asked
 from tablegate.gateway.query.consistency import ConsistencyRequirement, requirement_reader
@@ -29,6 +30,7 @@ from tablegate.gateway.query.errors import (
     TooManyKeys,
     resume_token_refused,
 )
+from tablegate.gateway.query.index_reads import IndexReader, index_key_reader, index_keys_reader, keys_by_partition
 from tablegate.gateway.query.range import RangePlan
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
@@ -141,7 +143,17 @@ class _Moment:
         self._keys = keys
         self._requirement = requirement
         self._own_id = access.router.directory.own_id
-        self._here = frozenset(each for each in keys if access.is_live(snapshot, served, each))
+        self._index: Index | None = getattr(query, "index", None)
+        live = [each for each in keys if access.is_live(snapshot, served, each)]
+        self._without_index = frozenset(each for each in live if not self._has_index(each))
+        self._here = frozenset(live) - self._without_index
+
+    def _has_index(self, partition: Partition) -> bool:
+        """Return whether this gateway has what a query reads by; a query of no index has it."""
+        if self._index is None:
+            return True
+        store_id = self._served.store_id
+        return self._snapshot.index_range(store_id, partition, self._index, start=b"", end=None, limit=0) is not None
 
     def plans(self) -> list[PartitionPlan]:
         """Return the plan of each partition, by number."""
@@ -158,6 +170,8 @@ class _Moment:
                 why = self._why_forwarded(gateway_id, replicas)
             else:
                 route, gateway_id, why = PARTITION_ROUTE_NONE, "", self._why_none(replicas)
+                if self._index is not None and partition in self._without_index:
+                    why = f'its index "{self._index.name}" is being built here'
             plans.append(
                 PartitionPlan(partition=partition, route=route, gateway_id=gateway_id, why=why, replicas=replicas)
             )
@@ -320,6 +334,8 @@ def reads_reader(query: Query, access: TableAccess) -> Read:
 
 
 def _get_reader(query: GetQuery, access: TableAccess) -> Read:
+    if query.index is not None:
+        return _index_get_reader(query, query.index, access)
     read_key = key_reader([param.field for param in query.params], query.table.key)
 
     def read(request: Message) -> Asked:
@@ -333,7 +349,44 @@ def _get_reader(query: GetQuery, access: TableAccess) -> Read:
     return read
 
 
+def _index_get_reader(query: GetQuery, index: Index, access: TableAccess) -> Read:
+    read_key = index_key_reader([param.field for param in query.params], index, query.table)
+    reader = IndexReader(index, access)
+
+    def read(request: Message) -> Asked:
+        reader.check_seen()
+        key = read_key(request)
+        return lambda served: _by_index(keys_by_partition([key], access, served), access, index)
+
+    return read
+
+
+def _index_batch_get_reader(query: BatchGetQuery, index: Index, access: TableAccess) -> Read:
+    read_keys = index_keys_reader(query.keys, query.key_fields, index, query.table)
+    reader = IndexReader(index, access)
+
+    def read(request: Message) -> Asked:
+        asked = len(getattr(request, query.keys.name))
+        if asked > query.max_keys:
+            raise TooManyKeys(asked, query.max_keys)
+        reader.check_seen()
+        keys = read_keys(request)
+        return lambda served: _by_index(keys_by_partition(keys, access, served), access, index)
+
+    return read
+
+
+def _by_index(partitions: Iterable[Partition], access: TableAccess, index: Index) -> Reads:
+    some = dict.fromkeys(partitions, ())
+    names = index.column_names
+    fixes = all(column.name in names for column in access.table.key[: access.table.partition_by_count])
+    why = f"by their {_columns(access)}" if fixes else f"all, as none of its columns is {_columns(access)}"
+    return Reads(some, f'{why}; index "{index.name}" is kept in each')
+
+
 def _batch_get_reader(query: BatchGetQuery, access: TableAccess) -> Read:
+    if query.index is not None:
+        return _index_batch_get_reader(query, query.index, access)
     read_keys = keys_reader(query.keys, query.key_fields, query.table)
 
     def read(request: Message) -> Asked:
@@ -360,7 +413,8 @@ def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
 
         def reads(served: ServedGeneration) -> Reads:
             plan.remaining(page, served)
-            return _all_or_one(plan.partitions(page, served), access, is_one=page.partition_prefix is not None)
+            found = _all_or_one(plan.partitions(page, served), access, is_one=page.partition_prefix is not None)
+            return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
 
         return reads
 

@@ -1,15 +1,17 @@
 """Get: the row of one key. The common read, answered at once, from one snapshot, without a task or a coroutine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.rpc import code_pb2
 from google.rpc.status_pb2 import Status
+from typing_extensions import override
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.contract.catalogue import GetQuery
+from tablegate.gateway.contract.indexes import Index
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
@@ -17,12 +19,14 @@ from tablegate.gateway.query.consistency import requirement_reader
 from tablegate.gateway.query.errors import PartitionUnavailable, RowNotFound
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
+    answer,
     answer_by_others,
     answer_fresh,
     forward_whole,
     local_result,
     unless_store_away,
 )
+from tablegate.gateway.query.index_reads import IndexKey, IndexReader, index_key_reader, keys_by_partition
 from tablegate.gateway.query.requests import key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, several_trailer
@@ -33,6 +37,8 @@ _NOT_FOUND = "ROW_NOT_FOUND"
 
 def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
     """Return the handler of `query`."""
+    if query.index is not None:
+        return _index_get_handler(_IndexGetPlan(query, query.index, access))
     plan = _GetPlan(query, access)
 
     def handle(data: bytes, call: Call) -> Answer:
@@ -48,19 +54,38 @@ def get_handler(query: GetQuery, access: TableAccess) -> UnaryHandler:
     return handle
 
 
+def _index_get_handler(plan: "_IndexGetPlan") -> UnaryHandler:
+    def handle(data: bytes, call: Call) -> Answer:
+        return answer(_IndexGetRead(plan, data, call))
+
+    return handle
+
+
 class _GetPlan:
     """A Get, compiled."""
 
-    def __init__(self, query: GetQuery, access: TableAccess) -> None:
+    read_key: Callable[[Any], Any]
+
+    def __init__(self, query: GetQuery, access: TableAccess, *, is_of_key: bool = True) -> None:
         self.query = query
         self.access = access
         self.request_class = query.request_class
-        self.read_key = key_reader([param.field for param in query.params], query.table.key)
+        if is_of_key:
+            self.read_key = key_reader([param.field for param in query.params], query.table.key)
         self.read_requirement = requirement_reader(query, access)
         self.options_name = None if query.read_options is None else query.read_options.name
         self.row_field = FieldEncoder(query.row.number)
         self.info_field = None if query.read_info is None else FieldEncoder(query.read_info.number)
         self.forward_token = access.forward_token()
+
+
+class _IndexGetPlan(_GetPlan):
+    """A Get by a unique index, compiled."""
+
+    def __init__(self, query: GetQuery, index: Index, access: TableAccess) -> None:
+        super().__init__(query, access, is_of_key=False)
+        self.read_key = index_key_reader([param.field for param in query.params], index, query.table)
+        self.reader = IndexReader(index, access)
 
 
 class GetRead:
@@ -162,6 +187,11 @@ class GetRead:
             return await self._gathered(self.access.view().served, reason)
         return await forward_whole(self, reason, plan.query.path, self.data, plan.forward_token)
 
+    def _found_in(self, parts: Sequence["_Part"]) -> tuple[bytes | None, Sequence["_Part"]]:
+        """Return the row that parts have, None for none, and those by which it is known."""
+        found = [part for part in parts if part.row is not None]
+        return (found[0].row, found[:1]) if found else (None, parts)
+
     async def _gathered(self, served: ServedGeneration, reason: NotServedHere) -> bytes:
         """Return the answer of those that have the partitions, some of which may be here."""
         access, call, plan = self.access, self.call, self.plan
@@ -198,14 +228,13 @@ class GetRead:
                 generation=served.generation,
                 may_wait=may_wait,
             )
-        found = [part for part in parts if part.row is not None] or parts
+        row, used = self._found_in(parts)
         call.set_trailer(several_trailer(frozenset(part.gateway_id for part in parts)))
-        if plan.info_field is None or (found[0].row is None and not plan.query.missing_is_empty):
-            return self._anywhere(found[0].row, b"")
-        used = found[:1] if found[0].row is not None else parts
+        if plan.info_field is None or (row is None and not plan.query.missing_is_empty):
+            return self._anywhere(row, b"")
         positions = {partition: position for part in used for partition, position in part.positions.items()}
         infos = [info for part in used for info in part.infos]
-        return self._anywhere(found[0].row, access.merged_read_info(served, positions, infos))
+        return self._anywhere(row, access.merged_read_info(served, positions, infos))
 
     def _part(self, peer: Peer, message: bytes) -> "_Part":
         """Return what another gateway has of the row; raise `PeerFailed` where it is no answer."""
@@ -220,6 +249,70 @@ class GetRead:
             why = Status(code=code_pb2.INTERNAL, message="an answer that is not to what was asked")
             raise PeerFailed(why) from None
         return _Part(peer.gateway_id, row, {}, infos)
+
+
+class _IndexGetRead(GetRead):
+    """A request of a Get by a unique index, parsed. All partitions that may have the row are looked at.
+
+    So two rows of one value are noticed, and the answer's token has where none was.
+    """
+
+    __slots__ = ()
+
+    plan: _IndexGetPlan
+    key: IndexKey
+
+    def __init__(self, plan: _IndexGetPlan, data: bytes, call: Call) -> None:
+        """Parse a request; raise `InvalidField`, `ForeignForward` or `NotAllowed`."""
+        plan.reader.check_seen()
+        super().__init__(plan, data, call)
+
+    @override
+    def local(self) -> bytes:
+        access = self.access
+        with access.store.snapshot() as snapshot:
+            served = access.served(snapshot)
+            if self.scope is not None:
+                self.scope.check(access.table.name, served.generation)
+            return self._found_anywhere(snapshot, served)
+
+    @override
+    def _read_anywhere(
+        self, snapshot: Snapshot, served: ServedGeneration, partitions: Sequence[Partition]
+    ) -> tuple[bytes | None, Mapping[Partition, Position]]:
+        access, reader, values, requirement = self.access, self.plan.reader, self.key.values, self.requirement
+        positions: dict[Partition, Position] = {}
+        found: list[bytes] = []
+        for partition in partitions:
+            positions[partition] = position = access.live(snapshot, served, partition)
+            if requirement is not None:
+                requirement.check(access, served, partition, position)
+            row = reader.row(snapshot, served, partition, values)
+            if row is not None:
+                found.append(row)
+        if len(found) > 1:
+            raise reader.not_unique()
+        return found[0] if found else None, positions
+
+    @override
+    def partitions(self, served: ServedGeneration) -> Sequence[Partition]:
+        if self.scope is not None and self.scope.partitions is not None:
+            return self.scope.partitions
+        return list(keys_by_partition([self.key], self.access, served))
+
+    @override
+    async def remote(self, reason: NotServedHere) -> bytes:
+        served = self.access.view().served
+        if len(self.partitions(served)) == 1:
+            return await forward_whole(self, reason, self.plan.query.path, self.data, self.plan.forward_token)
+        return await self._gathered(served, reason)
+
+    @override
+    def _found_in(self, parts: Sequence["_Part"]) -> tuple[bytes | None, Sequence["_Part"]]:
+        found = [part.row for part in parts if part.row is not None]
+        if len(found) > 1:
+            raise self.plan.reader.not_unique()
+        return found[0] if found else None, parts
 
 
 class _Part(NamedTuple):

@@ -4,6 +4,9 @@ A page of one partition is read by whichever gateway has it. A page over all par
 this gateway's store being one of them, and merges them by key. Where a source has more rows behind its page, rows of
 others beyond its last key are cut off: they would come before rows that are not known yet.
 
+Rows are in the order of their keys (`KeyOrder`) or of an index (`IndexOrder`): what is said of keys here is as true of
+the entries of an index, by which its rows are merged and its pages end.
+
 The token has, beside the last key, up to where the pages so far were read. Whoever answers the next page has to have
 that as well (`behind_walk`): a replica that is behind would leave out rows, or show those that were deleted.
 
@@ -21,7 +24,8 @@ from google.rpc.status_pb2 import Status
 
 from tablegate.gateway.cluster.directory import Peer
 from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
-from tablegate.gateway.contract.catalogue import RangeQuery
+from tablegate.gateway.contract.catalogue import Op, RangeQuery
+from tablegate.gateway.contract.indexes import INDEX_BYTES_MAX, Index, make_entry
 from tablegate.gateway.contract.tokens import ReadPositions, positions_of
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
@@ -35,7 +39,8 @@ from tablegate.gateway.query.forwarding import (
     local_result,
     unless_store_away,
 )
-from tablegate.gateway.query.requests import KeyBounds, bounds_reader, key_reader, parse
+from tablegate.gateway.query.index_reads import EntryRun, IndexReader, partition_reader
+from tablegate.gateway.query.requests import KeyBounds, bounds_reader, index_bounds_reader, key_reader, parse
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import (
     MergedRead,
@@ -51,7 +56,7 @@ from tablegate.v1 import query_pb2
 from tablegate.v1.query_pb2 import ReadInfo
 
 Row = tuple[bytes, bytes]
-"""Key and row bytes."""
+"""Key, or entry of the index, and row bytes."""
 
 KEY = itemgetter(0)
 
@@ -105,12 +110,7 @@ class RangePlan:
     def __init__(self, query: RangeQuery, access: TableAccess) -> None:
         self.query = query
         self.access = access
-        key = access.table.key
-        prefix_count = len(query.prefix)
-        self._read_prefix = key_reader([param.field for param in query.prefix], key[:prefix_count])
-        column = key[prefix_count] if prefix_count < len(key) else None
-        self._read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
-        self._one_partition = prefix_count >= access.table.partition_by_count
+        self.order = KeyOrder(query, access) if query.index is None else IndexOrder(query, query.index, access)
         self._page_bytes_max = access.limits.page_bytes_max
         self._request_hash: Callable[[Message], int] = access.request_hasher(query)
         self._read_requirement = requirement_reader(query, access)
@@ -125,8 +125,8 @@ class RangePlan:
         if size < 0:
             raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
         return Page(
-            self._read_bounds(request),
-            partition_prefix=self._read_prefix(request) if self._one_partition else None,
+            self.order.read_bounds(request),
+            partition_prefix=self.order.partition_prefix(request),
             descending=self._descending(request),
             size=min(size or query.default_page_size, query.max_page_size),
             token=self.opened(request, token_text) if token_text else None,
@@ -165,17 +165,16 @@ class RangePlan:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
-            bounds, visible = self.remaining(page, served), access.visible
-            if visible is not None:
-                bounds = visible.within(bounds)
-            if bounds.empty:
+            run, visible, order = self.remaining(page, served), access.visible, self.order
+            if run is None:
                 return StoreRead([], served, positions)
             if visible is None:
-                return StoreRead(_merge_partitions(snapshot, served, list(positions), bounds, page), served, positions)
-            run = PartitionRun(bounds.start or b"", bounds.end, descending=page.descending)
+                rows = _merge_partitions(order, snapshot, served, list(positions), run, page)
+                return StoreRead(rows, served, positions)
             most = access.limits.read_rows_max
             each_max = max(min(READ_ROWS_MIN, most), most // max(1, len(positions)))
-            found = [_visible_rows(snapshot, served, each, run, visible, page.size + 1, each_max) for each in positions]
+            wanted = page.size + 1
+            found = [_visible_rows(order, snapshot, served, each, run, visible, wanted, each_max) for each in positions]
             rows, until = _merged(found, page)
         return StoreRead(rows, served, positions, until)
 
@@ -203,17 +202,12 @@ class RangePlan:
             return served.partitions
         return list(self.access.places_of(page.partition_prefix, served.partition_count))
 
-    def remaining(self, page: Page, served: ServedGeneration) -> KeyBounds:
-        """Return the bounds of what the page token leaves; raise `TableRebuilt` or `PartitionUnavailable`."""
+    def remaining(self, page: Page, served: ServedGeneration) -> "KeyRun | EntryRun | None":
+        """Return what the page token leaves, None for nothing; raise `TableRebuilt` or `PartitionUnavailable`."""
         token = page.token
-        if token is None:
-            return page.bounds
-        self.access.check_generation(token, served)
-        start, end = page.bounds.start, page.bounds.end
-        if page.descending:
-            return KeyBounds(start, token.after_key if end is None else min(end, token.after_key))
-        after = token.after_key + b"\x00"  # the lowest key above it
-        return KeyBounds(None if start is None else max(start, after), end)
+        if token is not None:
+            self.access.check_generation(token, served)
+        return self.order.run(page, None if token is None else token.after_key)
 
     def _token(self, request: Message, generation: int, read: ReadPositions, after_key: bytes) -> bytes:
         token = Token(
@@ -317,7 +311,7 @@ class RangeRead:
     def _partial(self, peer: Peer, answer: Forwarded) -> _PartialResult:
         """Take an answer apart; raise `PeerFailed` where it is no page."""
         response = answer.message
-        query, key_of_row = self._plan.query, self.access.key_of_row
+        query, place_of, page = self._plan.query, self._plan.order.place_of, self._page
         info_number = 0 if query.read_info is None else query.read_info.number
         rows: list[Row] = []
         info, page_token = b"", ""
@@ -325,7 +319,7 @@ class RangeRead:
             for number, _, start, end in fields(response):
                 if number == query.rows.number:
                     row = response[start:end]
-                    rows.append((key_of_row(row), row))
+                    rows.append((place_of(row, page), row))
                 elif number == query.next_page_token.number:
                     page_token = response[start:end].decode("ascii")
                 elif number == info_number:
@@ -363,44 +357,126 @@ def _page_token_refused(fault: str) -> QueryError:
 
 
 def _merge_partitions(
-    snapshot: Snapshot, served: ServedGeneration, partitions: list[Partition], bounds: KeyBounds, page: Page
+    order: "KeyOrder | IndexOrder",
+    snapshot: Snapshot,
+    served: ServedGeneration,
+    partitions: list[Partition],
+    run: Any,
+    page: Page,
 ) -> list[Row]:
     """Return the page's rows and one more, where there is one, in order over all `partitions`."""
     # One row more than the page tells whether there is a next page, without a second read.
     limit = page.size + 1
     rows: list[Row] = []
     for partition in partitions:
-        rows += snapshot.range(
-            served.store_id,
-            partition,
-            start=bounds.start or b"",
-            end=bounds.end,
-            limit=limit,
-            descending=page.descending,
-        )
+        rows += order.rows(snapshot, served, partition, run, limit)
     # Timsort finds the sorted runs, so this is a merge in C, and faster than heapq's in Python.
     if len(partitions) > 1:
         rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
     return rows[:limit]
 
 
-class PartitionRun(NamedTuple):
+class KeyRun(NamedTuple):
     """The keys of a page that are left, start <= key < end, from the lowest on, or from the highest."""
 
     start: bytes
     end: bytes | None
     descending: bool
 
-    def behind(self, key: bytes) -> "PartitionRun":
+    def behind(self, key: bytes) -> "KeyRun":
         """Return what is behind a key."""
-        return self._replace(end=key) if self.descending else self._replace(start=key + b"\x00")
+        if self.descending:
+            return self._replace(end=key if self.end is None else min(self.end, key))
+        return self._replace(start=max(self.start, key + b"\x00"))  # the lowest key above it
+
+
+class KeyOrder:
+    """Rows in the order of their keys."""
+
+    def __init__(self, query: RangeQuery, access: TableAccess) -> None:
+        key = access.table.key
+        prefix_count = len(query.prefix)
+        self._access = access
+        self._read_prefix = key_reader([param.field for param in query.prefix], key[:prefix_count])
+        column = key[prefix_count] if prefix_count < len(key) else None
+        self.read_bounds = bounds_reader(self._read_prefix, query.bounds, column)
+        """From a request to the keys that it asks for; raises `InvalidField`."""
+        self._one_partition = prefix_count >= access.table.partition_by_count
+
+    def partition_prefix(self, request: Message) -> bytes | None:
+        """Return the bytes that choose the partition; None where the request does not fix them."""
+        return self._read_prefix(request) if self._one_partition else None
+
+    def run(self, page: Page, after: bytes | None) -> KeyRun | None:
+        """Return the keys of a page behind `after`; None where there are none."""
+        bounds, visible = page.bounds, self._access.visible
+        if visible is not None:
+            bounds = visible.within(bounds)
+        if bounds.start is None:
+            return None
+        run = KeyRun(bounds.start, bounds.end, descending=page.descending)
+        if after is not None:
+            run = run.behind(after)
+        return None if run.end is not None and run.start >= run.end else run
+
+    def rows(
+        self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, run: KeyRun, limit: int
+    ) -> list[Row]:
+        """Return the first rows of a run in a partition."""
+        return snapshot.range(
+            served.store_id, partition, start=run.start, end=run.end, limit=limit, descending=run.descending
+        )
+
+    def place_of(self, row: bytes, _page: Page) -> bytes:
+        """Return the key of a row that another gateway gave; raise `ValueError` where it is no row."""
+        return self._access.key_of_row(row)
+
+
+class IndexOrder:
+    """Rows in the order of an index."""
+
+    def __init__(self, query: RangeQuery, index: Index, access: TableAccess) -> None:
+        self._access = access
+        self._reader = IndexReader(index, access)
+        self._bounds = index_bounds_reader(query.prefix, query.bounds, index)
+        equal = {param.column_name: param.field for param in query.prefix if param.op is Op.EQ}
+        self._read_prefix = partition_reader(equal, access.table)
+
+    def read_bounds(self, request: Message) -> KeyBounds:
+        """Return the column bytes that a request asks for; raise `InvalidField` or `NotAllowed`."""
+        self._reader.check_seen()
+        return self._bounds(request)
+
+    def partition_prefix(self, request: Message) -> bytes | None:
+        """Return the bytes that choose the partition; None where the request does not fix them."""
+        return None if self._read_prefix is None else self._read_prefix(request)
+
+    def run(self, page: Page, after: bytes | None) -> EntryRun | None:
+        """Return the entries of a page behind `after`; None where there are none."""
+        return None if page.bounds.empty else EntryRun(page.bounds, after, descending=page.descending)
+
+    def rows(
+        self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, run: EntryRun, limit: int
+    ) -> list[Row]:
+        """Return the first rows of a run in a partition; raise `IndexNotBuilt`."""
+        return self._reader.entries(snapshot, served, partition, run, limit)
+
+    def place_of(self, row: bytes, page: Page) -> bytes:
+        """Return the entry of a row that another gateway gave; raise `ValueError` where it is not of the page."""
+        key, start, end = self._access.key_of_row(row), page.bounds.start, page.bounds.end
+        index = self._reader.index
+        for values in index.values_of(index.row_class.FromString(row)):
+            if start is not None and start <= values and (end is None or values < end):
+                return make_entry(values[:INDEX_BYTES_MAX], key)
+        raise ValueError("the row is not one of the page")
 
 
 def _visible_rows(
+    order: KeyOrder | IndexOrder,
     snapshot: Snapshot,
     served: ServedGeneration,
     partition: Partition,
-    run: PartitionRun,
+    run: Any,
     visible: VisibleRows,
     wanted: int,
     read_max: int,
@@ -415,9 +491,7 @@ def _visible_rows(
         if read_max <= 0:
             return rows, last
         limit = min(read_max, READ_ROWS)
-        found = snapshot.range(
-            served.store_id, partition, start=run.start, end=run.end, limit=limit, descending=run.descending
-        )
+        found = order.rows(snapshot, served, partition, run, limit)
         rows += [(key, seen) for key, row in found if (seen := visible.row(row)) is not None]
         if len(found) < limit:
             break

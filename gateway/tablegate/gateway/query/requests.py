@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from tablegate.gateway.contract.catalogue import Op, Param, Table
 from tablegate.gateway.contract.columns import TIMESTAMP_S_MAX, TIMESTAMP_S_MIN, is_timestamp
+from tablegate.gateway.contract.indexes import Index, IndexColumn
 from tablegate.gateway.contract.keys import (
     ENCODERS,
     INT64_MAX,
@@ -224,6 +225,68 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
             return b"", after_prefix(value)
         case Op.CONTAINS:
             raise AssertionError("no key column is repeated")
+
+
+def index_value_reader(field: FieldDescriptor, column: IndexColumn) -> ReadKey:
+    """Return the function from a message to the bytes of its `field`, as an index has them of `column`."""
+    name, encode = field.name, column.encode
+    if is_timestamp(field):
+
+        def read_time(message: Message) -> bytes:
+            value = getattr(message, name)
+            timestamp_parts(name, value)
+            return encode(value)
+
+        read: ReadKey = read_time
+    else:
+
+        def read_value(message: Message) -> bytes:
+            return encode(getattr(message, name))
+
+        read = read_value
+
+    def read_required(message: Message) -> bytes:
+        if not message.HasField(name):
+            raise InvalidField(name, "is required; set it")
+        return read(message)
+
+    return read_required if field.has_presence else read
+
+
+def index_values_reader(fields: Sequence[FieldDescriptor], columns: Sequence[IndexColumn]) -> ReadKey:
+    """Return the function from a message to the bytes of `fields`, as an index has them of its leading columns."""
+    readers = [index_value_reader(field, column) for field, column in zip(fields, columns, strict=True)]
+    if len(readers) == 1:
+        return readers[0]
+    return lambda message: b"".join([read(message) for read in readers])
+
+
+def index_bounds_reader(
+    prefix: Sequence[Param], bounds: Sequence[Param], index: Index
+) -> Callable[[Message], KeyBounds]:
+    """Return the function from a request to the column bytes of its Range by an index; nothing is cut."""
+    count = len(prefix)
+    read_prefix = index_values_reader([param.field for param in prefix], index.columns[:count])
+    compiled = []
+    for param in bounds:
+        column = index.columns[count]
+        compiled.append((param.field.name, param.op, index_value_reader(param.field, column), column.after_missing()))
+
+    def read(request: Message) -> KeyBounds:
+        base = read_prefix(request)
+        start: bytes | None = base
+        end = after_prefix(base) if base else None
+        for name, op, reader, least in compiled:
+            if request.HasField(name):
+                value = base + reader(request)
+                low, high = _run_of(op, value[:-2] if op is Op.PREFIX else value)
+                if start is not None:
+                    # Rows without a value, which are first, pass no comparison.
+                    start = None if low is None else max(start, low, base + least)
+                end = high if end is None else end if high is None else min(end, high)
+        return KeyBounds(start, end)
+
+    return read
 
 
 def filters_reader(params: Sequence[Param], hidden: Collection[str] = ()) -> Callable[[Message], list[Test]]:

@@ -316,6 +316,7 @@ class GenerationReplica:
         self._unclean = set() if is_new else set(partitions_of(manifest)).difference(stored)
         incarnation_id = self._draw_incarnation()
         try:
+            store.keep_indexes(copy.store_id, table.row_indexes)  # before any row is written
             for partition, position in stored.items():
                 self._open(partition, position, incarnation_id)
             if is_new:

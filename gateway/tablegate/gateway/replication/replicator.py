@@ -32,6 +32,7 @@ from tablegate.gateway.contract.catalogue import Catalogue, Table
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.kafka.log import Clock, Fetched, Log, TopicPartition
 from tablegate.gateway.replication.cluster import Cluster
+from tablegate.gateway.replication.indexing import BUILD_ROWS_MAX, IndexBuilding
 from tablegate.gateway.replication.manifests import ManifestTopic
 from tablegate.gateway.replication.partitions import GenerationReplica, PartitionReplica
 from tablegate.gateway.replication.repair import REPAIR_GRACE_S, Repairing
@@ -100,6 +101,7 @@ class Replicator:
     `step` over and over; then `close`. It calls `publish` after each step that applied records, and after each
     status that it stored: readers may see something new. `on_move` is called with each change of a state. `start_id`:
     drawn at random at each start. `repair_grace_s`: how long a stale record may be its key's last in a changelog.
+    `index_rows_max`: rows at once of which entries of an index are added.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Replicator:
         publish: Callable[[], None] = lambda: None,
         on_move: OnMove = lambda _: None,
         sweep_limits: SweepLimits | None = None,
+        index_rows_max: int = BUILD_ROWS_MAX,
     ) -> None:
         self._log = log
         self._logs = [log]  # and more where tables have one topic, which each log follows once
@@ -159,6 +162,7 @@ class Replicator:
         self._is_reachable: bool | None = None
         self._status_at_s = self._tombstones_at_s = 0.0
         self._sweep = Sweep(store, clock, sweep_limits)
+        self._indexing = IndexBuilding(store, clock, rows_max=index_rows_max)
         self._repairing = Repairing(store=store, log=log, clock=clock, assignment=assignment, grace_s=repair_grace_s)
         self._manifest_topic.tick()
 
@@ -240,7 +244,7 @@ class Replicator:
     def _timeout_s(self, poll_s: float) -> float:
         sound = self._sound()
         is_unclean = any(table.is_unclean for table in sound)
-        if self._garbage or is_unclean or self._sweep.is_under_way:
+        if self._garbage or is_unclean or self._sweep.is_under_way or self._indexing.is_under_way:
             return min(BUSY_POLL_S, poll_s)
         # Answers of brokers come in another thread, and nothing wakes a fetch that waits for records: so it waits for a
         # shorter time.
@@ -407,6 +411,7 @@ class Replicator:
         if self._garbage and self._store.drop(self._garbage[0], limit=DROP_ROWS_MAX):
             self._garbage.pop(0)
         self._sweep.step(self._sound(), apart=self._apart)
+        self._indexing.step(self._sound(), apart=self._apart)
         self._repairing.step(self._sound())
         now_s = self._clock.monotonic_s()
         if now_s >= self._tombstones_at_s:

@@ -12,7 +12,11 @@ What a store keeps for a partition (of one incarnation of a table, its `StoreId`
   position   next offset, as-of time, phase, incarnation, the lineage of what was read, and the bookmark of the newest
              progress marker
   repairs    the keys whose newest record is not their last in the changelog: compaction would keep the wrong one
+  indexes    of each index of the table, the entries of its rows, and whether they are there of all rows. Entries change
+             with their row, in the same transaction, from the moment on that the writer is told of the index
+             (`keep_indexes`); those of rows that were there before are added in small steps (`build_indexes`).
 
+Decision: docs/decisions/0115-index-entries-beside-their-rows.md
 Decision: docs/decisions/0022-history-keeps-the-row-before.md
 """
 
@@ -25,6 +29,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import Index, RowIndexes
 from tablegate.gateway.contract.lineage import Lineage
 from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
 from tablegate.internal.v1.store_pb2 import TableState
@@ -177,6 +182,25 @@ class Snapshot(Protocol):
         Descending: the highest keys first. Tombstones are left out and do not count.
         """
 
+    def index_range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        index: Index,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        after: bytes | None = None,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]] | None:
+        """Return at most `limit` (entry, row bytes) of an index, in the order of entries; None: it is not whole here.
+
+        Those whose column bytes are start <= bytes < end (None: to the last), and of them, those behind the entry
+        `after`. Descending: the highest entries first, and `after` is the one that they are below. What was cut counts
+        as it is.
+        """
+
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
@@ -254,6 +278,19 @@ class StoreWriter(StoreReader, Protocol):
 
     def store_ids(self) -> set[StoreId]:
         """Return the numbers that have a position or rows."""
+
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        """Keep these indexes of the rows of `store_id` from now on, and no others; said by each process that writes.
+
+        In a partition without a position they are whole from its first row on. In others, those that were not kept
+        before are not whole until `build_indexes` says so. Raise as `apply` does.
+        """
+
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        """Add entries of at most `limit` rows to indexes that are not whole; or remove so many of one that is gone.
+
+        Return True when nothing is left to do. A crash, or other work in between, leaves the rest for a repeat.
+        """
 
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
         """Apply `changes` (in order of offset) and move to `position`, in one transaction.

@@ -19,6 +19,7 @@ from typing import Self
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import (
     Applied,
@@ -135,6 +136,14 @@ class NotifyingStore(StoreWriter):
             return self._store.apply(store_id, partition, changes, position)
         finally:
             self._changes.add(store_id, partition)
+
+    @override
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        self._store.keep_indexes(store_id, indexes)  # nobody waits for it: an index that is not whole is an error
+
+    @override
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        return self._store.build_indexes(store_id, partition, limit=limit)
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import Index, split_entry
 from tablegate.gateway.contract.keys import InvalidKey
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.contract.windows import Expiry
@@ -95,6 +96,32 @@ class UnexpiredSnapshot(Snapshot):
             else:
                 # Rows that have expired and are not swept yet may fill a whole read: the next one begins behind them.
                 start = self._above(found[-1][0])
+
+    @override
+    def index_range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        index: Index,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        after: bytes | None = None,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]] | None:
+        is_gone, now_us = self._expiry.is_gone, self._now_us
+        rows: list[tuple[bytes, bytes]] = []
+        while True:
+            found = self._snapshot.index_range(
+                store_id, partition, index, start=start, end=end, limit=limit, after=after, descending=descending
+            )
+            if found is None:
+                return None
+            rows += [row for row in found if not is_gone(split_entry(row[0])[1], now_us)]
+            if len(found) < limit or len(rows) >= limit:
+                return rows[: max(limit, 0)]
+            after = found[-1][0]
 
     def _above(self, key: bytes) -> bytes:
         """Return the lowest key after `key` that may have a row: not one of a run's stretch that is expired."""

@@ -108,6 +108,10 @@ def _options(old: Any, new: Any) -> Iterator[Difference]:
     if getattr(old, "disconnects_slow", None) != getattr(new, "disconnects_slow", None):
         what = "is disconnected" if new.disconnects_slow else "misses values between"
         yield _broken(old.path, f"a slow subscriber {what}")
+    indexes = [getattr(query, "index", None) for query in (old, new)]
+    if len({None if index is None else index.id for index in indexes}) > 1:
+        before, now = ("the key" if index is None else f'index "{index.name}"' for index in indexes)
+        yield Difference(_name(old.path), f"reads by {now}, it read by {before}: page tokens are refused once")
     if getattr(old, "scatter", None) != getattr(new, "scatter", None):
         yield Difference(_name(old.path), f"scatter is {str(new.scatter).lower()}")
 

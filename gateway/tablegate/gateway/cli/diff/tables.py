@@ -37,7 +37,7 @@ _INTEGERS: dict[int | str, tuple[int, bool]] = {
 
 def table_differences(old: Table, new: Table) -> list[Difference]:
     """Return in what two tables of one name differ, apart from their queries."""
-    found = [*_placing(old, new), *_retention(old, new), *_row(old, new)]
+    found = [*_placing(old, new), *_retention(old, new), *_row(old, new), *_indexes(old, new)]
     return [*found, *_unexplained(old, new, found)]
 
 
@@ -91,6 +91,23 @@ _SETTINGS = "the job asks for other settings of the changelog's topic"
 
 def _seconds(duration_us: int | None) -> str:
     return "none" if duration_us is None else f"{duration_us / 1e6:g} s"
+
+
+def _indexes(old: Table, new: Table) -> Iterator[Difference]:
+    """Yield which indexes are new, gone or other ones: gateways build them from the rows that are stored."""
+    before, now = ({index.name: index for index in table.indexes} for table in (old, new))
+    for name, index in now.items():
+        columns = ", ".join(index.column_names)
+        known = before.get(name)
+        building = "gateways build it in the background; until then, queries that need it are answered UNAVAILABLE"
+        if known is None:
+            yield Difference(f'index "{name}"', f"is new, of ({columns}): {building}")
+        elif known.id != index.id:
+            yield Difference(f'index "{name}"', f"is of ({columns}), it was of others: {building}")
+        elif known.unique != index.unique:
+            yield Difference(f'index "{name}"', f"is {'' if index.unique else 'not '}unique")
+    for name in before.keys() - now.keys():
+        yield Difference(f'index "{name}"', "is gone: gateways remove its entries")
 
 
 def _row(old: Table, new: Table) -> Iterator[Difference]:

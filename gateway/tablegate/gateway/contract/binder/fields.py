@@ -8,6 +8,7 @@ from google.api import field_behavior_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
 from tablegate.gateway.contract.binder.files import option
+from tablegate.gateway.contract.binder.indexes import is_index_equal
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Op, Param, Table
 from tablegate.gateway.contract.columns import in_oneof, is_map, operator_fits, same_type, type_name
@@ -42,6 +43,7 @@ class Method:
     table: Table
     problems: Problems
     whole_key: bool = False  # every param is a key column that must be given
+    reads_indexes: bool = False  # columns of indexes may be given as those of the key are
 
     def wrong(self, text: str, hint: str, *, message: Descriptor | None = None) -> None:
         """Add a problem of the method, or of its request or response."""
@@ -171,6 +173,9 @@ def _checked_param(
     names = [part.name for part in method.table.key]
     key_index = names.index(column.name) if not within and column.name in names else None
     may_be_required = op is Op.EQ and key_index is not None
+    if method.reads_indexes and is_index_equal(op, column):
+        name = ".".join(field.name for field in (*within, column))
+        may_be_required |= any(name in index.column_names for index in method.table.indexes)
     required = may_be_required and (method.whole_key or not bound.has_presence or _is_marked_required(bound))
     if not bound.has_presence and not may_be_required and not method.whole_key:
         text = 'has no presence, and a field that is not set must mean "no constraint"'

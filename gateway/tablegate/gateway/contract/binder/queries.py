@@ -1,4 +1,7 @@
-"""Binds methods with a `query` option to queries: one function for each kind."""
+"""Binds methods with a `query` option to queries: one function for each kind.
+
+Decision: docs/decisions/0116-an-index-is-chosen-by-the-params.md
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +12,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request
 from tablegate.gateway.contract.binder.files import option
-from tablegate.gateway.contract.binder.results import either_field, key_fields, row_field
+from tablegate.gateway.contract.binder.indexes import run_index, whole_index
+from tablegate.gateway.contract.binder.results import either_field, index_key_fields, key_fields, row_field
 from tablegate.gateway.contract.catalogue import (
     BatchGetQuery,
     GetQuery,
@@ -21,6 +25,7 @@ from tablegate.gateway.contract.catalogue import (
     SubscribeQuery,
 )
 from tablegate.gateway.contract.columns import key_type, same_type, type_name
+from tablegate.gateway.contract.indexes import Index
 from tablegate.v1 import options_pb2
 
 PAGE_SIZE_DEFAULT = 50
@@ -64,22 +69,39 @@ def _common(method: Method, timeouts: Timeouts, request: Fields, response: Field
 def bind_get(method: Method, options: options_pb2.GetQuery, timeouts: Timeouts) -> GetQuery | None:
     """Return the Get; None where there was a problem."""
     before = len(method.problems.found)
-    method = replace(method, whole_key=True)
+    method = replace(method, whole_key=True, reads_indexes=True)
     request = bind_request(method, {Part.READ_OPTIONS})
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
-    for param in request.params:
+    index = _get_index(method, request.params)
+    for param in request.params if index is None else ():
         if param.op is not Op.EQ or param.key_index is None:
             text = "a Get takes key columns with OP_EQ, and nothing else"
+            if method.table.indexes:
+                text = "a Get takes all columns of the key, or of a unique index, with OP_EQ, and nothing else"
             method.wrong_field(param.field, text, "remove it, or make the method a Range or Scan")
     row = row_field(method, response, repeated=False)
-    if len(method.problems.found) == before:
+    if len(method.problems.found) == before and index is None:
         _check_whole_key(method, request.params)
     if row is None or len(method.problems.found) > before:
         return None
-    params = sorted(request.params, key=_place_in_key)
+    place = _place_in_key if index is None else _place_in(index)
+    params = sorted(request.params, key=place)
     missing_is_empty = options.on_missing == options_pb2.ON_MISSING_EMPTY
     common = _common(method, timeouts, request, response)
-    return GetQuery(**common, params=tuple(params), row=row, missing_is_empty=missing_is_empty)
+    return GetQuery(**common, params=tuple(params), row=row, missing_is_empty=missing_is_empty, index=index)
+
+
+def _get_index(method: Method, params: Sequence[Param]) -> Index | None:
+    """Return the unique index by which a Get reads; None where its params are the key, or no index fits."""
+    key = {column.name for column in method.table.key}
+    if {param.column_name for param in params} == key:
+        return None
+    return whole_index(method.table.indexes, [param for param in params if param.op in (Op.EQ, Op.CONTAINS)])
+
+
+def _place_in(index: Index) -> Callable[[Param], int]:
+    names = index.column_names
+    return lambda param: names.index(param.column_name)
 
 
 def _place_in_key(param: Param) -> int:
@@ -104,10 +126,11 @@ def bind_batch_get(method: Method, options: options_pb2.BatchGetQuery, timeouts:
     request = bind_parts(method, method.descriptor.input_type, {Part.READ_OPTIONS})
     response = bind_parts(method, method.descriptor.output_type, {Part.READ_INFO})
     results = either_field(method, response, other="key")
+    index = _named_index(method, options.index)
     keys = _keys_field(method, request)
-    if keys is None:
+    if keys is None or (options.index and index is None):
         return None
-    fields = _batch_key_fields(method, keys)
+    fields = _batch_key_fields(method, keys) if index is None else _batch_index_fields(method, keys, index)
     if results is not None and not same_type(keys, results.other):
         text = f"its type is {type_name(results.other)}, and that of a key in the request is {type_name(keys)}"
         method.wrong_field(results.other, text, "give both the same type")
@@ -121,7 +144,35 @@ def bind_batch_get(method: Method, options: options_pb2.BatchGetQuery, timeouts:
         found=results.row,
         missing=results.other,
         max_keys=options.max_keys or BATCH_KEYS_DEFAULT,
+        index=index,
     )
+
+
+def _named_index(method: Method, name: str) -> Index | None:
+    """Return the unique index that a BatchGet names; None where it names none, or where there is a problem."""
+    if not name:
+        return None
+    index = next((each for each in method.table.indexes if each.name == name), None)
+    if index is None:
+        known = ", ".join(each.name for each in method.table.indexes) or "none"
+        text = f'reads by index "{name}", which table "{method.table.name}" does not have'
+        method.wrong(text, f"take one of its indexes ({known}), or leave it out")
+    elif not index.unique:
+        text = f'reads by index "{name}", which is not unique: a key of it may have several rows'
+        method.wrong(text, "say `unique: true` of the index, if the job holds that, or make the method a Range")
+        return None
+    return index
+
+
+def _batch_index_fields(method: Method, keys: FieldDescriptor, index: Index) -> tuple[FieldDescriptor, ...] | None:
+    if keys.message_type is not None and key_type(keys) is None:
+        return index_key_fields(method, keys.message_type, index)
+    if len(index.columns) == 1 and same_type(keys, index.columns[0].field):
+        return ()
+    text = f'repeats {type_name(keys)}, which is no key of index "{index.name}"'
+    names = ", ".join(index.column_names)
+    method.wrong_field(keys, text, f"repeat a message of exactly its columns ({names}), with the row's types")
+    return None
 
 
 def _keys_field(method: Method, request: Fields) -> FieldDescriptor | None:
@@ -154,6 +205,7 @@ def _batch_key_fields(method: Method, keys: FieldDescriptor) -> tuple[FieldDescr
 def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeouts) -> RangeQuery | None:
     """Return the Range; None where there was a problem."""
     before = len(method.problems.found)
+    method = replace(method, reads_indexes=True)
     sizes = _page_sizes(method, options)
     paging = {Part.PAGE_SIZE, Part.PAGE_TOKEN}
     request = bind_request(method, {Part.READ_OPTIONS, Part.ORDER} | paging)
@@ -164,15 +216,17 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
         (response, (Part.NEXT_PAGE_TOKEN,), method.descriptor.output_type),
     ):
         _check_has(method, fields, parts, message=message)
-    if len(method.problems.found) == before:
+    index = _range_index(method, request.params)
+    if len(method.problems.found) == before and index is None:
         _check_run_of_keys(method, request.params)
     if len(method.problems.found) == before:
         _check_scatter(method, request.params, options.scatter)
     if rows is None or len(method.problems.found) > before:
         return None
+    place = _place_in_key if index is None else _place_in(index)
     return RangeQuery(
         **_common(method, timeouts, request, response),
-        prefix=tuple(sorted((param for param in request.params if param.required), key=_place_in_key)),
+        prefix=tuple(sorted((param for param in request.params if param.required), key=place)),
         bounds=tuple(param for param in request.params if not param.required),
         rows=rows,
         order=request.parts.get(Part.ORDER),
@@ -182,6 +236,23 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
         default_page_size=sizes[0],
         max_page_size=sizes[1],
         scatter=options.scatter,
+        index=index,
+    )
+
+
+def _range_index(method: Method, params: Sequence[Param]) -> Index | None:
+    """Return the index by which a Range reads; None where its params are of the key alone, or no index fits."""
+    if all(param.key_index is not None for param in params) and _is_run_of_keys(params):
+        return None
+    return run_index(method.table.indexes, params)
+
+
+def _is_run_of_keys(params: Sequence[Param]) -> bool:
+    count = sum(param.required for param in params)
+    return all(
+        param.key_index < count if param.required else param.key_index == count
+        for param in params
+        if param.key_index is not None
     )
 
 
@@ -220,8 +291,7 @@ def _check_run_of_keys(method: Method, params: Sequence[Param]) -> None:
         return
     for param in params:
         if param.key_index is None:
-            text = f'column "{param.column_name}" is not in the key: a Range reads a run of keys'
-            method.wrong_field(param.field, text, "remove it, or make the method a Scan")
+            method.wrong_field(param.field, *_no_run(method, param))
         elif param.required and param.key_index >= prefix_count:
             before = ", ".join(column.name for column in columns[: param.key_index])
             text = f'key column "{param.column_name}" is given without all columns before it ({before})'
@@ -229,6 +299,20 @@ def _check_run_of_keys(method: Method, params: Sequence[Param]) -> None:
         elif not param.required and param.key_index != prefix_count:
             text = f'bounds key column "{param.column_name}", which does not follow the columns that are given'
             method.wrong_field(param.field, text, f'bound key column "{columns[prefix_count].name}", or remove it')
+
+
+def _no_run(method: Method, param: Param) -> tuple[str, str]:
+    """Return why a Range cannot constrain a column outside of the key so, and what to do."""
+    indexes = method.table.indexes
+    name = param.column_name
+    if not any(name in index.column_names for index in indexes):
+        text = f'column "{name}" is not in the key: a Range reads a run of keys'
+        if indexes:
+            text += ", or of an index"
+        return text, "remove it, declare an index that begins with the columns given, or make the method a Scan"
+    shown = "; ".join(f"{index.name}: {', '.join(index.column_names)}" for index in indexes)
+    text = f'column "{name}" is in no index whose columns are given from the first on, with bounds on the next alone'
+    return f"{text} ({shown})", "give required fields for the columns before it, or declare another index"
 
 
 def _check_scatter(method: Method, params: Sequence[Param], scatter: bool) -> None:

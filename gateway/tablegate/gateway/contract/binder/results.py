@@ -9,6 +9,7 @@ from tablegate.gateway.contract.binder.fields import Fields, Method
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import in_oneof, same_type, type_name
+from tablegate.gateway.contract.indexes import Index
 
 
 def find_table(
@@ -103,20 +104,40 @@ def _is_row(method: Method, bound: FieldDescriptor) -> bool:
 
 def key_fields(method: Method, message: Descriptor) -> tuple[FieldDescriptor, ...] | None:
     """Return the fields of a key message, in key order: the key columns by name and type, and nothing else."""
-    before = len(method.problems.found)
-    names = [column.name for column in method.table.key]
     row_fields = method.table.row.fields_by_name
+    columns = {column.name: row_fields[column.name] for column in method.table.key}
+    return _fields_of(method, message, columns, "key column", f'table "{method.table.name}"')
+
+
+def index_key_fields(method: Method, message: Descriptor, index: Index) -> tuple[FieldDescriptor, ...] | None:
+    """Return the fields of a message of the columns of an index, in their order, and nothing else.
+
+    Of a column inside of a message, the field has the name `city` or, where that is taken, `address_city`.
+    """
+    columns = {}
+    for column in index.columns:
+        last = column.name.rpartition(".")[2]
+        columns[last if last in message.fields_by_name else column.name.replace(".", "_")] = column.field
+    return _fields_of(method, message, columns, "column", f'index "{index.name}"')
+
+
+def _fields_of(
+    method: Method, message: Descriptor, columns: Mapping[str, FieldDescriptor], what: str, of: str
+) -> tuple[FieldDescriptor, ...] | None:
+    """Return the fields of a message by the names of `columns`, with their types."""
+    before = len(method.problems.found)
     for bound in message.fields:
-        if bound.name not in names:
-            text = f'is no key column of table "{method.table.name}"'
-            method.wrong_field(bound, text, f"leave exactly the key columns ({', '.join(names)})")
-        elif not same_type(bound, row_fields[bound.name]) or bound.is_repeated or in_oneof(bound):
-            text = f"must be a single {type_name(row_fields[bound.name])} outside of a oneof, as the key column is"
-            method.wrong_field(bound, text, "give it the type of the key column")
-    for name in names:
+        column = columns.get(bound.name)
+        if column is None:
+            text = f"is no {what} of {of}"
+            method.wrong_field(bound, text, f"leave exactly the {what}s ({', '.join(columns)})")
+        elif not same_type(bound, column) or bound.is_repeated or in_oneof(bound):
+            text = f"must be a single {type_name(column)} outside of a oneof, as the {what} is"
+            method.wrong_field(bound, text, f"give it the type of the {what}")
+    for name in columns:
         if name not in message.fields_by_name:
-            text = f'lacks key column "{name}" of table "{method.table.name}"'
+            text = f'lacks {what} "{name}" of {of}'
             method.wrong(text, "add it, with the type that the row has", message=message)
-    if len(method.problems.found) > before or set(names) != set(message.fields_by_name):  # some are reported above
+    if len(method.problems.found) > before or set(columns) != set(message.fields_by_name):  # some are reported above
         return None
-    return tuple(message.fields_by_name[name] for name in names)
+    return tuple(message.fields_by_name[name] for name in columns)

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.binder.files import option
+from tablegate.gateway.contract.binder.indexes import bind_indexes
 from tablegate.gateway.contract.binder.problems import Problems
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import (
@@ -63,6 +64,7 @@ def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Pr
     _check_partitioning(row, options, problems)
     window = _bind_window(row, options, key, problems)
     expiry = _bind_expiry(row, options, window, problems)
+    indexes = bind_indexes(row, options, problems, is_name=_NAME.fullmatch)
     if len(problems.found) > before:
         return None
     whole = len(options.partition_by) in (0, len(key))
@@ -76,6 +78,7 @@ def _bind_table(row: Descriptor, options: options_pb2.TableOptions, problems: Pr
         partitioner=Partitioner(chosen),
         window=window,
         expiry=expiry,
+        indexes=indexes,
     )
 
 

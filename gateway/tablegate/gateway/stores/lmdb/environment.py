@@ -21,6 +21,7 @@ FREE_BYTES_MIN = 256 * 2**20  # what is left for logs, and for the status to say
 TAIL_BYTES_MAX = 2**20  # pages at the end of the file that LMDB may have reserved and not yet written
 
 DATA_FILE = "data.mdb"
+_DATABASES = ("rows", "history", "tombstones", "repairs", "index", "indexes", "positions", "tables", "meta")
 _FORMAT, _BOOT_ID, _CLEAN = b"format", b"boot-id", b"clean"
 
 _FULL = (lmdb.MapFullError, lmdb.DiskError)
@@ -73,6 +74,8 @@ class Environment:
     history: Any
     tombstones: Any
     repairs: Any
+    index: Any
+    indexes: Any
     positions: Any
     tables: Any
     meta: Any
@@ -147,7 +150,7 @@ def _open(path: Path, *, readonly: bool) -> Environment:
         env = lmdb.open(
             str(path),
             map_size=MAP_BYTES,
-            max_dbs=8,
+            max_dbs=len(_DATABASES),
             max_readers=READERS_MAX,
             max_spare_txns=8,
             readonly=readonly,
@@ -159,9 +162,10 @@ def _open(path: Path, *, readonly: bool) -> Environment:
         )
     except lmdb.Error as error:
         raise as_store_error(error, path) from error
-    names = ("rows", "history", "tombstones", "repairs", "positions", "tables", "meta")
     try:
-        databases = {name: env.open_db(name.encode(), create=not readonly) for name in names}
+        databases = {
+            name: env.open_db(name.encode(), create=not readonly, dupsort=name == "index") for name in _DATABASES
+        }
     except lmdb.Error as error:
         env.close()
         if readonly and isinstance(error, lmdb.NotFoundError):

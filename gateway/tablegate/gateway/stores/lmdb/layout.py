@@ -5,6 +5,8 @@
                                           ones: there was none), key, row before, row
   tombstones   prefix, offset 8         → time ms 8, key       of the deleted rows, oldest first
   repairs      prefix, key              → offset 8, version 12
+  index        prefix, index key        → keys of rows, several values of one key
+  indexes      prefix, index id 4       → 0 and the first row key without entries: it is built; 1: whole; 2: gone
   positions    prefix                   → next offset, as of, phase, final, history start and length, incarnation,
                                           lineage, source offsets
   tables       name                     → TableState
@@ -24,7 +26,7 @@ from tablegate.gateway.contract.lineage import EpochRun
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import Change, PastChange, Phase, Position, Repair, StoreCorrupt, StoredRow
 
-FORMAT_VERSION = b"5"
+FORMAT_VERSION = b"6"
 
 PREFIX_BYTES = 6
 KIND_AT = VERSION_BYTES

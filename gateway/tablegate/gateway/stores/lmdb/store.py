@@ -26,6 +26,7 @@ from typing import Any, Literal
 import lmdb
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import Index, RowIndexes
 from tablegate.gateway.contract.keys import after_prefix
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
@@ -38,12 +39,14 @@ from tablegate.gateway.stores.base import (
     Position,
     Repair,
     Snapshot,
+    StoreCorrupt,
     StoredRow,
     StoreFull,
     StoreReader,
     StoreUnavailable,
 )
 from tablegate.gateway.stores.lmdb import environment as environments
+from tablegate.gateway.stores.lmdb import indexes as lmdb_indexes
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.environment import Environment, Guarded
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, KIND_AT, ROW_AT, partition_prefix, unpack_position
@@ -140,6 +143,31 @@ class LmdbSnapshot(Snapshot):
         return rows
 
     @override
+    def index_range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        index: Index,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        after: bytes | None = None,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]] | None:
+        transaction, environment = self._transaction, self._environment
+        prefix = partition_prefix(store_id, partition)
+        if not lmdb_indexes.is_whole(transaction, environment, prefix, index):
+            return None
+        with transaction.cursor(environment.index) as cursor:
+            found = lmdb_indexes.entries(
+                cursor, prefix, index, start=start, end=end, after=after, descending=descending
+            )
+            some = list(islice(found, max(limit, 0)))
+        get, rows = transaction.get, environment.rows
+        return [(entry, _indexed_row(get(prefix + key, db=rows))) for entry, key in some]
+
+    @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
@@ -201,6 +229,7 @@ class LmdbStore(LmdbReader, OwnStore):
         self._history_changes_max = history_changes_max
         self._free_bytes = free_bytes or (lambda: environments.free_disk_bytes(path))
         self._statuses = 0
+        self._indexes: dict[StoreId, RowIndexes] = {}
 
     @override
     def close(self) -> None:
@@ -257,14 +286,44 @@ class LmdbStore(LmdbReader, OwnStore):
         if self._free_bytes() < environments.FREE_BYTES_MIN:
             least_mib = environments.FREE_BYTES_MIN >> 20
             raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
-        prefix = partition_prefix(store_id, partition)
+        prefix, indexes = partition_prefix(store_id, partition), self._indexes.get(store_id)
         with Guarded(self._environment.path), self._write() as transaction:
-            applied, count, stale = self._put_rows(transaction, prefix, changes)
+            if indexes is not None and transaction.get(prefix, db=self._environment.positions) is None:
+                lmdb_indexes.begin(transaction, self._environment, prefix, indexes)
+            applied, count, stale = self._put_rows(transaction, prefix, changes, indexes)
             self._put_position(transaction, prefix, applied, count, position)
         return Applied(count, stale)
 
+    @override
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        environment = self._environment
+        self._indexes.pop(store_id, None)
+        with Guarded(environment.path), self._write(environment.positions) as transaction:
+            head = layout.store_prefix(store_id)
+            with transaction.cursor() as cursor:
+                more = cursor.set_range(head)
+                while more and cursor.key().startswith(head):
+                    lmdb_indexes.keep(transaction, environment, cursor.key(), indexes)
+                    more = cursor.next()
+        if indexes:
+            self._indexes[store_id] = indexes
+
+    @override
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        environment, prefix = self._environment, partition_prefix(store_id, partition)
+        indexes = self._indexes.get(store_id)
+        with Guarded(environment.path):
+            # Looked at without the writer's lock first: mostly there is nothing to do.
+            with environment.env.begin() as transaction:
+                if not lmdb_indexes.unfinished(transaction, environment, prefix):
+                    return True
+            with self._write() as transaction:
+                (index_id, state), *_ = lmdb_indexes.unfinished(transaction, environment, prefix)
+                lmdb_indexes.work_on(transaction, environment, prefix, indexes, index_id, state, limit)
+                return not lmdb_indexes.unfinished(transaction, environment, prefix)
+
     def _put_rows(
-        self, transaction: Any, prefix: bytes, changes: Sequence[Change]
+        self, transaction: Any, prefix: bytes, changes: Sequence[Change], indexes: RowIndexes | None
     ) -> tuple[Iterator[PastChange], int, list[Change]]:
         """Write the newest of each key where it is newer than what is stored; return applied, their number, stale."""
         # A batch mostly has each key once. Where it has not, versions decide: the last record need not be the newest.
@@ -274,6 +333,8 @@ class LmdbStore(LmdbReader, OwnStore):
                 if change.version > newest[change.key].version:
                     newest[change.key] = change
         stored, are_newer = _put_newest(transaction.cursor(self._environment.rows), prefix, newest)
+        if indexes is not None:
+            lmdb_indexes.put_entries(transaction, self._environment, prefix, indexes, newest, stored)
         self._list_tombstones(transaction, prefix, newest.values())
         # All keys come once, and newer than they were: there is nothing to compare any more.
         if are_newer and len(newest) == len(changes):
@@ -352,7 +413,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
-        prefix = partition_prefix(store_id, partition)
+        prefix, indexes = partition_prefix(store_id, partition), self._indexes.get(store_id)
         gone: dict[bytes, bytes] = {}
         with Guarded(self._environment.path), self._write() as transaction:
             for key in keys:
@@ -361,6 +422,8 @@ class LmdbStore(LmdbReader, OwnStore):
                     transaction.delete(prefix + key, db=self._environment.rows)
                     gone[key] = value
                 transaction.delete(prefix + key, db=self._environment.repairs)
+            if indexes is not None:
+                lmdb_indexes.remove_entries(transaction, self._environment, prefix, indexes, gone)
             value = transaction.get(prefix, db=self._environment.positions)
             if value is not None and unpack_position(value)[0].phase is not Phase.RESTORING:
                 position, count = unpack_position(value)
@@ -407,6 +470,8 @@ class LmdbStore(LmdbReader, OwnStore):
                 environment.history,
                 environment.tombstones,
                 environment.repairs,
+                environment.indexes,
+                environment.index,
                 environment.rows,
             ):
                 cursor = transaction.cursor(database)
@@ -418,6 +483,13 @@ class LmdbStore(LmdbReader, OwnStore):
                     limit -= 1
                     more = cursor.delete()
         return True
+
+
+def _indexed_row(value: bytes | None) -> bytes:
+    row = None if value is None else layout.live_row(value)
+    if row is None:
+        raise StoreCorrupt("an index names a row that is not there; the store is wiped when the gateway starts again")
+    return row
 
 
 @lru_cache(maxsize=1024)  # every read asks for its table's

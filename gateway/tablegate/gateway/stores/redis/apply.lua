@@ -1,7 +1,8 @@
 -- Applies a batch to a partition: rows, order, tombstones, history and position, in one step. What another gateway has
 -- applied already is passed over; what is older than the row that is stored is stale.
--- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; then key and value of each
--- change. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
+-- ARGV[4]: the next offset of what this gateway brought before; ARGV[5]: the position; ARGV[6]: how many indexes this
+-- gateway keeps; their ids; then key and value of each change; then, where it keeps indexes, the packed index keys of
+-- each. Returns the position that is stored, and how many changes were applied (-1: none, as the store is further),
 -- then the numbers of the stale ones, from 0, and of each its kind; nothing: went back.
 local brought, new = tonumber(ARGV[4]), ARGV[5]
 local new_next, stored_next = number(new, 1), stored and number(stored, 13) or 0
@@ -34,14 +35,18 @@ local function kind_of(value, stored_value)  -- of a stale change
   return $REPEAT
 end
 
+local index_count = tonumber(ARGV[6])
+local first = 7 + index_count  -- of the changes
+local change_count = (#ARGV - first + 1) / (index_count > 0 and 3 or 2)
+local packed, reindexed = {}, {}  -- of the keys whose rows change
 local keys = {}
-for i = 6, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
+for i = first, first + 2 * change_count - 1, 2 do keys[#keys + 1] = ARGV[i] end
 local found = values_of(rows, keys)
 local was, newest, touched, changes, result = {}, {}, {}, {}, {'', 0}
 local pending = {}  -- by key: what is to be repaired; false: nothing any more
 local previous = -1
 for i, key in ipairs(keys) do
-  local value = ARGV[2 * i + 5]
+  local value = ARGV[first + 2 * i - 1]
   local offset = number(value, 1)
   if offset <= previous or offset >= new_next then
     return redis.error_reply('ERR changes are not in order, or beyond their position')
@@ -66,6 +71,8 @@ for i, key in ipairs(keys) do
   elseif offset >= stored_next then  -- what is below, another gateway has applied
     if before == was[key] then touched[#touched + 1] = key end
     newest[key], pending[key] = value, false
+    reindexed[key] = true
+    packed[key] = is_row(value) and ARGV[first + 2 * change_count + i - 1] or nil
     changes[#changes + 1] = {key, value, before}
   end
 end
@@ -87,10 +94,30 @@ local mended, unmended = {}, {}
 for key, value in pairs(pending) do
   if value then unmended[#unmended + 1] = key; unmended[#unmended + 1] = value else mended[#mended + 1] = key end
 end
-if not stored then redis.call('UNLINK', rows, order, tombstones, history, repairs) end  -- what a removal has left
+if not stored then  -- what a removal has left
+  redis.call('UNLINK', rows, order, tombstones, history, repairs, index_keys, index_entries, indexes)
+end
 call_many('HSET', rows, put)
 call_many('HSET', repairs, unmended)
 call_many('ZADD', order, live)
+if index_count > 0 or redis.call('EXISTS', indexes) == 1 then
+  local is_kept = {}
+  for i = 7, first - 1 do
+    is_kept[ARGV[i]] = true
+    redis.call('HSETNX', indexes, ARGV[i], stored and '$INDEX_BUILDING' or '$INDEX_WHOLE')
+  end
+  if #changes > 0 then
+    -- Of what this gateway does not keep, its rows lack entries from now on.
+    for _, id in ipairs(redis.call('HKEYS', indexes)) do
+      if not is_kept[id] then redis.call('HSET', indexes, id, '$INDEX_BUILDING') end
+    end
+    local changed = {}
+    for _, key in ipairs(touched) do
+      if reindexed[key] then changed[#changed + 1] = key end
+    end
+    put_entries(index_keys, index_entries, changed, packed)
+  end
+end
 call_many('HDEL', repairs, mended)  -- not before what a full Redis refuses: it would refuse nothing any more
 call_many('ZREM', order, gone)
 call_many('ZREM', tombstones, raised)

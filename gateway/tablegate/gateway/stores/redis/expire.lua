@@ -13,6 +13,7 @@ end
 call_many('HDEL', rows, gone)
 call_many('HDEL', repairs, keys)
 call_many('ZREM', order, gone)
+if redis.call('EXISTS', index_keys) == 1 then put_entries(index_keys, index_entries, gone, {}) end
 if stored and string.byte(stored, 29) ~= $RESTORING and #gone > 0 then
   local next_offset = number(stored, 13)
   local order_before = last_offset == next_offset and last_order or 0

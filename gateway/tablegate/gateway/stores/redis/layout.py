@@ -8,6 +8,10 @@ where it names nothing. `ID` is the store id, `P` the partition. Gateways of one
   PREFIX:{ID/P}:tombstones  sorted set of the keys of deleted rows, by offset
   PREFIX:{ID/P}:history     stream of the latest changes, see below
   PREFIX:{ID/P}:repairs     hash, key whose newest record is not its last → offset 8 and version 12 of the newest
+  PREFIX:{ID/P}:index_keys     hash, key → index keys of its row, each behind its length in two bytes
+  PREFIX:{ID/P}:index_entries  sorted set of entries, all of one score: index key, row key, and in two bytes how long
+                            the columns of the index key are
+  PREFIX:{ID/P}:indexes     hash, id of an index → "whole", or "from:" and the lowest row key that may lack entries
   PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
                             `layout.pack_position`, with the phase and incarnation of whoever was first; gateway → its
                             own phase: who keeps the partition
@@ -37,7 +41,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tablegate.gateway.contract.types import Offset, Partition, StoreId, Version
+from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import (
     Change,
     Conflict,
@@ -51,16 +55,19 @@ from tablegate.gateway.stores.base import (
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, IS_TOMBSTONE
 
-FORMAT_VERSION = b"4"
+FORMAT_VERSION = b"5"
 DEFAULT_PREFIX = "tablegate"
 
 GATEWAY = "gateway:"  # what the names of gateways begin with
+
+INDEX_WHOLE, INDEX_BUILDING = "whole", "from:"
 
 KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the incarnation
 
 _OFFSET = struct.Struct(">Q")
 _LAST = struct.Struct(">QI")
 _KIND_TIME = struct.Struct(">Bq")
+_INDEX_KEY = struct.Struct(">H")
 
 
 class StaleKind(IntEnum):
@@ -90,6 +97,9 @@ class PartitionKeys(NamedTuple):
     tombstones: str
     history: str
     repairs: str
+    index_keys: str
+    index_entries: str
+    indexes: str
 
 
 class Keys:
@@ -200,6 +210,16 @@ def pack_row(change: Change, pack: Any = _KIND_TIME.pack) -> bytes:
     kind, live = (IS_TOMBSTONE, b"") if row is None else (IS_ROW, row)
     value: bytes = _OFFSET.pack(offset) + version + pack(kind, time_ms) + live
     return value
+
+
+def pack_index_keys(index_keys: Sequence[bytes]) -> bytes:
+    """Return the index keys of a row, as they are beside it."""
+    return b"".join([part for each in index_keys for part in (_INDEX_KEY.pack(len(each)), each)])
+
+
+def record_of(value: bytes) -> bytes:
+    """Return what tells which record wrote a row: its offset and version."""
+    return value[: _OFFSET.size + VERSION_BYTES]
 
 
 def offset_of(value: bytes) -> Offset:

@@ -2,7 +2,8 @@
 
 A script that ends with an error keeps what it wrote before, so each reads and checks everything first and then writes.
 All keys of one are in one slot. Lua compares strings by the server's locale, and so versions are compared as numbers. A
-file has no way to include another: `many`, `now`, `own_position` and `write` are put before the scripts that need them.
+file has no way to include another: `many`, `now`, `own_position`, `entries` and `write` are put before the scripts that
+need them.
 """
 
 import hashlib
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from tablegate.gateway.contract.indexes import INDEX_ID_BYTES
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, RECORD_ORDER
-from tablegate.gateway.stores.redis.layout import StaleKind
+from tablegate.gateway.stores.redis.layout import INDEX_BUILDING, INDEX_WHOLE, StaleKind
 
 _FILES = files(__package__)
 
@@ -30,15 +32,18 @@ class Script:
     def load(cls, *names: str, writes: bool = True) -> "Script":
         """Return the script that files of these names are together; they may name constants of the layout."""
         text = "\n".join(_FILES.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
-        constants = {
+        constants: dict[str, int | str] = {
             "RESTORING": Phase.RESTORING,
             "CATCHING_UP": Phase.CATCHING_UP,
             "IS_ROW": IS_ROW,
             "RECORD_ORDER": RECORD_ORDER,
+            "INDEX_ID_BYTES": INDEX_ID_BYTES,
+            "INDEX_BUILDING": INDEX_BUILDING,
+            "INDEX_WHOLE": INDEX_WHOLE,
             **{kind.name: kind for kind in StaleKind},
         }
         for name, value in constants.items():
-            text = text.replace(f"${name}", str(int(value)))
+            text = text.replace(f"${name}", value if isinstance(value, str) else str(int(value)))
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         return cls(text, sha, "EVALSHA" if writes else "EVALSHA_RO")
 
@@ -47,8 +52,9 @@ class Script:
         return self.command, self.sha, len(keys), *keys, *arguments
 
 
-APPLY = Script.load("many", "write", "apply")
-EXPIRE = Script.load("many", "write", "expire")
+APPLY = Script.load("many", "entries", "write", "apply")
+EXPIRE = Script.load("many", "entries", "write", "expire")
+BUILD = Script.load("many", "entries", "build")
 DROP_TOMBSTONES = Script.load("many", "drop_tombstones")
 JOIN = Script.load("join")
 DROP = Script.load("many", "drop")
@@ -58,11 +64,13 @@ THERE = Script.load("now", "there", writes=False)
 BURY = Script.load("many", "now", "bury")
 READ_VALUES = Script.load("many", "own_position", "read_values", writes=False)
 READ_RANGE = Script.load("many", "own_position", "read_range", writes=False)
+READ_INDEX = Script.load("many", "own_position", "read_index", writes=False)
 READ_HISTORY = Script.load("own_position", "read_history", writes=False)
 
 SCRIPTS = (
     APPLY,
     EXPIRE,
+    BUILD,
     DROP_TOMBSTONES,
     JOIN,
     DROP,
@@ -72,5 +80,6 @@ SCRIPTS = (
     BURY,
     READ_VALUES,
     READ_RANGE,
+    READ_INDEX,
     READ_HISTORY,
 )

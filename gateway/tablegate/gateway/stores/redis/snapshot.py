@@ -10,10 +10,12 @@ history, each read is a moment of its own; nobody is answered from it.
 import secrets
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import INDEX_ID_BYTES, Index, make_entry, split_entry
+from tablegate.gateway.contract.keys import after_prefix
 from tablegate.gateway.contract.types import VERSION_BYTES, Offset, Partition, StoreId, Version
 from tablegate.gateway.stores.base import (
     PastChange,
@@ -27,6 +29,7 @@ from tablegate.gateway.stores.base import (
 from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection
 from tablegate.gateway.stores.redis.layout import (
+    INDEX_WHOLE,
     Keys,
     PartitionKeys,
     StoredPosition,
@@ -37,7 +40,7 @@ from tablegate.gateway.stores.redis.layout import (
     stored_part,
     unpack_stored_position,
 )
-from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_RANGE, READ_VALUES
+from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_INDEX, READ_RANGE, READ_VALUES
 from tablegate.internal.v1.store_pb2 import TableState
 
 PREFETCHED_MAX = 32  # positions that come with a table's state: a Get is then two round trips
@@ -230,6 +233,50 @@ class RedisSnapshot(Snapshot):
             asked = limit + len(undone)
 
     @override
+    def index_range(
+        self,
+        store_id: StoreId,
+        partition: Partition,
+        index: Index,
+        *,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        after: bytes | None = None,
+        descending: bool = False,
+    ) -> list[tuple[bytes, bytes]] | None:
+        part = StoredPartition(store_id, partition)
+        moment, at = self._position(part), self._keys_of(part)
+        if moment is None:
+            return None
+        head = index.id
+        above = after_prefix(head) if end is None else head + end
+        low = b"[" + head + start if after is None or descending else b"(" + head + after
+        high = b"+" if above is None else b"(" + above
+        if after is not None and descending and (above is None or head + after < above):
+            high = b"(" + head + after
+        order = ("REV",) if descending else ()
+        keys = (at.position, at.rows, at.index_entries, at.indexes)
+        asked = max(limit, 0)
+        while True:
+            answer = self._connection.call(READ_INDEX, keys, (self._keys.gateway, head, low, high, asked, *order))
+            now, state, members, values = answer
+            if state != INDEX_WHOLE.encode():
+                return None
+            found = zip(members, map(_live_row, values), strict=True)
+            rows = [(member[INDEX_ID_BYTES:], row) for member, row in found if row is not None]
+            undone = {} if now == moment.value else self._first_changes(part, moment, self._moved(moment, now))
+            if not undone:
+                return rows[:asked]
+            is_whole = len(members) < asked
+            edge = None if is_whole else members[-1][INDEX_ID_BYTES:]
+            bounds = _EntryBounds(start, end, after, edge, descending)
+            rows = _entries_before(rows, undone, index, bounds)
+            if is_whole or len(rows) >= limit:
+                return rows[: max(limit, 0)]
+            asked = limit + sum(len(index.keys_of(each.row)) for each in undone.values() if each.row is not None)
+
+    @override
     def history(
         self, store_id: StoreId, partition: Partition, *, start: Offset, limit: int, skip: int = 0
     ) -> list[PastChange]:
@@ -328,6 +375,38 @@ def _prefetched(state: TableState) -> list[StoredPartition]:
 
 def _live_row(value: bytes | None) -> bytes | None:
     return None if value is None else layout.live_row(stored_part(value))
+
+
+class _EntryBounds(NamedTuple):
+    """Which entries of an index are asked for, and are known: as of `Snapshot.index_range`, none beyond `edge`."""
+
+    start: bytes
+    end: bytes | None
+    after: bytes | None
+    edge: bytes | None
+    descending: bool
+
+    def hold(self, values: bytes, entry: bytes) -> bool:
+        """Return whether an entry, with these column bytes, is one of them."""
+        if values < self.start or (self.end is not None and values >= self.end):
+            return False
+        if self.descending:
+            return (self.after is None or entry < self.after) and (self.edge is None or entry >= self.edge)
+        return (self.after is None or entry > self.after) and (self.edge is None or entry <= self.edge)
+
+
+def _entries_before(
+    rows: Sequence[tuple[bytes, bytes]], undone: dict[bytes, PastChange], index: Index, bounds: _EntryBounds
+) -> list[tuple[bytes, bytes]]:
+    """Return entries and rows as they were before changes."""
+    kept = [(entry, row) for entry, row in rows if split_entry(entry)[1] not in undone]
+    for key, change in undone.items():
+        for index_key in () if change.before is None else index.keys_of(change.before):
+            values = index_key[INDEX_ID_BYTES:]
+            entry = make_entry(values, key)
+            if change.before is not None and bounds.hold(values, entry):
+                kept.append((entry, change.before))
+    return sorted(kept, reverse=bounds.descending)
 
 
 def _lost(connection: RedisConnection) -> StoreUnavailable:

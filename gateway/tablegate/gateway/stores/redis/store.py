@@ -28,6 +28,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import (
     HISTORY_CHANGES_MAX,
@@ -45,22 +46,40 @@ from tablegate.gateway.stores.base import (
     StoreWentBack,
     StoreWriter,
 )
+from tablegate.gateway.stores.lmdb import layout
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
 from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
+    INDEX_BUILDING,
+    INDEX_WHOLE,
     KNOWN_BYTES,
     Keys,
     StaleKind,
     StoredPosition,
     own_value,
+    pack_index_keys,
     pack_position,
     pack_row,
     parse_partition_name,
     parse_repair,
     partition_name,
+    record_of,
+    stored_part,
     unpack_stored_position,
 )
-from tablegate.gateway.stores.redis.scripts import APPLY, BURY, COPY, DROP, DROP_TOMBSTONES, EXPIRE, HERE, JOIN, THERE
+from tablegate.gateway.stores.redis.scripts import (
+    APPLY,
+    BUILD,
+    BURY,
+    COPY,
+    DROP,
+    DROP_TOMBSTONES,
+    EXPIRE,
+    HERE,
+    JOIN,
+    READ_RANGE,
+    THERE,
+)
 from tablegate.gateway.stores.redis.snapshot import KnownStates, RedisSnapshot
 from tablegate.internal.v1.store_pb2 import TableState
 
@@ -145,6 +164,7 @@ class RedisStore(RedisReader, StoreWriter):
         self._removal = Removal(self._connection, self._keys)
         self._statuses = 0
         self._has_buried = True
+        self._indexes: dict[StoreId, RowIndexes] = {}
         self._open_snapshots: list[RedisSnapshot] = []
         self._forget_all()
         self._make()
@@ -329,9 +349,13 @@ class RedisStore(RedisReader, StoreWriter):
         # What this process brought before is stale when it comes again; what others brought is just not new.
         brought = self._brought.get(part, -1 if known is None else known.position.next_offset)
         gateway, history_max = self._keys.gateway, self._history_changes_max
-        arguments = [gateway, _known_bytes(known), history_max, brought, pack_position(position)]
+        indexes = self._indexes.get(store_id)
+        ids = () if indexes is None else indexes.ids
+        arguments = [gateway, _known_bytes(known), history_max, brought, pack_position(position), len(ids), *ids]
         for change in changes:
             arguments += (change[1], pack_row(change))
+        if indexes is not None:
+            arguments += [b"" if each.row is None else pack_index_keys(indexes.keys_of(each.row)) for each in changes]
         # A partition is listed first, so that no row is ever in one that is not.
         first = [self._list(part)] if known is None else []
         *_, answer = self._connection.run(*first, APPLY.on(self._keys.of(part), arguments))
@@ -366,6 +390,43 @@ class RedisStore(RedisReader, StoreWriter):
 
     def _ask_position(self, part: StoredPartition) -> Command:
         return self._keys.ask_position(self._keys.of(part))
+
+    @override
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        """Keep these indexes. The next `apply` to a partition says so there; and that others lack entries from then on.
+
+        Gateways that share a partition may keep different ones for a while, as contracts of theirs differ. Whoever
+        changes a row removes all its entries, and adds those of the indexes that it keeps: so none is ever left behind.
+        """
+        self._check_open()
+        self._indexes.pop(store_id, None)
+        if indexes:
+            self._indexes[store_id] = indexes
+
+    @override
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        part, indexes = StoredPartition(store_id, partition), self._indexes.get(store_id)
+        if indexes is None:
+            return True
+        keys = self._keys.of(part)
+        states = self._connection.run(("HMGET", keys.indexes, *indexes.ids))[0]
+        found = zip(indexes.ids, states, strict=True)
+        unfinished = [(index_id, state) for index_id, state in found if state not in (None, INDEX_WHOLE.encode())]
+        if not unfinished:
+            return True
+        self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
+        index_id, state = unfinished[0]
+        first = b"[" + state.removeprefix(INDEX_BUILDING.encode())
+        asked = (self._keys.gateway, first, b"+", limit)
+        _, names, values = self._connection.call(READ_RANGE, (keys.position, keys.rows, keys.order), asked)
+        is_end = len(names) < limit
+        arguments = [index_id, state, INDEX_WHOLE if is_end else INDEX_BUILDING.encode() + names[-1] + b"\x00"]
+        for name, value in zip(names, values, strict=True):
+            row = layout.live_row(stored_part(value))
+            index_keys = [] if row is None else indexes.keys_of(row)
+            arguments += (name, record_of(value), pack_index_keys(index_keys))
+        self._connection.call(BUILD, (keys.rows, keys.index_keys, keys.index_entries, keys.indexes), arguments)
+        return is_end and len(unfinished) == 1
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:

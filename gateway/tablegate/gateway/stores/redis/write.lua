@@ -1,8 +1,9 @@
--- What the scripts that write to a partition begin with. KEYS: position, rows, order, tombstones, history, repairs.
+-- What the scripts that write to a partition begin with. KEYS: position, rows, order, tombstones, history, repairs,
+-- index_keys, index_entries, indexes.
 -- ARGV[1]: the gateway; ARGV[2]: the first bytes of the position that it knows to be stored, none for nothing known;
 -- ARGV[3]: longest history.
 
-local position, rows, order, tombstones, history, repairs = unpack(KEYS)
+local position, rows, order, tombstones, history, repairs, index_keys, index_entries, indexes = unpack(KEYS)
 local gateway, known, history_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local function number(text, at) return (struct.unpack('>I8', text, at)) end
