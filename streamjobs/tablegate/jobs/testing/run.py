@@ -291,9 +291,10 @@ class SteppedQuery:
         is_update = batches is None or batches.output_mode == "update"
         self._sink = jvm.org.apache.spark.sql.execution.streaming.sources.MemorySink()
         nothing = option.empty()
+        # Its name; from Spark 4.2 on, that of the source of an upgrade, too.
+        names = [nothing] if spark.version.startswith("4.1.") else [nothing, nothing]
         self._query = spark._jsparkSession.streams().startQuery(
-            nothing,  # name
-            nothing,  # name of the source of an upgrade
+            *names,
             option.apply(checkpoint),
             (frame if batches is not None else frame.select(sql.expr(_WRITTEN)))._jdf,
             jvm.PythonUtils.toScalaMap({}),  # options
