@@ -230,7 +230,7 @@ def test_indexes_agree_with_rows_whenever_the_store_is_killed(tmp_path: Path) ->
         whole += check_indexes(tmp_path / "store")
         if random_.random() < 0.1:
             shutil.rmtree(tmp_path / "store")
-    assert whole > INDEX_KILLS
+    assert whole > INDEX_KILLS, whole
 
 
 def check_indexes(path: Path) -> int:

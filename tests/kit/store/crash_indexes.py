@@ -14,7 +14,7 @@ from tests.kit.store.changes import change, position
 from tests.kit.table.accounts import account, accounts_table
 
 CHANGES_PER_BATCH = 30
-BATCHES_PER_CONTRACT = 6
+BATCHES_PER_CONTRACT = 20  # as many as it takes to remove and to build what the contract changes
 
 
 def batch_of(number: int) -> tuple[list[Change], Position]:
@@ -49,7 +49,7 @@ def main(path: Path) -> None:
             store.keep_indexes(StoreId(1), indexes_of(number))
         changes, moved_to = batch_of(number)
         store.apply(StoreId(1), Partition(0), changes, moved_to)
-        store.build_indexes(StoreId(1), Partition(0), limit=40)
+        store.build_indexes(StoreId(1), Partition(0), limit=100)
 
 
 if __name__ == "__main__":
