@@ -29,8 +29,8 @@ from tests.bench.load import say
 from tests.kit.table.accounts import ACCOUNTS, SERVICE, accounts_table
 from tests.kit.table.filled import SIGNER, FilledTable, LocalCall, catalogue_of
 
-ROWS = 100_000
-CALLS = 5_000
+ROWS = 20_000
+CALLS = 2_000
 BATCH = 2_000
 BANKS = 50
 INDEXES = ("by_number", "by_city")

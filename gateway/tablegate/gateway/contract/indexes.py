@@ -132,6 +132,27 @@ class IndexColumn:
         return read
 
 
+def _values_reader(columns: Sequence[IndexColumn]) -> Callable[[Any], list[bytes]]:
+    """Return `Index.values_of`: it is called for each row that is written."""
+    readers = [column.read for column in columns]
+    at = next((at for at, column in enumerate(columns) if column.is_repeated), None)
+    if at is not None:
+        before, elements, after = readers[:at], readers[at], readers[at + 1 :]
+
+        def read_each(row: Any) -> list[bytes]:
+            head, tail = b"".join([read(row) for read in before]), b"".join([read(row) for read in after])
+            return [head + element + tail for element in elements(row)]
+
+        return read_each
+    if len(readers) == 1:
+        [only] = readers
+        return lambda row: [only(row)]
+    if len(readers) == 2:
+        first, second = readers
+        return lambda row: [first(row) + second(row)]
+    return lambda row: [b"".join([read(row) for read in readers])]
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """An index of a table. `row_class` is that of its rows. One of the columns at most is repeated."""
@@ -141,27 +162,18 @@ class Index:
     unique: bool
     row_class: type[Message]
     id: bytes = field(init=False)
+    values_of: Callable[[Any], list[bytes]] = field(init=False, compare=False)
+    """From a row to the bytes of its columns, whole: once, or for each element of the column that has several."""
 
     def __post_init__(self) -> None:
         text = ",".join(column.text for column in self.columns)
         object.__setattr__(self, "id", hashlib.sha256(text.encode()).digest()[:INDEX_ID_BYTES])
+        object.__setattr__(self, "values_of", _values_reader(self.columns))
 
     @property
     def column_names(self) -> list[str]:
         """The names of its columns, as a contract has them."""
         return [column.name for column in self.columns]
-
-    def values_of(self, row: Any) -> list[bytes]:
-        """Return the bytes of the columns of a row, whole: once, or for each element of the column that has several."""
-        columns = self.columns
-        if len(columns) == 1:
-            column = columns[0]
-            return column.read(row) if column.is_repeated else [column.read(row)]
-        found = [b""]
-        for column in columns:
-            read = column.read(row)
-            found = [head + each for head in found for each in (read if column.is_repeated else (read,))]
-        return found
 
     def keys_of(self, row: bytes) -> list[bytes]:
         """Return the index keys of a row, from its bytes."""

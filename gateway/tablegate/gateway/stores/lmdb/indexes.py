@@ -156,7 +156,7 @@ def _add(transaction: Any, environment: Environment, added: list[tuple[bytes, by
 
 
 def _remove(transaction: Any, environment: Environment, removed: Iterable[tuple[bytes, bytes]]) -> None:
-    for full_key, key in removed:
+    for full_key, key in sorted(removed):  # the order of pages
         transaction.delete(full_key, key, db=environment.index)  # it may not be there yet
 
 
