@@ -22,6 +22,8 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from tablegate.gateway.contract.keys import encode_bool, encode_bytes, encode_string
+
 INDEXES_MAX = 8  # a table; each makes an apply slower by about a third
 INDEX_BYTES_MAX = 500  # of the columns; an LMDB key has at most 511 bytes, 6 of them the partition's, 4 the index's id
 INDEX_ID_BYTES = 4
@@ -46,18 +48,6 @@ def _encode_signed(value: int) -> bytes:
     return _NUMBER.pack(value + _SIGN)
 
 
-def _encode_bool(value: bool) -> bytes:
-    return b"\x01" if value else b"\x00"
-
-
-def _encode_bytes(value: bytes) -> bytes:
-    return value.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
-
-
-def _encode_string(value: str) -> bytes:
-    return _encode_bytes(value.encode("utf-8"))
-
-
 def _encode_time(value: Any) -> bytes:
     return _TIME.pack(value.seconds + _SIGN, value.nanos & 0xFFFFFFFF)
 
@@ -68,11 +58,11 @@ def _encoder_of(field_: FieldDescriptor) -> tuple[Callable[[Any], bytes], int]:
         return _encode_time, _TIME.size
     match field_.type:
         case FieldDescriptor.TYPE_STRING:
-            return _encode_string, 2
+            return encode_string, 2
         case FieldDescriptor.TYPE_BYTES:
-            return _encode_bytes, 2
+            return encode_bytes, 2
         case FieldDescriptor.TYPE_BOOL:
-            return _encode_bool, 1
+            return encode_bool, 1
         case _:
             return _NUMBER.pack if field_.type in _UNSIGNED else _encode_signed, _NUMBER.size
 

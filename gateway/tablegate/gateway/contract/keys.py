@@ -61,24 +61,27 @@ def _encode_int64(value: int) -> bytes:
     return _INT64.pack(value + 2**63)
 
 
-def _encode_bool(value: bool) -> bytes:
+def encode_bool(value: bool) -> bytes:
+    """Return the byte of a bool."""
     return b"\x01" if value else b"\x00"
 
 
-def _encode_bytes(value: bytes) -> bytes:
+def encode_bytes(value: bytes) -> bytes:
+    """Return bytes that sort as `value` does, and end where no other value goes on."""
     return value.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
 
 
-def _encode_string(value: str) -> bytes:
-    return _encode_bytes(value.encode("utf-8"))
+def encode_string(value: str) -> bytes:
+    """Return bytes that sort as the text's UTF-8 does."""
+    return encode_bytes(value.encode("utf-8"))
 
 
 ENCODERS = {
     KeyType.INT64: _encode_int64,
     KeyType.TIMESTAMP: _encode_int64,
-    KeyType.BOOL: _encode_bool,
-    KeyType.STRING: _encode_string,
-    KeyType.BYTES: _encode_bytes,
+    KeyType.BOOL: encode_bool,
+    KeyType.STRING: encode_string,
+    KeyType.BYTES: encode_bytes,
 }
 """Encoder of each type: value to bytes."""
 
