@@ -5,8 +5,10 @@ It knows nothing of steps, marks that move, rooms or groups.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.requests import Fixed
 from tablegate.gateway.query.subscribe.cursor import ChangePosition, Cursor, Given, Selection
 from tablegate.gateway.stores.base import Position, Snapshot
 from tests.kit.store.changes import change, position
@@ -30,15 +32,23 @@ def sequence_of(row: bytes) -> int:
     return int(row[1:])
 
 
+def fixed(colour: bytes) -> list[Fixed]:
+    """Return that all rows of a selection have this colour."""
+    return [Fixed("colour", colour, itemgetter(slice(1)))]
+
+
 EVERYTHING = Selection(PARTITIONS, b"", None)
 ALL_RED = Selection(PARTITIONS, b"", None, is_red)
 A_RUN = Selection(PARTITIONS, b"b", b"e", is_red)
+FOUND_BY_COLOUR = Selection(PARTITIONS, b"", None, is_red, fixed=fixed(RED))
+FOUND_BY_START = Selection(PARTITIONS, b"b", b"c")
+FOUND_BY_BOTH = Selection(PARTITIONS[1:], b"b", b"c", is_red, fixed=fixed(RED))
 ONE_KEY = Selection([Partition(1)], b"c1", b"c1\x00", None, {Partition(1): [b"c1"]})
 SOME_KEYS = Selection(
     [Partition(0), Partition(2)], b"", None, is_red, {Partition(0): [b"a0", b"c0", b"e0", b"z0"], Partition(2): [b"b2"]}
 )
 NOTHING = Selection((), b"", b"")
-SELECTIONS = [EVERYTHING, ALL_RED, A_RUN, ONE_KEY, SOME_KEYS, NOTHING]
+SELECTIONS = [EVERYTHING, ALL_RED, A_RUN, FOUND_BY_COLOUR, FOUND_BY_START, FOUND_BY_BOTH, ONE_KEY, SOME_KEYS, NOTHING]
 
 
 @dataclass(frozen=True)

@@ -316,6 +316,20 @@ BUGS = [
         "tests/unit/query/subscribe/test_broadcaster.py::test_who_is_elsewhere_does_not_join",
     ),
     Bug(
+        "the index of subscriptions forgets the row before",
+        GATEWAY + "query/subscribe/selection_index.py",
+        "for row in (change.row, change.before) if row is not None",
+        "for row in (change.row,) if row is not None",
+        "tests/unit/query/subscribe/test_selection_index.py::test_who_had_the_row_finds_that_it_goes",
+    ),
+    Bug(
+        "the index of subscriptions knows one length of what keys begin with",
+        GATEWAY + "query/subscribe/selection_index.py",
+        "            for length, places in kind.of_length.items():\n",
+        "            for length, places in list(kind.of_length.items())[:1]:\n",
+        "tests/unit/query/subscribe/test_selection_index.py::test_it_finds_what_asking_each_finds",
+    ),
+    Bug(
         "who is slow stays without end",
         GATEWAY + "query/subscribe/broadcaster.py",
         "        if self._bytes > self._bytes_max and self._messages:",

@@ -1,9 +1,9 @@
 """Request fields to key bytes and to tests of rows, compiled once for each query."""
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -298,6 +298,53 @@ def filters_reader(params: Sequence[Param], hidden: Collection[str] = ()) -> Cal
 
     def read(request: Message) -> list[Test]:
         return [test for maker in makers if (test := maker(request)) is not None]
+
+    return read
+
+
+class Fixed(NamedTuple):
+    """A column of which some rows have one value, `value` of what `read` returns of a row message.
+
+    Where a column has no value, `read` returns one all the same: so this tells only which rows it may be.
+    """
+
+    column: str
+    value: Hashable
+    read: Callable[[Any], Hashable]
+
+
+def fixed_reader(params: Sequence[Param]) -> Callable[[Message], list[Fixed]]:
+    """Return the function from a request to what the rows that pass its filters have one value of."""
+    equal = [(param, _column_value(param)) for param in params if param.op is Op.EQ and _is_plain(param.column)]
+
+    def read(request: Message) -> list[Fixed]:
+        return [
+            Fixed(param.column_name, _value_of(param.column, getattr(request, param.field.name)), of_row)
+            for param, of_row in equal
+            if param.required or not param.field.has_presence or request.HasField(param.field.name)
+        ]
+
+    return read
+
+
+def _is_plain(column: FieldDescriptor) -> bool:
+    """Return whether values of a column are equal where, and only where, what `_value_of` makes of them is."""
+    return not column.is_repeated and (column.message_type is None or is_timestamp(column))
+
+
+def _value_of(column: FieldDescriptor, value: Any) -> Hashable:
+    return (value.seconds, value.nanos) if is_timestamp(column) else value
+
+
+def _column_value(param: Param) -> Callable[[Any], Hashable]:
+    column, names = param.column, [field.name for field in (*param.within, param.column)]
+    if len(names) == 1 and column.message_type is None:
+        return operator.attrgetter(names[0])
+
+    def read(row: Any) -> Hashable:
+        for name in names:
+            row = getattr(row, name)
+        return _value_of(column, row)
 
     return read
 

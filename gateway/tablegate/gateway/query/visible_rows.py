@@ -1,6 +1,7 @@
 """The rows of a table that a view shows, and what it shows of them. Compiled once for each view."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -9,22 +10,39 @@ from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import after_prefix, encode_key
 from tablegate.gateway.query.errors import CorruptRow
-from tablegate.gateway.query.requests import KeyBounds
+from tablegate.gateway.query.requests import Fixed, KeyBounds
+
+
+def row_parser(table: Table) -> Callable[[bytes], Any]:
+    """Return the function from row bytes to the message; it raises `CorruptRow`."""
+    parse, name = table.row_class.FromString, table.name
+
+    def parse_row(row: bytes) -> Any:
+        try:
+            return parse(row)
+        except DecodeError:
+            text = f'table "{name}" has a damaged row; its store must be made anew'
+            raise CorruptRow(text, table=name) from None
+
+    return parse_row
 
 
 class VisibleRows:
     """What those see of a table who have a view. Every row that a query gives passes through `row`.
 
-    `start` and `end` (None: the last key) bound the keys whose rows may be seen, as far as those tell.
+    `start` and `end` (None: the last key) bound the keys whose rows may be seen, as far as those tell. `fixed`: the
+    columns of which those rows have one value.
     """
 
     def __init__(self, view: View, table: Table) -> None:
         self.view = view
-        self._table = table
-        self._parse = table.row_class.FromString
+        self._message = row_parser(table)
         columns = table.row.fields_by_name
         self._rules = [(name, columns[name].has_presence, frozenset(values)) for name, values in view.rows]
         self._hidden = view.hidden
+        self.fixed = [
+            Fixed(name, next(iter(values)), operator.attrgetter(name)) for name, values in view.rows if len(values) == 1
+        ]
         self.start, self.end = _run(view, table)
 
     def row(self, row: bytes) -> bytes | None:
@@ -42,13 +60,6 @@ class VisibleRows:
     def shows(self, row: bytes) -> bool:
         """Return whether a row is seen; raise `CorruptRow`."""
         return self._shows(self._message(row))
-
-    def _message(self, row: bytes) -> Any:
-        try:
-            return self._parse(row)
-        except DecodeError:
-            text = f'table "{self._table.name}" has a damaged row; its store must be made anew'
-            raise CorruptRow(text, table=self._table.name) from None
 
     def _shows(self, message: Any) -> bool:
         for name, is_optional, values in self._rules:

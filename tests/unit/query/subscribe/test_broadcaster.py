@@ -94,7 +94,7 @@ def world() -> World:
 
 @pytest.fixture
 def broadcaster() -> ChangeBroadcaster:
-    return ChangeBroadcaster(STORE, DEFAULT_LIMITS)
+    return ChangeBroadcaster(STORE, DEFAULT_LIMITS, bytes)
 
 
 def test_who_asks_for_the_same_gets_the_very_same_bytes(world: World, broadcaster: ChangeBroadcaster) -> None:
@@ -277,7 +277,7 @@ def test_what_has_not_changed_is_not_read(
 
 
 def test_the_rest_of_a_burst_stays_to_be_read(world: World) -> None:
-    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1))
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=2, publish_messages_max=1), bytes)
     encoder = Encoder()
     subscriber = joined(broadcaster, world, EVERYTHING, encoder)
     for partition in (P0, P1):
@@ -316,7 +316,7 @@ def test_a_read_that_fails_evicts_all(
 
 
 def test_a_burst_is_given_in_turns_and_its_end_is_told_to_all(world: World) -> None:
-    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=4, publish_messages_max=2))
+    broadcaster = ChangeBroadcaster(STORE, QueryLimits(message_rows_max=4, publish_messages_max=2), bytes)
     encoder, key_encoder = Encoder(), Encoder()
     subscriber, key_subscriber = (
         joined(broadcaster, world, EVERYTHING, encoder),
@@ -412,7 +412,7 @@ def test_any_mix_of_subscribers_leaves_each_copy_where_its_marks_say(seed: int, 
     """Notifications say that everything may have changed, or which partitions have."""
     limits = QueryLimits(message_rows_max=3, subscriber_bytes_max=40, publish_messages_max=2)
     choice = random.Random(seed)
-    world, broadcaster = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE, limits)
+    world, broadcaster = World(history_changes_max=choice.choice([15, 1_000])), ChangeBroadcaster(STORE, limits, bytes)
     encoders = [Encoder(size=8) for _ in SELECTIONS]
     subscribers = [
         Follower(selection, encoder) for selection, encoder in zip(SELECTIONS * 2, encoders * 2, strict=True)

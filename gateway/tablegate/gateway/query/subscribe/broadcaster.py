@@ -1,9 +1,9 @@
 """The broadcaster of a table: its new changes, read once for all subscribers that have everything before them.
 
-Subscribers who ask for the same are a group, and get the very same bytes. The notification of a commit names the
-partitions that changed; those alone are read, from where the broadcaster is in each of them (`change_positions`) to
-where the snapshot is. A subscriber that joins brings a copy that is where the broadcaster is, or it may not join: so
-nothing is missed and nothing comes twice.
+Subscribers who ask for the same are a group, and get the very same bytes; an index finds the groups that a change is
+for (`selection_index`). The notification of a commit names the partitions that changed; those alone are read, from
+where the broadcaster is in each of them (`change_positions`) to where the snapshot is. A subscriber that joins brings a
+copy that is where the broadcaster is, or it may not join: so nothing is missed and nothing comes twice.
 
 A subscriber that does not pop what is queued for it costs a bounded number of bytes and nobody's time: it is evicted,
 and comes back by its own cursor. Where a subscriber waits, and its client takes a message at once, no task has to run
@@ -15,9 +15,9 @@ Decision: docs/decisions/0030-broadcaster-paces-itself.md
 
 import asyncio
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.query.limits import QueryLimits
@@ -29,12 +29,11 @@ from tablegate.gateway.query.subscribe.cursor import (
     Selection,
     read_changes,
 )
+from tablegate.gateway.query.subscribe.selection_index import Changes, SelectionIndex
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot
 
 ChangePositions = Mapping[Partition, ChangePosition]
 Positions = Mapping[Partition, Position]
-Changes = list[tuple[Partition, list[PastChange]]]
-"""Changes by partition, oldest first; a partition may come more than once."""
 
 
 class Message(NamedTuple):
@@ -137,15 +136,9 @@ class SubscriberGroup:
     def __init__(self, name: Hashable, selection: Selection, encode: Encode) -> None:
         self.name = name
         self.selection = selection
-        self.partitions = frozenset(selection.partitions)
         self.encode = encode
         self.subscribers: set[Subscriber] = set()
         self.is_current = True  # as by the message after which a subscriber joined
-
-    def selected_keys(self) -> Iterator[bytes]:
-        """Yield the keys of the selection, where it is for certain ones."""
-        for keys in (self.selection.keys or {}).values():
-            yield from keys
 
     def publish(self, changes: Sequence[PastChange], broadcaster: "ChangeBroadcaster", *, is_whole: bool) -> None:
         """Send all subscribers what they see of `changes`, which are all selected; or that this is the whole."""
@@ -167,10 +160,11 @@ class SubscriberGroup:
 class ChangeBroadcaster:
     """The changes of one generation of a table. `change_positions` say up to where subscribers have been sent them.
 
-    `unserved` are the partitions of these that may not be served now: they stay where they are.
+    `unserved` are the partitions of these that may not be served now: they stay where they are. `parse` is from row
+    bytes to the message.
     """
 
-    def __init__(self, store_id: StoreId, limits: QueryLimits) -> None:
+    def __init__(self, store_id: StoreId, limits: QueryLimits, parse: Callable[[bytes], Any]) -> None:
         self.store_id = store_id
         self.unserved: set[Partition] = set()
         self.change_positions: dict[Partition, ChangePosition] = {}
@@ -178,8 +172,9 @@ class ChangeBroadcaster:
         self._limits = limits
         self._changed: set[Partition] = set()  # may have changes that are not read yet
         self._groups: dict[Hashable, SubscriberGroup] = {}
-        self._by_key: dict[bytes, list[SubscriberGroup]] = {}  # groups of certain keys
-        self._of_runs: list[SubscriberGroup] = []  # all others
+        self._parse = parse
+        self._index: SelectionIndex[SubscriberGroup] = SelectionIndex(parse)
+        self._behind: set[SubscriberGroup] = set()  # those that are not current
 
     @property
     def has_subscribers(self) -> bool:
@@ -253,34 +248,14 @@ class ChangeBroadcaster:
         return True
 
     def _send(self, changes: Changes, *, is_whole: bool) -> None:
-        self._send_changes([(partition, past) for partition, past in changes if past], is_whole=is_whole)
-        if is_whole:
-            for group in self._groups.values():
-                if not group.is_current:
-                    group.publish((), self, is_whole=True)
-
-    def _send_changes(self, changes: Changes, *, is_whole: bool) -> None:
-        if not changes:
-            return
-        for group in self._of_runs:
-            holds = group.selection.holds
-            selected = [
-                change
-                for partition, past in changes
-                if partition in group.partitions
-                for change in past
-                if holds(change.key)
-            ]
-            group.publish(selected, self, is_whole=is_whole)
-        # Groups of certain keys are found by the changed keys: a thousand of them cost nothing where others change.
-        if self._by_key:
-            found: defaultdict[SubscriberGroup, list[PastChange]] = defaultdict(list)
-            for _, past in changes:
-                for change in past:
-                    for group in self._by_key.get(change.key, ()):
-                        found[group].append(change)
-            for group, its_changes in found.items():
-                group.publish(its_changes, self, is_whole=is_whole)
+        for group, its_changes in self._index.found(changes).items():
+            group.publish(its_changes, self, is_whole=is_whole)
+            if not group.is_current:
+                self._behind.add(group)
+        if is_whole and self._behind:
+            for group in self._behind:
+                group.publish((), self, is_whole=True)
+            self._behind = {group for group in self._behind if not group.is_current}
 
     def set_unserved(self, partitions: Iterable[Partition]) -> None:
         """Leave partitions where they are; wake subscribers when these are new."""
@@ -315,8 +290,8 @@ class ChangeBroadcaster:
             self.unserved.discard(partition)
         group = self._groups.get(name)
         if group is None:
-            group = SubscriberGroup(name, selection, encode)
-            self._add(group)
+            group = self._groups[name] = SubscriberGroup(name, selection, encode)
+            self._index.add(group, selection)
         subscriber = Subscriber(group, self._limits.subscriber_bytes_max)
         group.subscribers.add(subscriber)
         return subscriber
@@ -326,26 +301,9 @@ class ChangeBroadcaster:
         group = subscriber.group
         group.subscribers.discard(subscriber)
         if not group.subscribers and self._groups.get(group.name) is group:
-            self._remove(group)
-
-    def _add(self, group: SubscriberGroup) -> None:
-        """Add a group to those that are sent each change, or the changes of certain keys."""
-        self._groups[group.name] = group
-        if group.selection.keys is None:
-            self._of_runs.append(group)
-            return
-        for key in group.selected_keys():
-            self._by_key.setdefault(key, []).append(group)
-
-    def _remove(self, group: SubscriberGroup) -> None:
-        del self._groups[group.name]
-        if group.selection.keys is None:
-            self._of_runs.remove(group)
-            return
-        for key in group.selected_keys():
-            self._by_key[key].remove(group)
-            if not self._by_key[key]:
-                del self._by_key[key]
+            del self._groups[group.name]
+            self._index.remove(group, group.selection)
+            self._behind.discard(group)
 
     def wake(self) -> None:
         """Wake all subscribers."""
@@ -358,4 +316,4 @@ class ChangeBroadcaster:
         for group in list(self._groups.values()):
             for subscriber in list(group.subscribers):
                 subscriber.evict()
-        self._groups, self._by_key, self._of_runs = {}, {}, []
+        self._groups, self._index, self._behind = {}, SelectionIndex(self._parse), set()

@@ -25,16 +25,24 @@ Decision: docs/decisions/0072-a-new-snapshot-has-floors.md
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, is_of_another_log, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.query.errors import CorruptRow, TooManyKeys
-from tablegate.gateway.query.requests import Test, bounds_reader, filters_reader, key_reader, keys_reader
-from tablegate.gateway.query.visible_rows import VisibleRows
+from tablegate.gateway.query.errors import TooManyKeys
+from tablegate.gateway.query.requests import (
+    Fixed,
+    Test,
+    bounds_reader,
+    filters_reader,
+    fixed_reader,
+    key_reader,
+    keys_reader,
+)
+from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
 from tablegate.gateway.stores.base import PastChange, Position, Snapshot
 
 EXPIRED_READ = 1_000
@@ -106,7 +114,7 @@ class Selection:
     """Which rows a subscription is for: start <= key < end (None: to the last), and `matches` where it is not None.
 
     `keys` are those that can be in it, by partition and in order, where it is for certain keys; else None. `see`: from
-    a row that matches to what is given of it; None: all.
+    a row that matches to what is given of it; None: all. `fixed`: columns of which all rows that match have one value.
     """
 
     partitions: Sequence[Partition]
@@ -115,6 +123,12 @@ class Selection:
     matches: Matches | None = None
     keys: Mapping[Partition, Sequence[bytes]] | None = None
     see: See | None = None
+    fixed: Sequence[Fixed] = ()
+
+    @cached_property
+    def partition_set(self) -> frozenset[Partition]:
+        """Its partitions."""
+        return frozenset(self.partitions)
 
     @cached_property
     def holds(self) -> Callable[[bytes], bool]:
@@ -418,19 +432,20 @@ class _Reader:
         self._one_partition = count >= table.partition_by_count
         self._read_prefix = key_reader([param.field for param in prefix], table.key[:count])
         self._read_bounds = bounds_reader(self._read_prefix, bounds, column)
-        self._read_filters = filters_reader(
-            [param for param in params if param not in prefix and param not in bounds],
-            () if visible is None else visible.view.hidden,
-        )
+        filters = [param for param in params if param not in prefix and param not in bounds]
+        self._read_filters = filters_reader(filters, () if visible is None else visible.view.hidden)
+        self._read_fixed = fixed_reader(filters)
 
     def read(self, request: Message) -> Select:
         prefix = self._read_prefix(request)
         bounds = self._read_bounds(request)
         tests = self._read_filters(request)
         matches = _matches(tests, self._table) if tests else None
+        fixed = self._read_fixed(request)
         visible, see = self._visible, None
         if visible is not None:
             bounds = visible.within(bounds)
+            fixed += visible.fixed
             matches, see = _both(visible.shows, matches), visible.row
         start, end = bounds.start, bounds.end
 
@@ -441,7 +456,7 @@ class _Reader:
             if start is None or bounds.empty:
                 return Selection((), b"", b"")
             keys = dict.fromkeys(partitions, (prefix,)) if self._is_key else None
-            return Selection(partitions, start, end, matches, keys, see)
+            return Selection(partitions, start, end, matches, keys, see, fixed)
 
         return select
 
@@ -451,14 +466,10 @@ def _both(first: Matches, second: Matches | None) -> Matches:
 
 
 def _matches(tests: Sequence[Test], table: Table) -> Matches:
-    parse_row = table.row_class.FromString
+    parse_row = row_parser(table)
 
     def matches(row_bytes: bytes) -> bool:
-        try:
-            row: Any = parse_row(row_bytes)
-        except DecodeError:
-            text = f'table "{table.name}" has a damaged row; its store must be made anew'
-            raise CorruptRow(text, table=table.name) from None
+        row = parse_row(row_bytes)
         return all(test(row) for test in tests)
 
     return matches

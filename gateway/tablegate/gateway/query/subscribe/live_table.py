@@ -13,6 +13,7 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import PartitionUnavailable, QueryError
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster
+from tablegate.gateway.query.visible_rows import row_parser
 from tablegate.gateway.stores.base import Snapshot, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 
@@ -32,6 +33,7 @@ class LiveTable:
         self.notifier = access.notifier
         self.on_shutdown: set[Callable[[], None]] = set()  # of streams that wait for other gateways
         self._access = access
+        self._parse_row = row_parser(access.table)
         self._limits = access.limits
         self._broadcaster: ChangeBroadcaster | None = None
         self._served: ServedGeneration | None = None  # of the broadcaster
@@ -48,7 +50,7 @@ class LiveTable:
                 # They find out by their own cursors whether the generation that is served now is one they can go on
                 # with.
                 self._broadcaster.evict_all()
-            self._broadcaster = ChangeBroadcaster(served.store_id, self._limits)
+            self._broadcaster = ChangeBroadcaster(served.store_id, self._limits, self._parse_row)
         self._served = served
         return self._broadcaster
 

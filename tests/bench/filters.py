@@ -1,0 +1,106 @@
+"""What a change costs where many subscribe to parts of a table: `python -m tests.bench.filters`.
+
+Each tenant subscribes, and sees its own rows: a column outside the key says whose they are, or the beginning of the
+key. Each change is of one row, which goes to the next tenant. What is timed is the CPU time of the broadcaster's
+publishing, with messages that are the rows themselves, as encoding costs the same however many subscribe. The memory of
+a tenant is that of its selection and of its place in the broadcaster, without its connection.
+"""
+
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from tablegate.gateway.access.views import View
+from tablegate.gateway.contract.catalogue import SubscribeQuery
+from tablegate.gateway.contract.types import Partition
+from tablegate.gateway.query.limits import DEFAULT_LIMITS
+from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
+from tablegate.gateway.query.subscribe.cursor import Given, selection_reader, start_live
+from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
+from tablegate.gateway.stores.base import Snapshot
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tests.kit.table.filled import ROOT, FilledTable, catalogue_of
+
+TENANTS = ROOT / "tests/kit/table/tenants.proto"
+COUNTS = (20, 1_000, 10_000)
+PARTITION = Partition(0)
+
+
+class Kind(NamedTuple):
+    """A table of tenants: the column that says whose a row is, and what the row that changes has besides."""
+
+    table: str
+    column: str
+    name: str
+    fields: Mapping[str, int]
+
+
+KINDS = (
+    Kind("tickets", "owner", "a column", {"ticket_id": 1}),
+    Kind("invoices", "tenant", "the key", {"number": 1}),
+)
+
+
+def measure(directory: Path, kind: Kind, tenants: Sequence[Any], changes: int) -> tuple[float, float]:
+    """Return the microseconds that a change takes, and the kilobytes that a tenant does."""
+    catalogue, store = catalogue_of(TENANTS), LmdbStore(directory)
+    filled = FilledTable(store, catalogue.tables[kind.table], 1)
+    filled.publish()
+    queries = [each for each in catalogue.queries.values() if each.table.name == kind.table]
+    [query] = [each for each in queries if isinstance(each, SubscribeQuery)]
+    broadcaster = ChangeBroadcaster(filled.store_id, DEFAULT_LIMITS, row_parser(query.table))
+    tracemalloc.start()
+    with store.snapshot() as snapshot:
+        subscribers = [
+            _join(broadcaster, snapshot, query, View(rows=((kind.column, (tenant,)),))) for tenant in tenants
+        ]
+    kilobytes = tracemalloc.get_traced_memory()[0] / 1_024 / len(tenants)
+    tracemalloc.stop()
+    took_us = []
+    for number in range(changes):
+        filled.put([query.table.row_class(**kind.fields, **{kind.column: tenants[number % len(tenants)]})])
+        broadcaster.add_changed()
+        with store.snapshot() as snapshot:
+            begin_s = time.thread_time()
+            broadcaster.publish(snapshot)
+            took_us.append((time.thread_time() - begin_s) * 1e6)
+        if subscribers[number % len(tenants)].pop() is None:
+            raise RuntimeError("a tenant was not told of its change")
+    store.close()
+    return statistics.median(took_us), kilobytes
+
+
+def _join(broadcaster: ChangeBroadcaster, snapshot: Snapshot, query: SubscribeQuery, view: View) -> Subscriber:
+    read = selection_reader(query, VisibleRows(view, query.table))
+    selection = read(query.request_class())(1, lambda *_: [PARTITION])
+    position = snapshot.position(broadcaster.store_id, PARTITION)
+    assert position is not None
+    positions = {PARTITION: position}
+    cursor = start_live(snapshot, broadcaster.store_id, positions, selection)
+    subscriber = broadcaster.join(view, selection, _rows, cursor.change_positions, positions)
+    assert subscriber is not None
+    return subscriber
+
+
+def _rows(given: Sequence[Given], _: ChangePositions, __: Positions, ___: bool) -> bytes:
+    return b"".join(each.row or b"" for each in given)
+
+
+def main(changes: Annotated[int, typer.Option(min=1, help="Changes of each size.")] = 300) -> None:
+    """Print what a change costs for each number of tenants."""
+    for count in COUNTS:
+        for kind in KINDS:
+            tenants = list(range(count)) if kind.table == "tickets" else [f"tenant-{each}" for each in range(count)]
+            with tempfile.TemporaryDirectory(prefix="tablegate-bench-") as directory:
+                took_us, kilobytes = measure(Path(directory), kind, tenants, changes)
+            print(f"{count:>6,} tenants, by {kind.name:8}: {took_us:7.1f} µs a change, {kilobytes:.1f} KB a tenant")
+
+
+if __name__ == "__main__":
+    typer.run(main)
