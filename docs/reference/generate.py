@@ -301,34 +301,36 @@ def _subclasses(kind: type) -> Iterator[type]:
 def metrics_page() -> str:
     """Return the page of the metrics.
 
-    Those of a gateway are from what it prints for a status and a worker that have one of each, those of jobs from the
+    Those of a gateway are what it tells of a status and a process that have one of each, those of jobs are from the
     module that defines them.
     """
     from prometheus_client.metrics import MetricWrapperBase
 
-    from tablegate.gateway.server.metrics import store_lines, worker_lines
+    from tablegate.gateway.http.rpc.calls import Durations
+    from tablegate.gateway.server.metrics import process_metrics, store_metrics
     from tablegate.jobs import metrics
     from tablegate.v1.status_pb2 import GetStatusResponse
 
     status = GetStatusResponse()
     status.gateways_poison.add(reason="a reason")
     table = status.tables.add(table="a table", state=1)  # type: ignore[arg-type]
+    table.manifest.partition_count = table.restore_rows_per_second = 1
     table.generations.add(state=1)  # type: ignore[arg-type]
     table.poison.add(reason="a reason")
     table.partitions.add(phase=1, state=1).as_of_time.GetCurrentTime()  # type: ignore[arg-type]
-    worker = {"worker": "a worker", "streams": 1, "calls": [("a path", 0, 1)]}
+    process = {"process": "a process", "calls": [("a path", 0, Durations().counts, 0)], "refused": {"a limit": 1}}
+    process.update(dict.fromkeys(("cpu_s", "memory_bytes", "open_files", "start_s"), 1))
     text = NOTE + "# Metrics\n\n"
     head = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
     text += "## Gateways\n\n`GET /metrics` on the gateway's port, or on that of `--admin`, in the text format of "
-    text += f"Prometheus. Any worker answers for all.\n\n{head}"
-    families = "".join([*store_lines(status), *worker_lines([worker])]).split("# HELP ")[1:]
-    for family in families:
-        about, kind, *samples = family.splitlines()
-        name, _, about = about.partition(" ")
-        if not samples:
-            raise SystemExit(f"metrics: nothing here makes a sample of {name}")
-        labels = ", ".join(f"`{label}`" for label in re.findall(r'(\w+)="', samples[0]))
-        text += f"| `{name}` | {kind.rpartition(' ')[2]} | {labels} | {_cell(about)} |\n"
+    text += "Prometheus or, where it is asked for, of OpenMetrics. Any worker answers for all: counts are of all "
+    text += f"workers together, and go on where a worker is started again.\n\n{head}"
+    for family in (*process_metrics([process]), *store_metrics(status)):
+        if not family.samples:
+            raise SystemExit(f"metrics: nothing here makes a sample of {family.name}")
+        labels = ", ".join(f"`{label}`" for label in family.samples[0].labels if label != "le")
+        name = family.name + ("_total" if family.type == "counter" else "")
+        text += f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n"
     text += f"\n## Jobs\n\n{_prose(str(metrics.__doc__).partition('Decision:')[0])}\n\n{head}"
     for metric in vars(metrics).values():
         if not isinstance(metric, MetricWrapperBase):

@@ -148,7 +148,7 @@ def test_job() -> None:
 
 
 def test_prometheus_asks_where_somebody_listens() -> None:
-    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert targets["gateways"] == [f"{name}:{_gateway(name)['admin'].rpartition(':')[2]}" for name in GATEWAYS]
     spark = [(name, SERVICES[name]["command"]) for name in ("spark-master", *WORKERS)]

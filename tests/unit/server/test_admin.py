@@ -18,6 +18,7 @@ from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.http.tls import TlsFiles
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
+from tablegate.gateway.server.child import ProcessFile
 from tablegate.gateway.server.health import Health
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import Metrics
@@ -58,7 +59,7 @@ class Admin:
                 **metadata_methods(catalogue, self._store, SIGNER, Notifier()),
             },
             "127.0.0.1:0",
-            metrics=Metrics(Calls(), self._store, self._directory, name="worker-0", parent=1),
+            metrics=Metrics(Calls(), self._store, ProcessFile(self._directory, name="worker-0", parent=1), lambda: 0),
             unready_reason=lambda: self.missing,
             tls=self._tls,
         )

@@ -9,11 +9,14 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import code_pb2
+from prometheus_client.parser import text_string_to_metric_families
 
-from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.calls import Calls, Durations
 from tablegate.gateway.http.server import HttpServer
 from tablegate.gateway.query.service import query_methods
-from tablegate.gateway.server.metrics import Metrics, store_lines
+from tablegate.gateway.server.child import ProcessFile
+from tablegate.gateway.server.metrics import Metrics, process_metrics, store_metrics
 from tablegate.gateway.stores.notifier import Notifier
 from tablegate.v1.cluster_pb2 import REPLICA_PHASE_LIVE, REPLICA_PHASE_RESTORING
 from tablegate.v1.status_pb2 import (
@@ -31,7 +34,6 @@ from tests.kit.table.filled import SIGNER, catalogue_of, rating, ratings_table
 
 SERVICE = "/examples.ratings.v1.RatingsService"
 PARENT = 17
-LINE = re.compile(r'[a-z_]+\{(?:[a-z_]+="[^"\\]*",?)*\} [0-9.e+]+|# (?:HELP|TYPE) [a-z_]+ .+')
 
 
 def _status() -> GetStatusResponse:
@@ -56,7 +58,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     methods = query_methods(catalogue, store, SIGNER, Notifier())
 
     def web(_methods: object, calls: Calls) -> list[Metrics]:
-        return [Metrics(calls, store, tmp_path, name="worker-0", parent=PARENT)]
+        return [Metrics(calls, store, file_of(tmp_path, "worker-0"), lambda: 3)]
 
     with ServerThread(lambda: HttpServer(methods, "127.0.0.1:0", web=web)) as door:
         yield door.port
@@ -65,9 +67,9 @@ def port(tmp_path: Path) -> Iterator[int]:
 def _scraped(port: int) -> list[str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        lines: list[str] = answer.read().decode().splitlines()
-    assert [line for line in lines if not LINE.fullmatch(line)] == []
-    return lines
+        text: str = answer.read().decode()
+    list(text_string_to_metric_families(text))  # it raises where the text is none
+    return text.splitlines()
 
 
 def _request(method: str, **fields: Any) -> bytes:
@@ -75,9 +77,12 @@ def _request(method: str, **fields: Any) -> bytes:
     return data
 
 
-def _calls(worker: str, method: str, code: str, count: int) -> str:
-    labels = f'worker="{worker}",method="{SERVICE}/{method}",code="{code}"'
-    return f"tablegate_calls_total{{{labels}}} {count}.0"
+def file_of(directory: Path, name: str, parent: int = PARENT) -> ProcessFile:
+    return ProcessFile(directory, name=name, parent=parent)
+
+
+def _calls(method: str, code: str, count: int) -> str:
+    return f'tablegate_call_duration_seconds_count{{code="{code}",method="{SERVICE}/{method}"}} {count}.0'
 
 
 def test_calls_are_counted_by_method_and_status(port: int) -> None:
@@ -90,56 +95,97 @@ def test_calls_are_counted_by_method_and_status(port: int) -> None:
                 get(_request("GetRating", movie_id=1), timeout=30)
         list(channel.unary_stream(f"{SERVICE}/ScanRatings")(_request("ScanRatings"), timeout=30))
         lines = _scraped(port)
-        assert _calls("worker-0", "GetRating", "OK", 3) in lines
-        assert _calls("worker-0", "GetRating", "NOT_FOUND", 2) in lines
-        assert _calls("worker-0", "ScanRatings", "OK", 1) in lines
-        assert 'tablegate_streams{worker="worker-0"} 0.0' in lines
+        assert _calls("GetRating", "OK", 3) in lines
+        assert _calls("GetRating", "NOT_FOUND", 2) in lines
+        assert _calls("ScanRatings", "OK", 1) in lines
+        assert "tablegate_streams 0.0" in lines
 
         stream = channel.unary_stream(f"{SERVICE}/SubscribeRatings")(_request("SubscribeRatings"))
         next(stream)
-        assert 'tablegate_streams{worker="worker-0"} 1.0' in _scraped(port)
+        assert "tablegate_streams 1.0" in _scraped(port)
         stream.cancel()
-        soon(lambda: _calls("worker-0", "SubscribeRatings", "CANCELLED", 1) in _scraped(port), "the cancel is counted")
+        soon(lambda: _calls("SubscribeRatings", "CANCELLED", 1) in _scraped(port), "the cancel is counted")
+
+
+def _worker_of_before(directory: Path, name: str, parent: int = PARENT) -> None:
+    """Leave the file of a worker that ended, with 41 calls of a tenth of a second."""
+    calls = Calls()
+    for _ in range(41):
+        calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
+    calls.refused["streams"] = 2
+    Metrics(calls, MemoryStore(), file_of(directory, name, parent), lambda: 4).publish()
 
 
 def test_one_worker_answers_for_all_of_its_gateway(port: int, tmp_path: Path) -> None:
-    for name, parent in (("worker-1", PARENT), ("worker-2", PARENT + 1)):
-        calls = Calls()
-        calls.answered[f"{SERVICE}/GetRating"] = 41
-        Metrics(calls, MemoryStore(), tmp_path, name=name, parent=parent).publish()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        channel.unary_unary(f"{SERVICE}/GetRating")(_request("GetRating", movie_id=362), timeout=30)
+    _worker_of_before(tmp_path, "worker-1")
+    _worker_of_before(tmp_path, "worker-2", PARENT + 1)  # of an earlier run
+    file_of(tmp_path, "replicator").write({})
     (tmp_path / "worker-3.json").write_text("")  # as a lost power leaves it
 
     lines = _scraped(port)
 
-    assert _calls("worker-1", "GetRating", "OK", 41) in lines
-    assert not any("worker-2" in line for line in lines), "it was of an earlier run"
-    assert 'tablegate_streams{worker="worker-0"} 0.0' in lines
+    assert _calls("GetRating", "OK", 42) in lines
+    assert "tablegate_connections 7.0" in lines
+    assert 'tablegate_refused_calls_total{limit="streams"} 2.0' in lines
+    processes = [line for line in lines if line.startswith("tablegate_process_cpu_seconds_total{")]
+    assert [re.findall(r'"([^"]+)"', line) for line in processes] == [["replicator"], ["worker-0"], ["worker-1"]]
+
+
+def test_a_worker_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
+    _worker_of_before(tmp_path, "worker-0")
+    calls = Calls()
+    Metrics(calls, MemoryStore(), file_of(tmp_path, "worker-0"), lambda: 0)
+    calls.ended[f"{SERVICE}/GetRating", code_pb2.OK].add(0.1)
+    durations = calls.ended[f"{SERVICE}/GetRating", code_pb2.OK]
+    assert sum(durations.counts) == 42
+    assert durations.sum_s == pytest.approx(4.2)
+    assert calls.refused == {"streams": 2}
+
+
+def test_durations_are_in_buckets() -> None:
+    durations = Durations()
+    for seconds in (0.0, 0.0001, 0.00011, 3.0, 99.0):
+        durations.add(seconds)
+    process = {"process": "worker-0", "calls": [(f"{SERVICE}/GetRating", 0, durations.counts, durations.sum_s)]}
+    [family] = [each for each in process_metrics([process]) if each.name == "tablegate_call_duration_seconds"]
+    buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    assert [buckets[bound] for bound in ("0.0001", "0.00025", "2.5", "5.0", "10.0", "+Inf")] == [2, 3, 3, 4, 4, 5]
+
+
+def test_open_metrics_are_given_to_who_asks(port: int) -> None:
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert answer.read().endswith(b"# EOF\n")
 
 
 def test_partitions_and_tables(port: int) -> None:
-    lines = [line for line in _scraped(port) if not line.startswith("#") and "worker" not in line]
-    of = 'table="ratings",partition='
+    lines = [line for line in _scraped(port) if not line.startswith("#")]
+    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("tablegate_beat")) :]
     assert lines == [
-        "tablegate_beat_time_seconds{} 0.0",
-        "tablegate_kafka_reachable{} 1.0",
+        "tablegate_beat_time_seconds 0.0",
+        "tablegate_kafka_reachable 1.0",
         'tablegate_table_serving{table="ratings"} 0.0',
         'tablegate_skipped_records{table="ratings"} 2.0',
         'tablegate_stale_records{table="ratings"} 9.0',
         'tablegate_conflicting_records{table="ratings"} 1.0',
         'tablegate_pending_repairs{table="ratings"} 3.0',
         'tablegate_repaired_records{table="ratings"} 4.0',
-        'tablegate_poison_records{table="ratings",reason="key is null"} 2.0',
+        'tablegate_poison_records{reason="key is null",table="ratings"} 2.0',
         'tablegate_gateways_poison_records{reason="no gateway"} 1.0',
         'tablegate_table_fault{table="ratings"} 1.0',
-        f'tablegate_partition_lag_records{{{of}"0"}} 7.0',
-        f'tablegate_partition_lag_records{{{of}"1"}} 0.0',
-        f'tablegate_partition_as_of_time_seconds{{{of}"1"}} 1700000000.25',
-        f'tablegate_partition_phase{{{of}"0",phase="restoring"}} 1.0',
-        f'tablegate_partition_phase{{{of}"0",phase="live"}} 0.0',
-        f'tablegate_partition_phase{{{of}"0",phase="catching_up"}} 0.0',
-        f'tablegate_partition_phase{{{of}"1",phase="restoring"}} 0.0',
-        f'tablegate_partition_phase{{{of}"1",phase="live"}} 1.0',
-        f'tablegate_partition_phase{{{of}"1",phase="catching_up"}} 0.0',
+        'tablegate_partition_lag_records{partition="0",table="ratings"} 7.0',
+        'tablegate_partition_lag_records{partition="1",table="ratings"} 0.0',
+        'tablegate_partition_as_of_time_seconds{partition="1",table="ratings"} 1.70000000025e+09',
+        'tablegate_partition_phase{partition="0",phase="restoring",table="ratings"} 1.0',
+        'tablegate_partition_phase{partition="0",phase="live",table="ratings"} 0.0',
+        'tablegate_partition_phase{partition="0",phase="catching_up",table="ratings"} 0.0',
+        'tablegate_partition_phase{partition="1",phase="restoring",table="ratings"} 0.0',
+        'tablegate_partition_phase{partition="1",phase="live",table="ratings"} 1.0',
+        'tablegate_partition_phase{partition="1",phase="catching_up",table="ratings"} 0.0',
     ]
 
 
@@ -156,11 +202,11 @@ def test_states_are_named_where_the_replicator_does() -> None:
     table.generations.add(generation=2, state=GenerationState.GENERATION_STATE_READY)
     table.partitions.add(partition=0, state=PartitionState.PARTITION_STATE_CATCHING_UP)
     table.partitions.add(partition=1)  # of a gateway of an earlier version
-    lines = "".join(store_lines(GetStatusResponse(tables=[table]))).splitlines()
-    assert [line for line in lines if "_state{" in line] == [
-        'tablegate_table_state{table="ratings",state="serving"} 1.0',
-        'tablegate_generation_state{table="ratings",generation="1",state="serving"} 1.0',
-        'tablegate_generation_state{table="ratings",generation="2",state="ready"} 1.0',
-        'tablegate_partition_state{table="ratings",partition="0",state="catching_up"} 1.0',
+    families = store_metrics(GetStatusResponse(tables=[table]))
+    samples = [sample for family in families if family.name.endswith("_state") for sample in family.samples]
+    assert [(sample.name, sample.labels) for sample in samples] == [
+        ("tablegate_table_state", {"table": "ratings", "state": "serving"}),
+        ("tablegate_generation_state", {"table": "ratings", "generation": "1", "state": "serving"}),
+        ("tablegate_generation_state", {"table": "ratings", "generation": "2", "state": "ready"}),
+        ("tablegate_partition_state", {"table": "ratings", "partition": "0", "state": "catching_up"}),
     ]
-    assert [line for line in lines if not LINE.fullmatch(line)] == []

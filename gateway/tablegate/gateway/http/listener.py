@@ -125,6 +125,11 @@ class Listener:
         return self._port
 
     @property
+    def connections(self) -> int:
+        """Return how many connections there are."""
+        return len(self._connections)
+
+    @property
     def context(self) -> ssl.SSLContext | None:
         """Return what new connections are encrypted with."""
         return None if self._tls is None else self._tls.context

@@ -79,6 +79,11 @@ class HttpServer:
         """Return the port, once started."""
         return self._listener.port
 
+    @property
+    def connections(self) -> int:
+        """Return how many connections there are."""
+        return self._listener.connections
+
     async def start(self) -> None:
         """Listen; raise `OSError` where the address cannot be had, `TlsError` where the TLS files are wrong."""
         await self._listener.start()

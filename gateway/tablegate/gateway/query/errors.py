@@ -253,6 +253,7 @@ class Overloaded(QueryError):
 
     def __init__(self, text: str, limit: str) -> None:
         super().__init__(text, limit=limit)
+        self.limit = limit
 
 
 class RequestTooLarge(QueryError):
@@ -365,6 +366,7 @@ class LimitExceeded(QueryError):
 
     def __init__(self, text: str, limit: str, retry_after_ms: int) -> None:
         super().__init__(text, limit=limit)
+        self.limit = limit
         self.retry_after_ms = retry_after_ms
 
 

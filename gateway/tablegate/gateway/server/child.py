@@ -8,12 +8,14 @@ import ctypes
 import json
 import math
 import os
+import resource
 import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +42,8 @@ HANG_LIMIT_S = 60.0  # of a replicator that does nothing; its longest waits, for
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
+_PROCESSES = "processes"  # the directory of their files
+PROCESS_FILE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,65 @@ class Beats:
         if now_s >= self._sent_s + self._every_s and select.select([], [sys.stdout], [], 0)[1]:
             self._sent_s = now_s
             send_event(BEAT)
+
+
+Numbers = Mapping[str, Any]
+"""What a process counts, as its file has it."""
+
+
+class ProcessFile:
+    """The file of a child, in a directory beside the store that those of one gateway share: what it counts and uses."""
+
+    def __init__(self, directory: Path, *, name: str, parent: int) -> None:
+        self._path = directory / f"{name}.json"
+        self._name = name
+        self._parent = parent
+        self._start_s = time.time()
+
+    @classmethod
+    def of(cls, config: ChildConfig) -> Self:
+        """Return the file of a child."""
+        return cls(Path(config.store).parent / _PROCESSES, name=config.name, parent=config.parent)
+
+    def write(self, numbers: Numbers) -> None:
+        """Keep numbers, and what the process uses."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        own = {
+            "parent": self._parent,
+            "process": self._name,
+            "start_s": self._start_s,
+            "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+            **_open_and_resident(),
+        }
+        with suppress(OSError):  # a full disk: the others show what it had of an earlier moment
+            self._path.parent.mkdir(exist_ok=True)
+            draft = self._path.with_suffix(".new")
+            draft.write_text(json.dumps({**own, **numbers}))
+            draft.replace(self._path)
+
+    def all(self) -> list[Numbers]:
+        """Return the numbers of all children of this gateway."""
+        return [numbers for path in sorted(self._path.parent.glob("*.json")) if (numbers := self._read(path))]
+
+    def before(self) -> Numbers:
+        """Return the numbers of the child that this one took the place of; empty where there is none."""
+        return self._read(self._path)
+
+    def _read(self, path: Path) -> Numbers:
+        try:
+            numbers: Numbers = json.loads(path.read_text())
+        except (OSError, ValueError):  # a disk was full, or lost its power
+            return {}
+        return numbers if numbers.get("parent") == self._parent else {}  # not of an earlier run
+
+
+def _open_and_resident() -> Numbers:
+    """Return what /proc says of this process; empty on systems that have none."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return {"open_files": len(os.listdir("/proc/self/fd")), "memory_bytes": pages * resource.getpagesize()}
+    except OSError:
+        return {}
 
 
 def die_with_parent(parent: int) -> None:

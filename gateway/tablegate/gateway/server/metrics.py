@@ -1,21 +1,31 @@
 """GET /metrics: what Prometheus asks of a gateway. Any worker answers for all of them.
 
-Lag and age are in the store, the same for every worker. Calls are each worker's own: it keeps them in a file, where the
-one that is asked finds those of the others. They have a label for the worker, for each counts from its own start.
+Lag and age are in the store, the same for every worker. What a process counts it keeps in a file, where the worker that
+is asked finds those of the others and adds them up. A worker that is started again goes on from its file: so no counter
+goes back while the gateway runs, which Prometheus would take for a restart of all.
+
+Prometheus's client library writes the text; what is counted for each call is counted by `http.rpc.calls`, which costs
+less.
 
 Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
+from itertools import accumulate
 from typing import Any
 
 from google.rpc import code_pb2
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
-from tablegate.gateway.http.rpc.calls import Calls
+from tablegate.gateway.http.rpc.calls import DURATION_BOUNDS_S, Calls, Durations
+from tablegate.gateway.server.child import Numbers, ProcessFile
 from tablegate.gateway.stores.base import StoreReader, StoreUnavailable
 from tablegate.v1.cluster_pb2 import ReplicaPhase
 from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, PartitionState, TableState, TableStatus
@@ -23,24 +33,26 @@ from tablegate.v1.status_pb2 import GenerationState, GetStatusResponse, Partitio
 PATH = b"/metrics"
 PHASES = {number: name.removeprefix("REPLICA_PHASE_").lower() for name, number in ReplicaPhase.items() if number}
 
-_HEAD = ResponseHeaders(
-    200, ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store"))
-)
 _METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET, HEAD")))
-Sample = tuple[Mapping[str, object], float]
-"""Labels, whose values have nothing that the text format would escape, and a number."""
+Sample = tuple[Sequence[str], float]
+"""Values of the labels, and a number."""
 
 
-class Metrics:
-    """Serves /metrics; keeps this worker's numbers in `directory`, which those of one `parent` process share."""
+class Metrics(Collector):
+    """Serves /metrics, and keeps this worker's numbers in its file. `connections`: how many clients have here."""
 
-    def __init__(self, calls: Calls, store: StoreReader, directory: Path, *, name: str, parent: int) -> None:
+    def __init__(self, calls: Calls, store: StoreReader, file: ProcessFile, connections: Callable[[], int]) -> None:
         self._calls = calls
         self._store = store
-        self._file = directory / f"{name}.json"
-        self._name = name
-        self._parent = parent
-        self._published = ""
+        self._file = file
+        self._connections = connections
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        before = file.before()
+        for path, code, counts, sum_s in before.get("calls", ()):
+            durations = calls.ended[path, code]
+            durations.counts, durations.sum_s = list(counts), sum_s
+        calls.refused.update(before.get("refused", {}))
 
     def serve(self, exchange: Exchange) -> bool:
         """Serve an exchange; return whether its path was that of the metrics."""
@@ -48,109 +60,135 @@ class Metrics:
             return False
         if exchange.method in (b"GET", b"HEAD"):
             self.publish()
-            exchange.respond(_HEAD, "".join(self._lines()).encode())
+            encode, content_type = choose_encoder(exchange.headers.get(b"accept", b"").decode("latin-1"))
+            fields = ((b"content-type", content_type.encode()), (b"cache-control", b"no-store"))
+            exchange.respond(ResponseHeaders(200, fields), encode(self._registry))
         else:
             exchange.respond(_METHOD_NOT_ALLOWED, b"metrics are asked for by GET\n")
         return True
 
     def publish(self) -> None:
-        """Keep the numbers where the other workers find them, if they have changed."""
-        calls = [(path, code_pb2.OK, count) for path, count in self._calls.answered.items()]
-        calls += [(path, code, count) for (path, code), count in self._calls.failed.items()]
-        numbers = {"parent": self._parent, "worker": self._name, "streams": self._calls.streams, "calls": calls}
-        text = json.dumps(numbers)
-        if text == self._published:
-            return
-        with suppress(OSError):  # a full disk: the other workers show what it had of an earlier moment
-            self._file.parent.mkdir(exist_ok=True)
-            draft = self._file.with_suffix(".new")
-            draft.write_text(text)
-            draft.replace(self._file)
-            self._published = text
+        """Keep the numbers where the other workers find them."""
+        calls = [(path, code, each.counts, each.sum_s) for (path, code), each in self._calls.ended.items()]
+        numbers = {"calls": calls, "refused": self._calls.refused, "streams": self._calls.streams}
+        self._file.write({**numbers, "connections": self._connections()})
 
-    def _workers(self) -> list[dict[str, Any]]:
-        found = []
-        for file in sorted(self._file.parent.glob("*.json")):
-            try:
-                numbers = json.loads(file.read_text())
-            except (OSError, ValueError):  # a disk was full, or lost its power
-                continue
-            if numbers["parent"] == self._parent:  # not of an earlier run, which may have had more of them
-                found.append(numbers)
-        return found
-
-    def _lines(self) -> Iterator[str]:
-        yield from worker_lines(self._workers())
+    @override
+    def collect(self) -> Iterator[Metric]:
+        yield from process_metrics(self._file.all())
         try:
             with self._store.snapshot() as snapshot:
-                yield from store_lines(GetStatusResponse.FromString(snapshot.status()))
+                yield from store_metrics(GetStatusResponse.FromString(snapshot.status()))
         except StoreUnavailable:
             return  # what is not known is left out
 
 
-def worker_lines(workers: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the families of what workers have kept of their calls: `worker`, `streams`, `calls` (path, code, count)."""
-    workers = list(workers)
-    calls = (
-        ({"worker": numbers["worker"], "method": path, "code": code_pb2.Code.Name(code)}, count)
-        for numbers in workers
-        for path, code, count in numbers["calls"]
-    )
-    yield from _family("calls_total", "counter", "Calls that have ended, by method and status.", calls)
-    streams = (({"worker": numbers["worker"]}, numbers["streams"]) for numbers in workers)
-    yield from _family("streams", "gauge", "Streams that are open.", streams)
+def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
+    """Yield what processes have kept: the calls of all workers together, and what each process uses."""
+    version = metadata.version("tablegate-gateway")
+    yield _gauge("build_info", "1 with the version of the gateway.", ["version"], [([version], 1)])
+    yield _durations(processes)
+    refused: defaultdict[str, int] = defaultdict(int)
+    for numbers in processes:
+        for limit, count in numbers.get("refused", {}).items():
+            refused[limit] += count
+    about = "Calls that a limit refused, by its name."
+    yield _counter("refused_calls", about, ["limit"], [([limit], count) for limit, count in refused.items()])
+    for name, about in (("streams", "Streams that are open."), ("connections", "Connections that clients have.")):
+        yield _gauge(name, about, [], [([], sum(numbers.get(name, 0) for numbers in processes))])
+    yield _counter("process_cpu_seconds", "CPU that the process has used.", ["process"], _each(processes, "cpu_s"))
+    for name, about, key in (
+        ("resident_memory_bytes", "Memory of the process, shared pages too.", "memory_bytes"),
+        ("open_fds", "Files and sockets that the process has open.", "open_files"),
+        ("start_time_seconds", "When the process was started, in Unix time.", "start_s"),
+    ):
+        yield _gauge(f"process_{name}", about, ["process"], _each(processes, key))
 
 
-def store_lines(status: GetStatusResponse) -> Iterator[str]:
-    """Yield the families of what the replicator has stored."""
-    tables = [({"table": table.table}, table) for table in status.tables]
-    stored = [({**of, "partition": each.partition}, each) for of, table in tables for each in table.partitions]
-    beat: list[Sample] = [({}, status.beat_time.ToMilliseconds() / 1000)]
-    yield from _family("beat_time_seconds", "gauge", "When the replicator last said that it lives.", beat)
-    yield from _family("kafka_reachable", "gauge", "1 while the brokers answer.", [({}, status.kafka_reachable)])
-    serving = ((of, table.serving) for of, table in tables)
-    yield from _family("table_serving", "gauge", "1 while all partitions are served.", serving)
-    states = (({**of, "state": _state(TableState.Name(table.state))}, 1) for of, table in tables if table.state)
-    yield from _family("table_state", "gauge", "1 with the state of the table.", states)
-    generations = (
-        ({**of, "generation": each.generation, "state": _state(GenerationState.Name(each.state))}, 1)
+def _each(processes: Sequence[Numbers], key: str) -> list[Sample]:
+    return [([numbers["process"]], numbers[key]) for numbers in processes if key in numbers]
+
+
+def _durations(processes: Sequence[Numbers]) -> Metric:
+    ended: defaultdict[tuple[str, int], Durations] = defaultdict(Durations)
+    for numbers in processes:
+        for path, code, counts, sum_s in numbers.get("calls", ()):
+            durations = ended[path, code]
+            durations.counts = [sum(both) for both in zip(durations.counts, counts, strict=True)]
+            durations.sum_s += sum_s
+    about = "How long calls took that have ended, by method and status; those of streams until their end."
+    family = HistogramMetricFamily("tablegate_call_duration_seconds", about, labels=["method", "code"])
+    bounds = [*(str(float(bound)) for bound in DURATION_BOUNDS_S), "+Inf"]
+    for (path, code), durations in ended.items():
+        buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+        family.add_metric([path, code_pb2.Code.Name(code)], buckets, durations.sum_s)
+    return family
+
+
+def store_metrics(status: GetStatusResponse) -> Iterator[Metric]:
+    """Yield what the replicator has stored."""
+    tables = [([table.table], table) for table in status.tables]
+    stored = [([*of, str(each.partition)], each) for of, table in tables for each in table.partitions]
+    of_table, of_partition = ["table"], ["table", "partition"]
+    beat_s = status.beat_time.ToMilliseconds() / 1000
+    yield _gauge("beat_time_seconds", "When the replicator last said that it lives.", [], [([], beat_s)])
+    yield _gauge("kafka_reachable", "1 while the brokers answer.", [], [([], status.kafka_reachable)])
+    serving = [(of, table.serving) for of, table in tables]
+    yield _gauge("table_serving", "1 while all partitions are served.", of_table, serving)
+    states = [([*of, _state(TableState.Name(table.state))], 1) for of, table in tables if table.state]
+    yield _gauge("table_state", "1 with the state of the table.", [*of_table, "state"], states)
+    counts = [(of, table.manifest.partition_count) for of, table in tables if table.HasField("manifest")]
+    yield _gauge("table_partitions", "Partitions of the generation that is served.", of_table, counts)
+    restoring = [(of, table) for of, table in tables if table.restore_rows_per_second]
+    rates = [(of, table.restore_rows_per_second) for of, table in restoring]
+    yield _gauge("restore_rows_per_second", "How fast the table is restored, while it is.", of_table, rates)
+    left = [(of, table.restore_seconds_left) for of, table in restoring]
+    yield _gauge("restore_left_seconds", "How long its restore will take.", of_table, left)
+    generations = [
+        ([*of, str(each.generation), _state(GenerationState.Name(each.state))], 1)
         for of, table in tables
         for each in table.generations
-    )
-    yield from _family("generation_state", "gauge", "1 with the state of each generation.", generations)
-    skipped = ((of, table.poison_records) for of, table in tables)
-    yield from _family("skipped_records", "gauge", "Records that could not be applied.", skipped)
-    yield from _repair_lines(tables)
-    poison = (({**of, "reason": each.reason}, each.count) for of, table in tables for each in table.poison)
-    yield from _family("poison_records", "gauge", "Records and manifests that were set aside, by reason.", poison)
-    others = (({"reason": each.reason}, each.count) for each in status.gateways_poison)
-    yield from _family("gateways_poison_records", "gauge", "Gateways' records that were set aside, by reason.", others)
-    faults = ((of, bool(table.fault)) for of, table in tables)
-    yield from _family("table_fault", "gauge", "1 while nothing of the table is applied, by a mistake of ours.", faults)
-    lags = ((of, max(each.end_offset - each.next_offset, 0)) for of, each in stored)
-    yield from _family("partition_lag_records", "gauge", "Records that are not applied yet.", lags)
-    ages = ((of, each.as_of_time.ToMilliseconds() / 1000) for of, each in stored if each.HasField("as_of_time"))
+    ]
+    about = "1 with the state of each generation."
+    yield _gauge("generation_state", about, [*of_table, "generation", "state"], generations)
+    yield from _record_metrics(tables)
+    others = [([each.reason], each.count) for each in status.gateways_poison]
+    about = "Gateways' records that were set aside, by reason."
+    yield _gauge("gateways_poison_records", about, ["reason"], others)
+    faults = [(of, bool(table.fault)) for of, table in tables]
+    about = "1 while nothing of the table is applied, by a mistake of ours."
+    yield _gauge("table_fault", about, of_table, faults)
+    lags = [(of, max(each.end_offset - each.next_offset, 0)) for of, each in stored]
+    yield _gauge("partition_lag_records", "Records that are not applied yet.", of_partition, lags)
+    ages = [(of, each.as_of_time.ToMilliseconds() / 1000) for of, each in stored if each.HasField("as_of_time")]
     about = "Nothing that was committed before is missing in the store."
-    yield from _family("partition_as_of_time_seconds", "gauge", about, ages)
-    phases = (({**of, "phase": name}, each.phase == phase) for of, each in stored for phase, name in PHASES.items())
-    yield from _family("partition_phase", "gauge", "1 for the phase that the replica is in.", phases)
-    partitions = (({**of, "state": _state(PartitionState.Name(each.state))}, 1) for of, each in stored if each.state)
-    yield from _family("partition_state", "gauge", "1 with the state of the partition.", partitions)
+    yield _gauge("partition_as_of_time_seconds", about, of_partition, ages)
+    phases = [([*of, name], each.phase == phase) for of, each in stored for phase, name in PHASES.items()]
+    about = "1 for the phase that the replica is in."
+    yield _gauge("partition_phase", about, [*of_partition, "phase"], phases)
+    partitions = [([*of, _state(PartitionState.Name(each.state))], 1) for of, each in stored if each.state]
+    yield _gauge("partition_state", "1 with the state of the partition.", [*of_partition, "state"], partitions)
 
 
-def _repair_lines(tables: Sequence[tuple[Mapping[str, object], TableStatus]]) -> Iterator[str]:
-    stale = ((of, table.stale_records) for of, table in tables)
+def _record_metrics(tables: Sequence[tuple[list[str], TableStatus]]) -> Iterator[Metric]:
+    labels = ["table"]
+    skipped = [(of, table.poison_records) for of, table in tables]
+    yield _gauge("skipped_records", "Records that could not be applied.", labels, skipped)
+    stale = [(of, table.stale_records) for of, table in tables]
     about = "Records that were older than the row that was there, and were dropped."
-    yield from _family("stale_records", "gauge", about, stale)
-    conflicting = ((of, table.conflicting_records) for of, table in tables)
+    yield _gauge("stale_records", about, labels, stale)
+    conflicting = [(of, table.conflicting_records) for of, table in tables]
     about = "Records with the version of the row that was there, and other content."
-    yield from _family("conflicting_records", "gauge", about, conflicting)
-    pending = ((of, table.pending_repairs) for of, table in tables)
+    yield _gauge("conflicting_records", about, labels, conflicting)
+    pending = [(of, table.pending_repairs) for of, table in tables]
     about = "Keys whose newest record is not their last in the changelog."
-    yield from _family("pending_repairs", "gauge", about, pending)
-    repaired = ((of, table.repaired_records) for of, table in tables)
+    yield _gauge("pending_repairs", about, labels, pending)
+    repaired = [(of, table.repaired_records) for of, table in tables]
     about = "Newest records that this gateway has appended again."
-    yield from _family("repaired_records", "gauge", about, repaired)
+    yield _gauge("repaired_records", about, labels, repaired)
+    poison = [([*of, each.reason], each.count) for of, table in tables for each in table.poison]
+    about = "Records and manifests that were set aside, by reason."
+    yield _gauge("poison_records", about, [*labels, "reason"], poison)
 
 
 def _state(name: str) -> str:
@@ -158,9 +196,15 @@ def _state(name: str) -> str:
     return name.partition("_STATE_")[2].lower()
 
 
-def _family(name: str, kind: str, about: str, samples: Iterable[Sample]) -> Iterator[str]:
-    name = f"tablegate_{name}"
-    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n"
+def _gauge(name: str, about: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    return _filled(GaugeMetricFamily(f"tablegate_{name}", about, labels=labels), samples)
+
+
+def _counter(name: str, about: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    return _filled(CounterMetricFamily(f"tablegate_{name}", about, labels=labels), samples)
+
+
+def _filled(family: Any, samples: Iterable[Sample]) -> Metric:
     for labels, value in samples:
-        text = ",".join(f'{label}="{named}"' for label, named in labels.items())
-        yield f"{name}{{{text}}} {float(value)}\n"
+        family.add_metric(labels, value)
+    return family  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ one that lost its last writes is opened again and followed on from what it has.
 
 import gc
 import logging
+import math
 import secrets
 import signal
 import sys
@@ -27,7 +28,15 @@ from tablegate.gateway.kafka.client import KafkaEnds, KafkaLog
 from tablegate.gateway.kafka.fresh_options import FreshOptions
 from tablegate.gateway.kafka.log import LogUnavailable, SystemClock
 from tablegate.gateway.replication.replicator import FULL_RETRY_S, Replicator
-from tablegate.gateway.server.child import FAILED, STORE_OPENED, Beats, ChildConfig, send_event
+from tablegate.gateway.server.child import (
+    FAILED,
+    PROCESS_FILE_EVERY_S,
+    STORE_OPENED,
+    Beats,
+    ChildConfig,
+    ProcessFile,
+    send_event,
+)
 from tablegate.gateway.server.worker_pipe import ReplicatorEnd
 from tablegate.gateway.stores.base import StoreCorrupt, StoreFull, StoreUnavailable, StoreWentBack, StoreWriter
 from tablegate.gateway.stores.changes import NotifyingStore, StoreChanges
@@ -161,6 +170,22 @@ def _follow(
         log.close()
 
 
+def _beat(config: ChildConfig) -> Callable[[], None]:
+    """Return what tells the parent and the workers, now and then, that this process lives, and what it uses."""
+    beats, file = Beats(config.hang_limit_s / BEATS_PER_LIMIT), ProcessFile.of(config)
+    written_s = -math.inf
+
+    def beat() -> None:
+        nonlocal written_s
+        beats.beat()
+        now_s = time.monotonic()
+        if now_s >= written_s + PROCESS_FILE_EVERY_S:
+            written_s = now_s
+            file.write({})
+
+    return beat
+
+
 def replicator_main(config: ChildConfig) -> None:
     """Follow the changelogs until SIGTERM."""
     kafka_options = FreshOptions(config.kafka_options, config.kafka_secret_files)
@@ -182,7 +207,7 @@ def replicator_main(config: ChildConfig) -> None:
             replicator_config,
             on_open=lambda: send_event(STORE_OPENED),
             notify=workers.publish,
-            beat=Beats(config.hang_limit_s / BEATS_PER_LIMIT).beat,
+            beat=_beat(config),
         )
     except (StoreUnavailable, LogUnavailable) as error:
         _logger.error("the replicator cannot go on", extra={"reason": str(error)})

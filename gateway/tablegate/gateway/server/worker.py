@@ -42,7 +42,15 @@ from tablegate.gateway.query.router import Router
 from tablegate.gateway.query.service import query_methods
 from tablegate.gateway.query.serving import wall_clock_ms
 from tablegate.gateway.server.admin import admin_server, moved_methods, unready_reason
-from tablegate.gateway.server.child import LISTENING, NOT_SERVING, SERVING, ChildConfig, send_event
+from tablegate.gateway.server.child import (
+    LISTENING,
+    NOT_SERVING,
+    PROCESS_FILE_EVERY_S,
+    SERVING,
+    ChildConfig,
+    ProcessFile,
+    send_event,
+)
 from tablegate.gateway.server.health import Health, ReplicatorBeat, live_tables
 from tablegate.gateway.server.metadata import metadata_methods, reflection_methods, status_methods
 from tablegate.gateway.server.metrics import PATH as METRICS_PATH
@@ -57,8 +65,6 @@ CHECK_S = 0.2  # how often a worker checks that its store is the same, and its t
 HEALTH_TIMES = 50  # as long as checking the tables took: of many partitions they are checked less often
 OPEN_EVERY_S = 0.2  # a store that is away is tried so often
 LATE_PART = 1 / 3  # of the time after which a replicator that hangs is restarted: then health and status say so
-COUNTS_EVERY_S = 1.0
-COUNTS_DIRECTORY = "calls"  # beside the store: what each worker has counted
 
 _logger = logging.getLogger("tablegate.gateway.server")
 
@@ -117,8 +123,7 @@ class _Worker:
         web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
-            counts = directory.parent / COUNTS_DIRECTORY
-            self._metrics = Metrics(calls, self._store, counts, name=config.name, parent=config.parent)
+            self._metrics = Metrics(calls, self._store, ProcessFile.of(config), lambda: self._server.connections)
             if has_admin:
                 return web(methods, calls)
             return *web(methods, calls), Guarded(self._metrics, (METRICS_PATH,), calls, Right.METRICS)
@@ -180,7 +185,7 @@ class _Worker:
             self._gate.refresh()
             self._server.check_streams()
         if now_s >= self._publish_at_s:
-            self._publish_at_s = now_s + COUNTS_EVERY_S
+            self._publish_at_s = now_s + PROCESS_FILE_EVERY_S
             self._metrics.publish()
         was_away = self._is_store_away
         self._update_router(self._health.tables)

@@ -17,6 +17,7 @@ import time
 import traceback
 import zlib
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -77,13 +78,31 @@ HTTP_STATUSES: Mapping[int, int] = {
 """HTTP status of each google.rpc.Code but OK, as google/rpc/code.proto has it."""
 
 
+DURATION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Durations:
+    """How long calls took: `counts` by the bounds that they are not above, with one more for the rest; and the sum."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(DURATION_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a call."""
+        self.counts[bisect_left(DURATION_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
 class ServedCall(ABC):
     """A call, as its handler sees it (`query.call.Call`), and the ways to answer it, each protocol's own.
 
     `timeout_s`: what the client asked for, None where it did not; set by the protocol.
     """
 
-    __slots__ = ("_calls", "_started", "admitted", "ended_for", "exchange", "timeout_s", "trailer")
+    __slots__ = ("_calls", "admitted", "ended_for", "exchange", "started_s", "timeout_s", "trailer")
 
     def __init__(self, calls: "Calls", exchange: Exchange) -> None:
         self.exchange = exchange
@@ -92,13 +111,13 @@ class ServedCall(ABC):
         self.timeout_s: float | None = None
         self.trailer: Fields = ()
         self._calls = calls
-        self._started = time.monotonic()
+        self.started_s = time.monotonic()
 
     def time_left_s(self) -> float | None:
         """Return the seconds left to the call's deadline, 0 when it is over; None without a deadline."""
         if self.timeout_s is None:
             return None
-        return max(0.0, self.timeout_s - (time.monotonic() - self._started))
+        return max(0.0, self.timeout_s - (time.monotonic() - self.started_s))
 
     @property
     def draining(self) -> bool:
@@ -226,8 +245,8 @@ class ConcurrencyLimit:
 class Calls:
     """What is at work in this process. One event loop.
 
-    `answered`: how many calls of each method have ended well; `failed`: how many have not, by method and code
-    (google.rpc.Code).
+    `ended`: how long calls took that have ended, by method and code (google.rpc.Code); `refused`: how many were by each
+    limit.
     """
 
     def __init__(self, limits: CallLimits | None = None, gate: Gate | None = None) -> None:
@@ -237,8 +256,8 @@ class Calls:
         self._gate = gate
         self._gate_version = 0 if gate is None else gate.version
         self._admitted_streams: dict[asyncio.Future[None], tuple[ServedCall, str]] = {}
-        self.answered: defaultdict[str, int] = defaultdict(int)
-        self.failed: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.ended: defaultdict[tuple[str, int], Durations] = defaultdict(Durations)
+        self.refused: defaultdict[str, int] = defaultdict(int)
         self._waiting = ConcurrencyLimit(
             "waiting calls", most=limits.calls_max, most_of_principal=limits.calls_of_principal_max
         )
@@ -255,11 +274,16 @@ class Calls:
         What says that another gateway forwards it is checked by its handler.
         """
         gate = self._gate
-        if gate is not None and not _is_forwarded(call, method):
+        if gate is None or _is_forwarded(call, method):
+            return
+        try:
             call.admitted = self._admitted_again(gate, call, path)
             if isinstance(method, UnaryMethod):
                 with _as_query_errors():
                     call.admitted = gate.begin(call.admitted, path, _address_of_unknown(call))
+        except QueryError as error:
+            self._count_failed(call, path, error)
+            raise
 
     def admit_to(self, right: Right, exchange: Exchange) -> None:
         """Let a request in that is no call; raise `NotAuthenticated` or `NotAllowed`."""
@@ -318,7 +342,7 @@ class Calls:
             if call.admitted.usage.is_charged:
                 call.admitted.usage.charge(len(answer))
             call.answer(answer)
-            self.answered[path] += 1
+            self._count(call, path, code_pb2.OK)
         else:
             work = self._wait(call, path, answer, _on_account_of(call, method))
             self._start(call, work).add_done_callback(lambda _: answer.close())
@@ -372,7 +396,7 @@ class Calls:
             if call.admitted.usage.is_charged:
                 call.admitted.usage.charge(len(message))
             call.answer(message)
-            self.answered[path] += 1
+            self._count(call, path, code_pb2.OK)
 
     async def _stream(self, call: ServedCall, path: str, messages: AsyncIterator[bytes], principal: str | None) -> None:
         place = _place_of(call, principal)
@@ -387,7 +411,7 @@ class Calls:
                     if usage.is_charged and (wait_s := usage.charge(len(message))) > 0:
                         await asyncio.sleep(wait_s)
             call.end()
-            self.answered[path] += 1
+            self._count(call, path, code_pb2.OK)
 
     @contextmanager
     def _begun(self, call: ServedCall, path: str) -> Iterator[Usage]:
@@ -411,14 +435,22 @@ class Calls:
             elif self.draining:
                 self._fail(call, path, ShuttingDown())
             else:  # its client is gone
-                self.failed[path, code_pb2.CANCELLED] += 1
+                self._count(call, path, code_pb2.CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  as above
             self._fail(call, path, as_query_error(error, path))
 
     def _fail(self, call: ServedCall, path: str, error: QueryError) -> None:
         call.fail(error)
-        self.failed[path, code_of(error)] += 1
+        self._count_failed(call, path, error)
+
+    def _count(self, call: ServedCall, path: str, code: int) -> None:
+        self.ended[path, code].add(time.monotonic() - call.started_s)
+
+    def _count_failed(self, call: ServedCall, path: str, error: QueryError) -> None:
+        self._count(call, path, code_of(error))
+        if isinstance(error, (Overloaded, LimitExceeded)):
+            self.refused[error.limit] += 1
 
 
 class FramedCall(ServedCall):
