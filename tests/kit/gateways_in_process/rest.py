@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from google.protobuf import descriptor_pool
 
 from tablegate.gateway.http.json_codec import JsonCodec
-from tablegate.gateway.http.rest.openapi import Pages
+from tablegate.gateway.http.rest.pages import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import Calls
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
@@ -46,7 +46,7 @@ class RestServer(ServerThread):
             pools = [catalogue.pool, *{route.method.containing_service.file.pool for route in things}]
             codec = JsonCodec([*pools, descriptor_pool.Default()])
             rest = RestProtocol([*catalogue.routes, *things], methods, calls, codec)
-            return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue)]
+            return [ConnectProtocol(methods, calls, codec), rest, Pages(catalogue, "http")]
 
         methods = {
             **query_methods(catalogue, store, SIGNER, Notifier(), ends=WrittenEnds(table)),

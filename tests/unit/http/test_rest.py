@@ -262,7 +262,7 @@ def test_another_http_method(client):
 
 
 def test_other_paths_are_nobodys(client):
-    for target in ("/things/a/b", "/things/a/", "/things//", "/v2/ratings/1", "/v1/ratings/", "/"):
+    for target in ("/things/a/b", "/things/a/", "/things//", "/v2/ratings/1", "/v1/ratings/", "//"):
         assert client.ask("GET", target).status == 404
 
 

@@ -65,7 +65,7 @@ def serve(
         bool,
         typer.Option(
             "--reflection",
-            help="Publish the contracts to clients: for grpcurl, tablegate get …, /openapi.json and /docs.",
+            help="Publish the contracts to clients: for grpcurl, tablegate get …, pages /, /docs and /openapi.json.",
         ),
     ] = False,
     tls_cert: Annotated[

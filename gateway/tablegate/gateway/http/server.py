@@ -16,7 +16,7 @@ from tablegate.gateway.http.cors import Cors
 from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.json_codec import JSON_BYTES_MAX, JsonCodec, KeysLimit
 from tablegate.gateway.http.listener import Listener
-from tablegate.gateway.http.rest.openapi import Pages
+from tablegate.gateway.http.rest.pages import Pages
 from tablegate.gateway.http.rest.protocol import RestProtocol
 from tablegate.gateway.http.rpc.calls import HTTP_STATUSES, CallLimits, Calls, retry_after
 from tablegate.gateway.http.rpc.connect import ConnectProtocol
@@ -116,9 +116,9 @@ class HttpServer:
 
 
 def web_protocols(
-    catalogue: Catalogue, *, cors_origins: tuple[str, ...] = (), describe: bool = False
+    catalogue: Catalogue, *, cors_origins: tuple[str, ...] = (), describe: bool = False, scheme: str = "http"
 ) -> Callable[[Methods, Calls], Sequence[WebProtocol]]:
-    """Return the function that makes the protocols for a server; `describe`: with /openapi.json and /docs."""
+    """Return the function that makes the protocols for a server; `describe`: with /openapi.json, /docs and /."""
 
     def make(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
         codec = JsonCodec([catalogue.pool, descriptor_pool.Default()], keys_limits_of(catalogue))
@@ -128,7 +128,7 @@ def web_protocols(
             RestProtocol(catalogue.routes, methods, calls, codec),
         ]
         if describe:
-            pages = Pages(catalogue)
+            pages = Pages(catalogue, scheme)
             protocols.append(Guarded(pages, pages.paths, calls, Right.REFLECTION))
         return (CrossOrigin(Cors(cors_origins), protocols),) if cors_origins else protocols
 

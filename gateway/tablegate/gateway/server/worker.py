@@ -120,7 +120,8 @@ class _Worker:
             **(reflection_methods(catalogue) if config.reflection else {}),
         }
         self._gate = None if config.access is None else Gate(Path(config.access), catalogue)
-        web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection)
+        scheme = "http" if config.tls is None else "https"
+        web = web_protocols(catalogue, cors_origins=config.cors_origins, describe=config.reflection, scheme=scheme)
 
         def protocols(methods: Methods, calls: Calls) -> Sequence[WebProtocol]:
             self._metrics = Metrics(calls, self._store, ProcessFile.of(config), lambda: self._server.connections)

@@ -1,20 +1,10 @@
-"""The contracts as an OpenAPI 3.1 document, and the pages that show it: /openapi.json, and /docs to try its routes.
+"""The contracts as an OpenAPI 3.1 document: the routes of REST, and, of methods without one, the path of Connect."""
 
-The document has the routes of REST, and, of methods without one, the path of Connect. All that a page needs comes from
-here: a browser that may reach nothing but the gateway can show it.
-
-Decision: docs/decisions/0009-swagger-ui-in-the-tree.md
-"""
-
-import gzip
-import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
@@ -29,7 +19,6 @@ from tablegate.gateway.contract.catalogue import (
     SubscribeQuery,
 )
 from tablegate.gateway.contract.http_rules import ONE, REST, FieldPath, HttpRoute, Template, parameter_fields
-from tablegate.gateway.http.exchange import TEXT, Exchange, ResponseHeaders
 from tablegate.gateway.http.rest.openapi_schemas import (
     Comments,
     Schema,
@@ -38,7 +27,6 @@ from tablegate.gateway.http.rest.openapi_schemas import (
     example_of_field,
     is_required,
 )
-from tablegate.gateway.query.call import Fields
 
 _JSON, _LINES, _EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 _VERSION = re.compile(r"v[0-9]+\w*")
@@ -98,30 +86,6 @@ _CONNECT_ERROR: Schema = {
     },
 }
 
-_CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-_PAGE_FIELDS: Fields = (
-    (b"cache-control", b"no-cache"),  # which is: ask whether it is still the same
-    (b"content-security-policy", _CONTENT_SECURITY_POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"vary", b"accept-encoding"),
-)
-_HTML, _STYLE = b"text/html; charset=utf-8", b"text/css; charset=utf-8"
-_SCRIPT, _JSON_TYPE = b"text/javascript; charset=utf-8", b"application/json"
-_GZIP = (b"content-encoding", b"gzip")
-_METHOD_NOT_ALLOWED = ResponseHeaders(405, (TEXT, (b"allow", b"GET")))
-
 
 def openapi_document(catalogue: Catalogue) -> bytes:
     """Return the document of all queries, as JSON."""
@@ -167,7 +131,7 @@ class _Document:
         shape = (route.template.segments, route.template.verb)
         # Paths that differ only in the names of their variables are one path to OpenAPI: the first names count.
         names = self._templates.setdefault(shape, _wildcard_names(route.template))
-        required = _required_names(query)
+        required = required_names(query)
         operation = self._operation(route.method, query)
         fields = parameter_fields(route)
         given = {part for field in fields for part in field}
@@ -203,7 +167,7 @@ class _Document:
         method = self._catalogue.pool.FindMethodByName(path.removeprefix("/").replace("/", "."))
         request, response = method.input_type, method.output_type
         operation = self._operation(method, query)
-        example = example_of(request, only=_required_names(query))
+        example = example_of(request, only=required_names(query))
         operation["requestBody"] = _body(self._schemas.of_message(request), example, is_required=True)
         error = {_JSON: {"schema": {"$ref": "#/components/schemas/ConnectError"}}}
         operation["responses"] = {
@@ -269,7 +233,7 @@ def _kind_text(query: Query) -> str:
     return f"{text} {lines} An error after the first message is the last line, or the event `error`."
 
 
-def _required_names(query: Query) -> list[str]:
+def required_names(query: Query) -> list[str]:
     """Return the fields of the request that must be given."""
     request: Any = query.request_class.DESCRIPTOR
     names = [field.name for field in request.fields if is_required(field)]
@@ -345,60 +309,3 @@ def _without_description(schema: Schema) -> Schema:
 
 def _short(full_name: str) -> str:
     return full_name.rpartition(".")[2]
-
-
-class _Page:
-    """One file. `load` gives it; it is called when the file is first asked for."""
-
-    def __init__(self, content_type: bytes, load: Callable[[], bytes]) -> None:
-        self._fields: Fields = ((b"content-type", content_type), *_PAGE_FIELDS)
-        self._load = cache(load)
-        self._etag = cache(lambda: b'"%b"' % hashlib.sha256(self._load()).hexdigest()[:32].encode())
-
-    def respond(self, exchange: Exchange) -> None:
-        """Answer with the file, or with 304 where the client has it."""
-        etag = self._etag()
-        fields = (*self._fields, (b"etag", b"W/" + etag))  # weak: it is the same whether packed or not
-        if etag in exchange.headers.get(b"if-none-match", b""):
-            exchange.respond(ResponseHeaders(304, fields), b"")
-        elif b"gzip" in exchange.headers.get(b"accept-encoding", b""):
-            exchange.respond(ResponseHeaders(200, (*fields, _GZIP)), self._load())
-        else:
-            exchange.respond(ResponseHeaders(200, fields), gzip.decompress(self._load()))
-
-
-class Pages:
-    """Serves exchanges whose path is one of the pages."""
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._pages: Mapping[bytes, _Page] = {
-            b"/openapi.json": _Page(_JSON_TYPE, lambda: _packed(openapi_document(catalogue))),
-            b"/docs": _Page(_HTML, lambda: _packed(_file("page.html"))),
-            b"/docs/page.js": _Page(_SCRIPT, lambda: _packed(_file("page.js"))),
-            b"/docs/swagger-ui-bundle.js": _Page(_SCRIPT, lambda: _file("swagger-ui-bundle.js.gz")),
-            b"/docs/swagger-ui.css": _Page(_STYLE, lambda: _file("swagger-ui.css.gz")),
-        }
-
-    @property
-    def paths(self) -> Iterable[bytes]:
-        """Return the paths of the pages."""
-        return self._pages.keys()
-
-    def serve(self, exchange: Exchange) -> bool:
-        """Serve an exchange; return whether its path was that of a page."""
-        page = self._pages.get(exchange.target.partition(b"?")[0])
-        if page is None:
-            return False
-        if exchange.method == b"GET":
-            page.respond(exchange)
-        else:
-            exchange.respond(_METHOD_NOT_ALLOWED, b"a page is asked for by GET\n")
-        return True
-
-
-def _packed(data: bytes) -> bytes:
-    return gzip.compress(data, mtime=0)  # the same in each worker, or etags would differ
-
-
-def _file(name: str) -> bytes:
-    return (files("tablegate.gateway.http.rest") / "swagger_ui" / name).read_bytes()
