@@ -21,7 +21,8 @@ from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.limits import DEFAULT_LIMITS
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, ChangePositions, Positions, Subscriber
-from tablegate.gateway.query.subscribe.cursor import Given, selection_reader, start_live
+from tablegate.gateway.query.subscribe.cursor import Given, start_live
+from tablegate.gateway.query.subscribe.selections import selection_reader
 from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
 from tablegate.gateway.stores.base import Snapshot
 from tablegate.gateway.stores.lmdb.store import LmdbStore

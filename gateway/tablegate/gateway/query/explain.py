@@ -35,8 +35,7 @@ from tablegate.gateway.query.range import RangePlan
 from tablegate.gateway.query.requests import key_reader, keys_reader, parse, seconds_of
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.store_scan import ScanPlan
-from tablegate.gateway.query.subscribe.live_table import LiveTable
-from tablegate.gateway.query.subscribe.local import SubscribePlan
+from tablegate.gateway.query.subscribe.selections import SubscribeReader
 from tablegate.gateway.query.whereabouts import Whereabouts
 from tablegate.gateway.stores.base import Phase, Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
@@ -439,10 +438,10 @@ def _scan_reader(query: ScanQuery, access: TableAccess) -> Read:
 
 
 def _subscribe_reader(query: SubscribeQuery, access: TableAccess) -> Read:
-    plan = SubscribePlan(query, access, LiveTable(access))
+    reader = SubscribeReader(query, access)
 
     def read(request: Message) -> Asked:
-        asked = plan.asked(request)
+        asked = reader.asked(request)
 
         def reads(served: ServedGeneration) -> Reads:
             if asked.resume_token:

@@ -5,9 +5,13 @@ import asyncio
 import pytest
 
 from tablegate.gateway.contract.types import Partition, StoreId
+from tablegate.gateway.query.explain import reads_reader
+from tablegate.gateway.query.service import table_accesses
 from tablegate.gateway.stores.base import StoredPartition
 from tablegate.gateway.stores.changes import StoreChanges
 from tablegate.gateway.stores.notifier import Notifier
+from tests.kit.store.memory import MemoryStore
+from tests.kit.table.filled import SIGNER, catalogue_of, now_ms
 
 LONG_S = 1_000.0
 ONE, OTHER, OTHER_STORE = (
@@ -112,3 +116,13 @@ def test_a_shutdown_is_a_notification_and_more() -> None:
         await asyncio.wait_for(asyncio.gather(*waiting), 10)
 
     asyncio.run(talk())
+
+
+def test_explaining_leaves_nothing_that_hears_of_changes() -> None:
+    notifier, catalogue = Notifier(), catalogue_of()
+    store = MemoryStore()
+    accesses = table_accesses(catalogue, store, SIGNER, notifier, ends=None, router=None, now_ms=now_ms)
+    for query in catalogue.queries.values():
+        reads_reader(query, accesses[query.table.name])
+    assert not notifier._on_change
+    assert not notifier._on_shutdown

@@ -13,8 +13,9 @@ from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.keys import after_prefix
 from tablegate.gateway.contract.types import Offset, Partition, Version
 from tablegate.gateway.query.requests import Fixed
-from tablegate.gateway.query.subscribe.cursor import Selection, selection_reader
+from tablegate.gateway.query.subscribe.cursor import Selection
 from tablegate.gateway.query.subscribe.selection_index import SelectionIndex
+from tablegate.gateway.query.subscribe.selections import selection_reader
 from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
 from tablegate.gateway.stores.base import PastChange
 from tests.kit.table.filled import catalogue_of

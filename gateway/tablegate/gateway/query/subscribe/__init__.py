@@ -1,1 +1,1 @@
-"""From the store's history to subscribers. Knows no requests and no protocols."""
+"""Subscribe: what a request asks for, and how rows and changes come to it, from this store or other gateways."""

@@ -142,10 +142,11 @@ class SubscriberGroup:
 
     def publish(self, changes: Sequence[PastChange], broadcaster: "ChangeBroadcaster", *, is_whole: bool) -> None:
         """Send all subscribers what they see of `changes`, which are all selected; or that this is the whole."""
+        if not self.subscribers:  # all are evicted, and have yet to leave
+            return
         selection = self.selection
         shown = list(selection.shown(changes))
-        has_news = bool(shown) or (is_whole and not self.is_current)
-        if not has_news or not self.subscribers:
+        if not shown and (self.is_current or not is_whole):
             return
         self.is_current = is_whole
         # Encoded once for all subscribers of the group. It holds the resume token, so each may go on from any message.
@@ -276,7 +277,7 @@ class ChangeBroadcaster:
 
         What is named alike gets the same: it has the same selection, and its messages are encoded alike.
         """
-        # Whom nobody followed may be anywhere: it begins where the first subscriber is.
+        # Without subscribers nothing was read. Where to go on from is where the first subscriber is.
         if not self._groups:
             self.change_positions, self.positions, self.unserved, self._changed = {}, {}, set(), set()
         if any(

@@ -27,22 +27,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from google.protobuf.message import Message
-
-from tablegate.gateway.contract.catalogue import Op, Param, SubscribeQuery, Table
 from tablegate.gateway.contract.lineage import UNKNOWN_EPOCH, Place, is_of_another_log, place_at
 from tablegate.gateway.contract.types import Offset, Partition, StoreId
-from tablegate.gateway.query.errors import TooManyKeys
-from tablegate.gateway.query.requests import (
-    Fixed,
-    Test,
-    bounds_reader,
-    filters_reader,
-    fixed_reader,
-    key_reader,
-    keys_reader,
-)
-from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
+from tablegate.gateway.query.requests import Fixed
 from tablegate.gateway.stores.base import PastChange, Position, Snapshot
 
 EXPIRED_READ = 1_000
@@ -165,7 +152,7 @@ class Cursor:
 
     `filling` is the index, in the selection's partitions, of the one that is being filled; their number when all
     are filled. `after_key` is the last key that was sent of it. `floors`: where the copy before this one was. A
-    partition is begun where the store is as far, so that no row goes back in time.
+    partition is begun once the store has all up to its floor, so that no row goes back in time.
     """
 
     change_positions: dict[Partition, ChangePosition] = field(default_factory=dict)
@@ -352,124 +339,3 @@ def _rows_after(
     keys = selection.keys[partition]
     rows = snapshot.get_many(store_id, partition, keys)
     return [(key, row) for key, row in zip(keys, rows, strict=True) if row is not None and key > after_key][:limit]
-
-
-KEYS_MAX = 1_000  # of one subscription
-
-PlacesOf = Callable[[bytes, int], Sequence[Partition]]
-"""From a key, or what chooses the partition of it, and the number of partitions to those that may have it."""
-Select = Callable[[int, PlacesOf], Selection]
-"""From the number of partitions, and where keys are in them, to the selection."""
-
-
-def selection_reader(query: SubscribeQuery, visible: VisibleRows | None = None) -> Callable[[Message], Select]:
-    """Return the function from a request to what it selects of what is visible; it raises `InvalidField`."""
-    read_run = _run_reader(query.params, query.table, visible)
-    keys = query.keys
-    if keys is None:
-        return read_run
-    read_keys = keys_reader(keys, query.key_fields, query.table)
-
-    def read(request: Message) -> Select:
-        select = read_run(request)
-        given = getattr(request, keys.name)
-        if len(given) > KEYS_MAX:
-            raise TooManyKeys(len(given), KEYS_MAX)
-        return _only(select, frozenset(read_keys(request))) if given else select
-
-    return read
-
-
-def _only(select: Select, keys: frozenset[bytes]) -> Select:
-    """Return the selection of those rows that have one of the keys."""
-
-    def select_keys(partition_count: int, places_of: PlacesOf) -> Selection:
-        run = select(partition_count, places_of)
-        found: dict[Partition, list[bytes]] = {}
-        for key in sorted(keys):
-            for partition in places_of(key, partition_count) if run.holds(key) else ():
-                if partition in run.partitions:
-                    found.setdefault(partition, []).append(key)
-        return replace(run, partitions=sorted(found), keys=found)
-
-    return select_keys
-
-
-def _run_reader(params: Sequence[Param], table: Table, visible: VisibleRows | None) -> Callable[[Message], Select]:
-    equal = {param.key_index: param for param in params if param.op is Op.EQ and param.key_index is not None}
-    counts = [count for count in range(len(table.key) + 1) if _leads(equal, count)]
-    readers = [_Reader(params, equal, count, table, visible) for count in counts]
-
-    def read(request: Message) -> Select:
-        given = 0
-        while (param := equal.get(given)) is not None and _is_set(param, request):
-            given += 1
-        return readers[given].read(request)
-
-    return read
-
-
-def _leads(equal: dict[int, Param], count: int) -> bool:
-    return all(index in equal for index in range(count))
-
-
-def _is_set(param: Param, request: Message) -> bool:
-    return param.required or request.HasField(param.field.name)
-
-
-class _Reader:
-    """Reads requests that fix the first `count` key columns; the other params are bounds on the next, and filters."""
-
-    def __init__(
-        self, params: Sequence[Param], equal: dict[int, Param], count: int, table: Table, visible: VisibleRows | None
-    ) -> None:
-        self._table = table
-        self._visible = visible
-        prefix = [equal[index] for index in range(count)]
-        column = table.key[count] if count < len(table.key) else None
-        bounds = [param for param in params if param.key_index == count and not param.required and column is not None]
-        self._is_key = column is None
-        self._one_partition = count >= table.partition_by_count
-        self._read_prefix = key_reader([param.field for param in prefix], table.key[:count])
-        self._read_bounds = bounds_reader(self._read_prefix, bounds, column)
-        filters = [param for param in params if param not in prefix and param not in bounds]
-        self._read_filters = filters_reader(filters, () if visible is None else visible.view.hidden)
-        self._read_fixed = fixed_reader(filters)
-
-    def read(self, request: Message) -> Select:
-        prefix = self._read_prefix(request)
-        bounds = self._read_bounds(request)
-        tests = self._read_filters(request)
-        matches = _matches(tests, self._table) if tests else None
-        fixed = self._read_fixed(request)
-        visible, see = self._visible, None
-        if visible is not None:
-            bounds = visible.within(bounds)
-            fixed += visible.fixed
-            matches, see = _both(visible.shows, matches), visible.row
-        start, end = bounds.start, bounds.end
-
-        def select(partition_count: int, places_of: PlacesOf) -> Selection:
-            partitions: Sequence[Partition] = [Partition(number) for number in range(partition_count)]
-            if self._one_partition:
-                partitions = places_of(prefix, partition_count)
-            if start is None or bounds.empty:
-                return Selection((), b"", b"")
-            keys = dict.fromkeys(partitions, (prefix,)) if self._is_key else None
-            return Selection(partitions, start, end, matches, keys, see, fixed)
-
-        return select
-
-
-def _both(first: Matches, second: Matches | None) -> Matches:
-    return first if second is None else lambda row: first(row) and second(row)
-
-
-def _matches(tests: Sequence[Test], table: Table) -> Matches:
-    parse_row = row_parser(table)
-
-    def matches(row_bytes: bytes) -> bool:
-        row = parse_row(row_bytes)
-        return all(test(row) for test in tests)
-
-    return matches

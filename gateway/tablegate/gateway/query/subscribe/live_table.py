@@ -17,7 +17,7 @@ from tablegate.gateway.query.visible_rows import row_parser
 from tablegate.gateway.stores.base import Snapshot, StoreUnavailable
 from tablegate.gateway.stores.changes import StoreChanges
 
-FLUSH_TIMES = 5  # as long as publishing took the last time: few subscribers hear at once, many are no load for ever
+FLUSH_TIMES = 5  # how many times as long as it took to publish is waited before the next: a sixth of the time at most
 BURST_PAUSE_S = 0.005  # between two parts of a burst, for subscribers to pop the first
 
 
@@ -93,7 +93,7 @@ class LiveTable:
         broadcaster.add_changed(partitions)
         try:
             is_there = broadcaster.publish(snapshot)
-        except QueryError:  # a damaged row: its own reader finds out whose it is
+        except QueryError:  # a damaged row. All were evicted: each reads by its own cursor now, and who meets it fails
             return True
         self._waits_until_s = 0.0
         if not is_there:

@@ -13,17 +13,13 @@ import math
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
-
-from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import SubscribeQuery
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Call
 from tablegate.gateway.query.errors import (
-    InvalidField,
     PartitionUnavailable,
     ShuttingDown,
     SlowSubscription,
@@ -32,94 +28,41 @@ from tablegate.gateway.query.errors import (
     resume_token_refused,
 )
 from tablegate.gateway.query.limits import QueryLimits
-from tablegate.gateway.query.requests import seconds_of
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess
 from tablegate.gateway.query.subscribe.broadcaster import ChangeBroadcaster, Subscriber
 from tablegate.gateway.query.subscribe.cursor import (
     Cursor,
     HistoryLost,
-    PlacesOf,
     ReadBudget,
-    Select,
     Selection,
     Step,
-    selection_reader,
     start_live,
     step,
 )
 from tablegate.gateway.query.subscribe.live_table import LiveTable, is_same
 from tablegate.gateway.query.subscribe.messages import ChangeEncoder, Positions, ProgressEncoder, cursor_of, sources_of
+from tablegate.gateway.query.subscribe.selections import SubscribeReader, SubscribeRequest
 from tablegate.gateway.stores.base import Snapshot, StoredPartition
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_SUBSCRIBE
 from tablegate.v1.query_pb2 import (
     SUBSCRIBE_PHASE_CATCHING_UP,
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
-    SUBSCRIBE_START_LIVE,
-    SubscribeStart,
 )
 
-PARTITIONS_MAX = 1_000  # of a subscription: each message has a token with the change position of each of them
-PROGRESS_S = 5.0  # unless the request says otherwise
-PROGRESS_MAX_S = 60.0  # proxies close streams that are silent for longer
 UNSERVED_CHECK_S = 1.0  # of a table that was served and is not now: nothing may notify of its return
 CONFLATED_ROWS_MAX = 5_000  # changes that a slow subscriber catches up on at once
 CONFLATED_BYTES_MAX = 256 * 1024
 
 
-class SubscribePlan:
-    """A Subscribe, compiled."""
+class SubscribePlan(SubscribeReader):
+    """A Subscribe, compiled: what reads its requests, and what streams share."""
 
     def __init__(self, query: SubscribeQuery, access: TableAccess, live: LiveTable) -> None:
-        self.query = query
-        self.access = access
+        super().__init__(query, access)
         self.live = live
         self.encoder = ChangeEncoder(query)
-        self.request_hash = access.request_hasher(query)
-        self.read_selection = selection_reader(query, access.visible)
-        self.options_name = query.subscribe_options.name
-
-    def asked(self, request: Message) -> "SubscribeRequest":
-        """Return what a request asks for; raise `InvalidField`."""
-        name = self.options_name
-        options: Any = getattr(request, name)
-        if options.start not in SubscribeStart.values():
-            text = "is no known start; send SUBSCRIBE_START_SNAPSHOT or SUBSCRIBE_START_LIVE"
-            raise InvalidField(f"{name}.start", text)
-        return SubscribeRequest(
-            starts_live=options.start == SUBSCRIBE_START_LIVE,
-            progress_s=_progress_s(f"{name}.progress_interval", options, self.access.limits),
-            resume_token=options.resume_token,
-            request_hash=self.request_hash(request),
-            select=self._bounded(self.read_selection(request)),
-        )
-
-    def _bounded(self, select: Select) -> Select:
-        """Return what selects, which raises `InvalidField` where the partitions are too many."""
-        table = self.access.table
-
-        def select_bounded(partition_count: int, places_of: PlacesOf) -> Selection:
-            selection = select(partition_count, places_of)
-            count = len(selection.partitions)
-            if count > PARTITIONS_MAX:
-                narrower = ", ".join(column.name for column in table.key[: table.partition_by_count])
-                text = f'{count} partitions of table "{table.name}" are more than the {PARTITIONS_MAX} that one'
-                raise InvalidField("", f"{text} subscription follows; subscribe to certain keys, or to one {narrower}")
-            return selection
-
-        return select_bounded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscribeRequest:
-    """What a Subscribe asks for."""
-
-    starts_live: bool
-    progress_s: float
-    resume_token: str
-    request_hash: int
-    select: Select
 
 
 class Pace:
@@ -269,7 +212,7 @@ class LocalStream:
         return True
 
     def _may_others_continue(self, incarnations: Mapping[Partition, int], sources: Mapping[int, str]) -> bool:
-        """Return whether the gateways that sent what is of these incarnations of partitions may be asked to go on."""
+        """Return whether the gateways that sent these partitions, of these incarnations, may be asked to go on."""
         access = self._plan.access
         if self._scope is not None or not access.router.is_clustered:
             return False
@@ -410,12 +353,3 @@ class LocalStream:
         self._pace.sent_s = time.monotonic()
         is_whole = broadcaster.is_whole(self._selection.partitions)
         return self._encoder.encode_live((), self._cursor.change_positions, broadcaster.positions, is_whole)
-
-
-def _progress_s(field: str, options: Any, limits: QueryLimits) -> float:
-    if not options.HasField("progress_interval"):
-        return PROGRESS_S
-    seconds = seconds_of(options.progress_interval)
-    if seconds <= 0:
-        raise InvalidField(field, "is not positive; send how often you want to hear, or leave it out")
-    return min(max(seconds, limits.progress_min_s), PROGRESS_MAX_S)

@@ -120,7 +120,7 @@ class ProgressEncoder:
     def encode_live(
         self, given: Sequence[Given], change_positions: ChangePositions, positions: Positions, is_whole: bool
     ) -> bytes:
-        """Return a message of the feed."""
+        """Return a message of the broadcaster."""
         cursor = Cursor(dict(change_positions), filling=len(self._selection.partitions))
         if is_whole:
             return self.encode(given, SUBSCRIBE_PHASE_CURRENT, cursor, positions)
@@ -152,7 +152,7 @@ def signed_token(
     """Return the text of a resume token, to which the change positions, floors of other partitions, and what it belongs
     to are added.
 
-    `source_of` says which gateway has sent what is of an incarnation.
+    `source_of` says which gateway has sent the partitions of an incarnation.
     """
     token.kind = TOKEN_KIND_SUBSCRIBE
     token.table = access.table.name
@@ -203,7 +203,7 @@ def change_positions_of(token: Token) -> tuple[dict[Partition, ChangePosition], 
 
 
 def sources_of(token: Token) -> dict[int, str]:
-    """Return which gateway has given what is of each incarnation, as a resume token says."""
+    """Return the gateway of each incarnation, as a resume token says: it sent the partitions that are of it."""
     return dict(zip(token.incarnation_ids, token.gateways, strict=False))
 
 
@@ -242,7 +242,7 @@ class MergedCursor:
         self._floors = dict(floors)
         self.filling: Partition | None = None
         self._after_key = b""
-        self._sources: dict[int, str] = {}  # of what is of each incarnation
+        self._sources: dict[int, str] = {}  # the gateway of each incarnation
 
     def is_done(self, partition: Partition) -> bool:
         """Return whether a partition is filled."""
@@ -283,7 +283,7 @@ class MergedCursor:
         )
 
     def source_of(self, partition: Partition, incarnation_id: int | None) -> str:
-        """Return the gateway that sent a partition, where one of this incarnation (None: of none) cannot go on."""
+        """Return the gateway that has to go on with a partition; "" where a store of this incarnation can itself."""
         # A store of the same incarnation can go on itself. Otherwise only the gateway that sent the partition can.
         known = self.change_positions.get(partition)
         return (

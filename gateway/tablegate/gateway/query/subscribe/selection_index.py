@@ -6,7 +6,7 @@ by a filter or by what its subscriber may see. So there are two ways to it:
 - by each of its keys;
 - by what its keys begin with, and its fixed values. Selections that fix the same columns lie in one dictionary for each
   length of what their keys begin with. A change is looked up once in each of these: with the values of its row, and
-  with those of the row before, which selections of those values have to see go.
+  with those of the row before, as whoever had that row is to be told that it goes.
 
 So a change costs what it is for, and a look-up for each kind of selection; not how many selections there are. What is
 found this way may still be wrong: the run of keys may end earlier, and other filters may not pass.
