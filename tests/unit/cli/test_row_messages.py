@@ -1,10 +1,8 @@
 """`tablegate contract new --from`: row messages of Avro schemas, samples of JSON, and other messages."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,8 @@ from tablegate.gateway.cli.main import app
 from tablegate.gateway.cli.row_messages import RowError, avro_row, json_row
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.descriptors import load_descriptors
+from tests.kit.programs.listed_registry import ListedRegistry
+from tests.kit.table.contracts import edited
 
 OTHER = """syntax = "proto3";
 package other.v1;
@@ -350,36 +350,96 @@ def test_what_is_missing(words: list[str], sentence: str, tmp_path: Path) -> Non
     assert "cannot be written: No such file" in away.stderr
 
 
-@pytest.fixture
+ORDERS_OF_JSON = {
+    "type": "object",
+    "title": "An order",
+    "required": ["id", "note"],
+    "properties": {
+        "id": {"type": "integer", "description": "Its number"},
+        "note": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+        "amount": {"type": ["number", "null"]},
+        "placedAt": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "address": {"$ref": "#/definitions/Address"},
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "definitions": {"Address": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+ORDER_OF_AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+REGISTERED: dict[str, dict[str, Any]] = {
+    "avro": {"schema": json.dumps(ORDER_OF_AVRO)},
+    "json": {"schemaType": "JSON", "schema": json.dumps(ORDERS_OF_JSON)},
+    "proto": {
+        "schemaType": "PROTOBUF",
+        "schema": edited(OTHER % "parts.v1.Part part = 11;", ("package", 'import "parts/part.proto";\npackage')),
+        "references": [{"name": "parts/part.proto", "subject": "parts", "version": 1}],
+    },
+    "parts": {
+        "schemaType": "PROTOBUF",
+        "schema": 'syntax = "proto3"; package parts.v1; message Part { int32 no = 1; }',
+    },
+    "twice": {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3"; message A { int32 id = 1; } message A {}'},
+    "other": {"schemaType": "THRIFT", "schema": "struct A {}"},
+    "text": {"schemaType": "JSON", "schema": '{"type": "string"}'},
+}
+
+
+@pytest.fixture(scope="module")
 def registry() -> Iterator[str]:
-    """A schema registry that has one subject."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path.startswith("/subjects/orders-value/versions/latest")
-            schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-            found = {"subject": "orders-value", "version": 1, "id": 1, "schema": json.dumps(schema)}
-            body = json.dumps(found if known else {"error_code": 40401, "message": "none"}).encode()
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with ListedRegistry({name: [one] for name, one in REGISTERED.items()}) as running:
+        yield running.url
 
 
-def test_a_subject_of_a_registry(registry: str, tmp_path: Path) -> None:
-    path, words = tmp_path / "orders.proto", ["--key", "id", "--schema-registry", registry]
-    done = new(path, "--from", "registry:orders-value", *words)
+@pytest.mark.parametrize(
+    ("subject", "words", "columns"),
+    [
+        ("avro", [], {"id": "int64"}),
+        (
+            "json",
+            [],
+            {
+                "id": "int64",
+                "note": "optional string",
+                "amount": "optional double",
+                "placed_at": "google.protobuf.Timestamp",
+                "tags": "repeated string",
+                "address": "Address",
+                "counts": "map<string, int64>",
+            },
+        ),
+        (
+            "proto",
+            ["--row", "Order"],
+            {
+                "id": "int64",
+                "note": "optional string",
+                "state": "State",
+                "placed_at": "google.protobuf.Timestamp",
+                "part": "Part",
+            },
+        ),
+    ],
+)
+def test_a_subject_of_a_registry(
+    registry: str, tmp_path: Path, subject: str, words: list[str], columns: dict[str, str]
+) -> None:
+    path = tmp_path / "orders.proto"
+    done = new(path, "--from", f"registry:{subject}", "--key", "id", "--schema-registry", registry, *words)
     assert done.exit_code == 0, done.stderr
-    assert columns_of(path) == {"id": "int64"}
-    unknown = new(tmp_path / "other.proto", "--from", "registry:other-value", *words)
-    assert 'has no Avro schema of subject "other-value"; name another subject' in unknown.stderr
+    assert columns_of(path) == columns
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        ("nobody", 'has no subject "nobody"; let a producer register its schema first, or name another subject'),
+        ("proto", '"registry:proto" has 3 messages; say which with --row, one of these: parts.v1.Part, other.v1.Order'),
+        ("twice", 'schema 45 of subject "twice": schema does not compile: schema-45.proto:1:56: "A" is already defin'),
+        ("other", '"registry:other" is of THRIFT, and only Avro, Protobuf and JSON Schema make a row'),
+        ("text", '"registry:text" is not the schema of an object with properties; name another subject'),
+    ],
+)
+def test_a_subject_that_makes_no_row(registry: str, tmp_path: Path, subject: str, why: str) -> None:
+    done = new(tmp_path / "o.proto", "--from", f"registry:{subject}", "--key", "id", "--schema-registry", registry)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert why in done.stderr

@@ -128,39 +128,50 @@ def new(
 
 def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None, kafka: Path | None) -> "Row":
     """Return the row that is made of a file or of a subject; raise `RowError` and what reading it raises."""
-    from tablegate.gateway.cli.row_messages import RowError, avro_row, row_of
+    from tablegate.gateway.cli.row_messages import RowError, row_of
 
-    if not source.startswith(_SUBJECT):
-        if registry is not None:
-            raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
-        row = row_of(Path(source), name, skipped)
+    if source.startswith(_SUBJECT):
+        row = _row_of_subject(source.removeprefix(_SUBJECT), name, skipped, registry, kafka)
+    elif registry is not None:
+        raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
     else:
-        row = avro_row(_newest(source.removeprefix(_SUBJECT), registry, kafka), name, skipped, what=f'"{source}"')
+        row = row_of(Path(source), name, skipped)
     if not row.name:
         raise RowError("a sample does not say what a row is called; say it: --row Order")
     return row
 
 
-def _newest(subject: str, url: str | None, kafka: Path | None) -> str:
-    """Return the newest Avro schema of a subject."""
-    from tablegate.gateway.cli.row_messages import RowError
-    from tablegate.jobs.arguments import reach_registry
-    from tablegate.jobs.errors import JobError
-    from tablegate.jobs.planning.registry import SchemaRegistry
+def _row_of_subject(subject: str, name: str, skipped: Sequence[str], url: str | None, kafka: Path | None) -> "Row":
+    """Return the row of the newest schema of a subject."""
+    from tablegate.gateway.cli import registry as registries
+    from tablegate.gateway.cli.json_schema_rows import json_schema_row
+    from tablegate.gateway.cli.row_messages import RowError, avro_row, proto_row
+    from tablegate.gateway.cli.topic_schemas import compiled
+    from tablegate.gateway.contract.kafka_file import KafkaSettingsError
+    from tablegate.gateway.contract.registry_settings import load_registry
 
     try:
-        registry = reach_registry(url, kafka)
-        if registry is None:
+        settings = load_registry(kafka, url=url)
+        if settings is None:
             raise RowError(
                 f"--from {_SUBJECT}{subject} needs the registry; give --schema-registry http://host:port, or --kafka "
                 "with a file that has [registry]"
             )
-        schema = SchemaRegistry(registry).newest(subject)
-    except JobError as error:
+        schema = registries.newest_schema(settings, subject)
+    except (registries.RegistryError, KafkaSettingsError) as error:
         raise RowError(str(error)) from None
-    if schema is None:
-        raise RowError(f'the schema registry has no Avro schema of subject "{subject}"; name another subject')
-    return schema
+    what = f'"{_SUBJECT}{subject}"'
+    match schema.language:
+        case registries.AVRO:
+            return avro_row(schema.text, name, skipped, what=what)
+        case registries.JSON_SCHEMA:
+            return json_schema_row(schema.text, name, skipped, what=what)
+        case registries.PROTOBUF:
+            try:
+                return proto_row(compiled(schema), name, skipped, what=what)
+            except registries.RegistryError as error:
+                raise RowError(str(error)) from None
+    raise RowError(f"{what} is of {schema.language}, and only Avro, Protobuf and JSON Schema make a row")
 
 
 @contracts.command()

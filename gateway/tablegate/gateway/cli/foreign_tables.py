@@ -34,6 +34,8 @@ class Definition:
     value: str = ""
     contract: str = ""
     schema_registry: str = ""
+    key_subject: str = ""
+    value_subject: str = ""
     partitioner: str = ""
     windowed: str = ""
     stored: str = ""

@@ -1,4 +1,4 @@
-"""The Avro schemas of a topic, from a schema registry with the Confluent API. It is asked once, by a command.
+"""The schemas of a topic, from a schema registry with the Confluent API. It is asked once, by a command.
 
 A gateway asks no registry: what it needs is in the manifest, and a registry that is away stops nothing.
 """
@@ -6,6 +6,7 @@ A gateway asks no registry: what it needs is in the manifest, and a registry tha
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -16,26 +17,52 @@ from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_c
 from tablegate.gateway.contract.registry_tokens import new_token
 
 _TIMEOUT_S = 10.0
+AVRO, PROTOBUF, JSON_SCHEMA = "AVRO", "PROTOBUF", "JSON"
+_LANGUAGES = {AVRO: "Avro", PROTOBUF: "Protobuf", JSON_SCHEMA: "JSON Schema"}
 
 
 class RegistryError(Exception):
     """A registry that does not answer, or has not what is needed; the text is a sentence."""
 
 
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of a subject. `imports`: texts that it refers to, by the name that it calls them; of Avro it has all."""
+
+    subject: str
+    schema_id: int
+    language: str
+    text: str
+    imports: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f'schema {self.schema_id} of subject "{self.subject}"'
+
+    def checked(self, language: str) -> "RegisteredSchema":
+        """Return this where it is of a language; raise `RegistryError` where not."""
+        if self.language != language:
+            found = _LANGUAGES.get(self.language, self.language)
+            raise RegistryError(f"{self} is of {found}, not of {_LANGUAGES[language]}; choose its codec")
+        return self
+
+
 def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
-    """Return the schemas of all versions of a subject, by id; raise `RegistryError` and `KafkaSettingsError`."""
+    """Return the schemas of all versions of a subject, by id, the newest last.
+
+    Raise `RegistryError` and `KafkaSettingsError`.
+    """
     asked = _Asked(registry)
-    schemas: dict[int, str] = {}
-    name = quote(subject, safe="")
-    for version in asked.get(f"/subjects/{name}/versions", subject):
-        found = asked.get(f"/subjects/{name}/versions/{version}", subject)
-        if found.get("schemaType", "AVRO") != "AVRO":
-            raise RegistryError(f'subject "{subject}" is of type {found["schemaType"]}, not AVRO; choose its codec')
-        schema = str(found["schema"])
-        if found.get("references"):
-            schema = written_out(schema, asked.referred(found["references"], set()))
-        schemas[int(found["id"])] = schema
-    return schemas
+    versions = [asked.version(subject, version) for version in asked.get(f"{_path(subject)}/versions", subject)]
+    return {one.schema_id: one.checked(AVRO).text for one in versions}
+
+
+def newest_schema(registry: RegistrySettings, subject: str) -> RegisteredSchema:
+    """Return the newest schema of a subject; raise `RegistryError` and `KafkaSettingsError`."""
+    return _Asked(registry).version(subject, "latest")
+
+
+def _path(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}"
 
 
 class _Asked:
@@ -57,7 +84,7 @@ class _Asked:
             if error.code == 404:
                 raise RegistryError(
                     f'the schema registry at {self._where} has no subject "{subject}"; let a producer register its '
-                    "schema first"
+                    "schema first, or name another subject"
                 ) from None
             why = "it refuses the user" if error.code in (401, 403) else f"it answers with status {error.code}"
             raise RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}') from None
@@ -67,16 +94,27 @@ class _Asked:
                 "[registry]"
             ) from None
 
-    def referred(self, references: Iterable[Mapping[str, Any]], asked: set[tuple[str, int]]) -> Iterator[str]:
+    def version(self, subject: str, version: int | str) -> RegisteredSchema:
+        """Return one version of a subject."""
+        found = self.get(f"{_path(subject)}/versions/{version}", subject)
+        language, text = str(found.get("schemaType", AVRO)), str(found["schema"])
+        referred = dict(self._referred(found.get("references") or (), set()))
+        if referred and language == AVRO:
+            text, referred = written_out(text, referred.values()), {}
+        return RegisteredSchema(subject, int(found["id"]), language, text, referred)
+
+    def _referred(
+        self, references: Iterable[Mapping[str, Any]], asked: set[tuple[str, int]]
+    ) -> Iterator[tuple[str, str]]:
         """Yield the schemas that these references come to, those that they refer to among them; each once."""
         for reference in references:
             subject, version = str(reference["subject"]), int(reference["version"])
             if (subject, version) in asked:
                 continue
             asked.add((subject, version))
-            found = self.get(f"/subjects/{quote(subject, safe='')}/versions/{version}", subject)
-            yield from self.referred(found.get("references") or (), asked)
-            yield str(found["schema"])
+            found = self.get(f"{_path(subject)}/versions/{version}", subject)
+            yield from self._referred(found.get("references") or (), asked)
+            yield str(reference["name"]), str(found["schema"])
 
 
 def _who(registry: RegistrySettings) -> dict[str, str]:

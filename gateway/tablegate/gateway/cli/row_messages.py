@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tablegate.gateway.contract.binder.files import build_pool, messages_of
 from tablegate.gateway.contract.columns import (
@@ -56,7 +57,7 @@ _NANO_DIGITS = 9  # behind the point of a google.type.Money
 _UNIT_DIGITS = 18  # before it
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 _INT64 = range(-(2**63), 2**63)
-_INSIDE = "\x1f"  # between the name of a field and that of one in it: names may have dots
+INSIDE = "\x1f"  # between the name of a field and that of one in it: names may have dots
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -141,7 +142,7 @@ def _message(name: str, comment: str, columns: Sequence[Column], key: Collection
     yield "}"
 
 
-class _Inners:
+class Inners:
     """The messages and enums that a row needs, as they are found. Names are short, and each is there once."""
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ class _Inners:
         known = self._names.get(source)
         if known is not None:
             if self._found[known] is None:
-                raise _refusal(field, "contains itself, and a row has an end")
+                raise refusal(field, "contains itself, and a row has an end")
             return known
         name, number = wanted, 1
         while name in self._found:
@@ -166,6 +167,7 @@ class _Inners:
         return name
 
     def all(self) -> list[Inner]:
+        """Return those that are made."""
         return [one for one in self._found.values() if one is not None]
 
 
@@ -184,7 +186,7 @@ def row_of(path: Path, name: str = "", skipped: Collection[str] = ()) -> Row:
             raise RowError(f'"{path}" is not UTF-8; save it as that') from None
         make = avro_row if path.suffix == ".avsc" else json_row
         return make(text, name, skipped, what=f'"{path}"')
-    return _proto_row(path, name, skipped)
+    return proto_row(load_descriptors(path, what="message file"), name, skipped, what=f'"{path}"')
 
 
 def avro_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Row:
@@ -198,43 +200,43 @@ def avro_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Ro
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RowError(f"{what} is not the schema of an Avro record; give one of type record, with fields") from None
     types = _AvroTypes(record)
-    columns = [types.column(*field) for field in fields if not _is_skipped(field[0], skipped)]
-    made = name or _message_name(own_name)
-    return _row(made, columns, what, comment=_sentence(record.get("doc")), inner=types.inners.all())
+    columns = [types.column(*field) for field in fields if not is_skipped(field[0], skipped)]
+    made = name or message_name(own_name)
+    return make_row(made, columns, what, comment=sentence(record.get("doc")), inner=types.inners.all())
 
 
 def json_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Row:
     """Return the row of a sample of JSON: an object, an array of objects, or an object in each line."""
-    inners = _Inners()
+    inners = Inners()
     columns = _json_columns(_objects(text, what), inners, path="", skipped=skipped)
-    return _row(name, columns, what, inner=inners.all())
+    return make_row(name, columns, what, inner=inners.all())
 
 
 def _json_columns(
-    objects: Sequence[dict[str, Any]], inners: _Inners, *, path: str, skipped: Collection[str]
+    objects: Sequence[dict[str, Any]], inners: Inners, *, path: str, skipped: Collection[str]
 ) -> list[Column]:
     values: dict[str, list[Any]] = {}
     for one in objects:
         for key, value in one.items():
-            if path or not _is_skipped(key, skipped):
+            if path or not is_skipped(key, skipped):
                 values.setdefault(key, []).append(value)
     columns = []
     for key, found in values.items():
         present = [value for value in found if value is not None]
         source = f"{path}{key}"
         if not present:
-            raise _refusal(
+            raise refusal(
                 source, "is null in the whole sample, which says no type", "add an object where it is not, or"
             )
-        name = _column_name(key, source)
+        name = column_name(key, source)
         type_ = _json_type(present, source, name, inners)
         optional = len(present) < len(objects) and not type_.startswith("repeated ")
-        columns.append(Column(source, name, type_, optional and _is_scalar(type_)))
+        columns.append(Column(source, name, type_, optional and is_scalar(type_)))
     return columns
 
 
-def _proto_row(path: Path, name: str, skipped: Collection[str]) -> Row:
-    files = load_descriptors(path, what="message file")
+def proto_row(files: FileDescriptorSet, name: str, skipped: Collection[str], *, what: str) -> Row:
+    """Return the row of a message of some files; raise `RowError`."""
     _, own = build_pool(files)
     messages = [message for file in own for message in messages_of(file)]
     found = [message for message in messages if name in (message.name, message.full_name)] if name else messages
@@ -242,19 +244,19 @@ def _proto_row(path: Path, name: str, skipped: Collection[str]) -> Row:
         few = "one of these: " if found else ""
         names = ", ".join(message.full_name for message in found or messages)
         there = f"{len(found)} messages {name}".strip() if found else f"no message {name}".strip()
-        raise RowError(f'"{path}" has {there}; say which with --row{f", {few}{names}" if names else ""}')
+        raise RowError(f"{what} has {there}; say which with --row{f', {few}{names}' if names else ''}")
     [message] = found
-    fields = [field for field in message.fields if not _is_skipped(field.name, skipped)]
-    inners = _Inners()
+    fields = [field for field in message.fields if not is_skipped(field.name, skipped)]
+    inners = Inners()
     for field in fields:
         problem = column_problem(field, (message.full_name,))
         if problem is not None:
-            raise _refusal(field.name, f"cannot be kept: {problem[0]}")
+            raise refusal(field.name, f"cannot be kept: {problem[0]}")
     columns = [_proto_column(field, inners) for field in fields]
-    return _row(message.name, columns, f'"{path}"', inner=inners.all())
+    return make_row(message.name, columns, what, inner=inners.all())
 
 
-def _proto_column(field: FieldDescriptor, inners: _Inners) -> Column:
+def _proto_column(field: FieldDescriptor, inners: Inners) -> Column:
     if is_map(field):
         assert field.message_type is not None
         key, value = field.message_type.fields
@@ -267,7 +269,7 @@ def _proto_column(field: FieldDescriptor, inners: _Inners) -> Column:
     return Column(field.name, field.name, type_, field.has_presence and field.message_type is None)
 
 
-def _proto_type(field: FieldDescriptor, inners: _Inners) -> str:
+def _proto_type(field: FieldDescriptor, inners: Inners) -> str:
     """Return the type of one value of a field; what it names is there, too."""
     enum, message = field.enum_type, field.message_type
     if enum is not None:
@@ -284,7 +286,8 @@ def _proto_type(field: FieldDescriptor, inners: _Inners) -> str:
     return inners.add(message.full_name, message.name, make, field=field.name)
 
 
-def _row(name: str, columns: Sequence[Column], what: str, *, comment: str = "", inner: Sequence[Inner] = ()) -> Row:
+def make_row(name: str, columns: Sequence[Column], what: str, *, comment: str = "", inner: Sequence[Inner] = ()) -> Row:
+    """Return a row of columns, each of another name; raise `RowError`. `what` they come from."""
     if not columns:
         raise RowError(f"{what} has no field for a row; give one that has")
     for each in (columns, *(one.columns for one in inner)):
@@ -292,29 +295,31 @@ def _row(name: str, columns: Sequence[Column], what: str, *, comment: str = "", 
         for column in each:
             first = seen.setdefault(folded(column.name), column.source)
             if first != column.source:
-                raise _refusal(column.source, f'would have the name of field "{_shown(first)}"')
+                raise refusal(column.source, f'would have the name of field "{_shown(first)}"')
     if any(one.name == name for one in inner):
         raise RowError(f'{what} has another message "{name}" in it; give the row a name of its own: --row {name}Row')
     return Row(name, columns, comment, inner)
 
 
-def _is_scalar(type_: str) -> bool:
+def is_scalar(type_: str) -> bool:
+    """Return whether a column of a type may be `optional`: where it is null, it is not set."""
     return type_ in {*_AVRO_TYPES.values()}
 
 
-def _refusal(source: str, text: str, do: str = "") -> RowError:
+def refusal(source: str, text: str, do: str = "") -> RowError:
     """Return the error of a field. What is left out is the field of the row that it is in."""
-    whole = source.partition(_INSIDE)[0]
+    whole = source.partition(INSIDE)[0]
     return RowError(
         f'field "{_shown(source)}" {text}; {f"{do} " if do else ""}leave it out: --skip {json.dumps(whole)}'
     )
 
 
 def _shown(source: str) -> str:
-    return source.replace(_INSIDE, ".")
+    return source.replace(INSIDE, ".")
 
 
-def _is_skipped(source: str, skipped: Collection[str]) -> bool:
+def is_skipped(source: str, skipped: Collection[str]) -> bool:
+    """Return whether a field is to be left out."""
     return bool({source, snake_case(source)} & {*skipped})
 
 
@@ -338,7 +343,7 @@ class _AvroTypes:
     """Columns of the fields of an Avro record, and of the records in it."""
 
     def __init__(self, record: Any) -> None:
-        self.inners = _Inners()
+        self.inners = Inners()
         self._named = dict(_named(record))
 
     def column(self, source: str, schema: Any, doc: object, path: str = "") -> Column:
@@ -346,8 +351,8 @@ class _AvroTypes:
         place = f"{path}{source}"
         optional = isinstance(schema, list) and "null" in schema
         type_ = self._type(schema, place)
-        name = _column_name(source, place)
-        return Column(place, name, type_, optional and _is_scalar(type_), _sentence(doc))
+        name = column_name(source, place)
+        return Column(place, name, type_, optional and is_scalar(type_), sentence(doc))
 
     def _type(self, schema: Any, place: str) -> str:
         schema = self._resolved(self._branch(schema, place))
@@ -362,7 +367,7 @@ class _AvroTypes:
     def _branch(self, schema: Any, place: str) -> Any:
         branches = [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
         if len(branches) != 1:
-            raise _refusal(place, f"is a union of {len(branches)} types" if branches else "is always null")
+            raise refusal(place, f"is a union of {len(branches)} types" if branches else "is always null")
         return branches[0]
 
     def _resolved(self, schema: Any) -> Any:
@@ -382,28 +387,28 @@ class _AvroTypes:
         if logical == "decimal":
             precision, scale = (schema.get(part) or 0 for part in ("precision", "scale"))
             if not (isinstance(precision, int) and isinstance(scale, int)):
-                raise _refusal(place, "is a decimal without digits")
+                raise refusal(place, "is a decimal without digits")
             if scale > _NANO_DIGITS or precision - scale > _UNIT_DIGITS:
                 text = f"is a decimal with {precision} digits, {scale} behind the point: too many for a row"
-                raise _refusal(place, text)
+                raise refusal(place, text)
             return MONEY
         if not isinstance(kind, str) or kind not in _AVRO_TYPES or logical in _AVRO_OTHERS:
-            raise _refusal(place, f"is of type {logical or kind}, which no column has")
+            raise refusal(place, f"is of type {logical or kind}, which no column has")
         return _AVRO_TYPES[kind]
 
     def _record(self, record: dict[str, Any], place: str) -> str:
         fields = [field for field in record["fields"] if isinstance(field, dict) and isinstance(field.get("name"), str)]
         if not fields:
-            raise _refusal(place, "is a record without fields")
+            raise refusal(place, "is a record without fields")
         space = record.get("namespace")
         source = f"{space}.{record['name']}" if space else record["name"]
-        wanted = _message_name(_column_name(source.rpartition(".")[2], place))
+        wanted = message_name(column_name(source.rpartition(".")[2], place))
 
         def make(name: str) -> Inner:
             columns = [
-                self.column(field["name"], field.get("type"), field.get("doc"), f"{place}{_INSIDE}") for field in fields
+                self.column(field["name"], field.get("type"), field.get("doc"), f"{place}{INSIDE}") for field in fields
             ]
-            return Inner(name, source, columns, comment=_sentence(record.get("doc")))
+            return Inner(name, source, columns, comment=sentence(record.get("doc")))
 
         return self.inners.add(source, wanted, make, field=place)
 
@@ -425,42 +430,42 @@ def _objects(text: str, what: str) -> Sequence[dict[str, Any]]:
     return objects
 
 
-def _json_type(values: Sequence[Any], source: str, name: str, inners: _Inners) -> str:
+def _json_type(values: Sequence[Any], source: str, name: str, inners: Inners) -> str:
     """Return the type of a column that has these values. `name`: its own."""
     if {type(value) for value in values} == {list}:
         items = [item for value in values for item in value]
         if not items:
-            raise _refusal(
+            raise refusal(
                 source, "is empty in the whole sample, which says no type", "add an object where it is not, or"
             )
         if None in items:
-            raise _refusal(source, "has a null in a list")
+            raise refusal(source, "has a null in a list")
         if any(isinstance(item, list) for item in items):
-            raise _refusal(source, "has lists in a list")
+            raise refusal(source, "has lists in a list")
         return f"repeated {_json_one(items, source, _singular(name), inners)}"
     return _json_one(values, source, name, inners)
 
 
-def _json_one(values: Sequence[Any], source: str, name: str, inners: _Inners) -> str:
+def _json_one(values: Sequence[Any], source: str, name: str, inners: Inners) -> str:
     kinds = {type(value) for value in values}
     if kinds == {dict}:
-        columns = _json_columns(values, inners, path=f"{source}{_INSIDE}", skipped=())
+        columns = _json_columns(values, inners, path=f"{source}{INSIDE}", skipped=())
         if not columns:
-            raise _refusal(source, "has no fields in the whole sample")
-        wanted = _message_name(name)
+            raise refusal(source, "has no fields in the whole sample")
+        wanted = message_name(name)
         return inners.add("", wanted, lambda made: Inner(made, "", columns), field=source)
     if kinds == {bool}:
         return "bool"
     if kinds == {int}:
         if all(value in _INT64 for value in values):
             return "int64"
-        raise _refusal(source, "has a number that is no int64", "write it as text, or")
+        raise refusal(source, "has a number that is no int64", "write it as text, or")
     if kinds <= {int, float}:
         return "double"
     if kinds == {str}:
         return TIMESTAMP if all(map(_is_time, values)) else "string"
     names = {bool: "bool", int: "number", float: "number", str: "text", dict: "object", list: "list"}
-    raise _refusal(source, f"has values of several types ({', '.join(sorted({names[kind] for kind in kinds}))})")
+    raise refusal(source, f"has values of several types ({', '.join(sorted({names[kind] for kind in kinds}))})")
 
 
 def _singular(name: str) -> str:
@@ -493,18 +498,20 @@ def _enum(name: str, enum: EnumDescriptor) -> Iterator[str]:
     yield "}"
 
 
-def _column_name(source: str, place: str) -> str:
+def column_name(source: str, place: str) -> str:
+    """Return the name of the column that a field becomes; raise `RowError`, with where the field is."""
     name = snake_case(source)
     if _NAME.fullmatch(name) is None:
-        raise _refusal(place, "has a name that no field of a message can have", "rename it, or")
+        raise refusal(place, "has a name that no field of a message can have", "rename it, or")
     return name
 
 
-def _message_name(name: str) -> str:
+def message_name(name: str) -> str:
+    """Return the name of a message, of that of a column."""
     return "".join(capitalized(word) for word in name.split("_"))
 
 
-def _sentence(doc: object) -> str:
+def sentence(doc: object) -> str:
     """Return a comment of one line of what a schema says of a field."""
     text = " ".join(doc.split()) if isinstance(doc, str) else ""
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."

@@ -97,7 +97,17 @@ def add(
     ] = None,
     schema_registry: Annotated[
         str | None,
-        typer.Option(help="Schema registry with the Confluent API, for avro and debezium-avro.", metavar="URL"),
+        typer.Option(
+            help="Schema registry with the Confluent API: avro and debezium-avro need it; of protobuf and json-schema "
+            "it says whether the contract fits.",
+            metavar="URL",
+        ),
+    ] = None,
+    key_subject: Annotated[
+        str | None, typer.Option(help="Subject of the keys' schemas. Default: TOPIC-key.", metavar="NAME")
+    ] = None,
+    value_subject: Annotated[
+        str | None, typer.Option(help="Subject of the values' schemas. Default: TOPIC-value.", metavar="NAME")
     ] = None,
     partitioner: Annotated[
         str | None,
@@ -147,7 +157,7 @@ def add(
     Given again with something else, as with another schema, the table gets a new generation, read from the start.
     """
     from tablegate.gateway.cli.foreign_tables import Definition, bound_table
-    from tablegate.gateway.contract.foreign.topics import unfit_reason
+    from tablegate.gateway.contract.foreign.topics import UnfitTopic, unfit_reason
     from tablegate.gateway.contract.registry_settings import load_registry
     from tablegate.gateway.replication.manifests import problem_of, topic_fault
 
@@ -158,6 +168,8 @@ def add(
         value=value.value if value else "",
         contract=str(contract) if contract else "",
         schema_registry=schema_registry or "",
+        key_subject=key_subject or "",
+        value_subject=value_subject or "",
         partitioner=partitioner or "",
         windowed=windowed.value if windowed else "",
         stored=stored.value if stored else "",
@@ -175,9 +187,11 @@ def add(
         if facts is None:
             fail(f'topic "{definition.topic}" does not exist; create it, or correct --topic')
         known = published.newest()
-        manifest = _manifest(
-            definition, table, facts, known, load_registry(kafka, url=definition.schema_registry or None)
-        )
+        registry = load_registry(kafka, url=definition.schema_registry or None)
+        try:
+            manifest = _manifest(definition, table, facts, known, registry)
+        except UnfitTopic as error:
+            fail(f'table "{table.name}": {error}')
         why = unfit_reason(table, manifest)
         if why is not None:
             fail(f'table "{table.name}": {why}')
@@ -202,30 +216,19 @@ def _manifest(
     registry: "RegistrySettings | None",
 ) -> "Manifest":
     """Return the manifest of a definition: with the generation that is there where it says the same, else the next."""
-    from tablegate.gateway.cli.foreign_tables import manifest_of, read_schemas
-    from tablegate.gateway.cli.registry import avro_schemas
+    from tablegate.gateway.cli.foreign_tables import manifest_of
+    from tablegate.gateway.cli.topic_schemas import topic_schemas
     from tablegate.gateway.contract.types import past_name
     from tablegate.gateway.replication.manifests import follows_on
 
     old = known.get(table.name)
     if old is not None and not old.HasField("foreign"):
         fail(f'table "{table.name}" is kept by a job; remove it with tablegate job reset first')
-    schemas = []
-    for codec, part, path in (
-        (definition.key, "key", definition.key_schema),
-        (definition.value, "value", definition.value_schema),
-    ):
-        if codec not in ("avro", "debezium-avro"):
-            schemas.append(read_schemas(path))
-        elif registry is None:
-            fail(f"--{part} {codec} needs the schemas of the registry; give --schema-registry http://host:port")
-        else:
-            schemas.append(avro_schemas(registry, f"{definition.topic}-{part}"))
+    schemas = topic_schemas(definition, table, registry)
     past = known.get(past_name(table.name))
     generation = old.generation if old is not None else past.generation + 1 if past is not None else 1
-    key_schemas, value_schemas = schemas
     manifest = manifest_of(
-        definition, table, facts, key_schemas=key_schemas, value_schemas=value_schemas, generation=generation
+        definition, table, facts, key_schemas=schemas.keys, value_schemas=schemas.values, generation=generation
     )
     if old is not None and not follows_on(old, manifest):
         manifest.generation = manifest.declared_generation = old.generation + 1

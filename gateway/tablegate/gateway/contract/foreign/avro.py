@@ -9,6 +9,8 @@ from typing import Any
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, schema_id_of
 from tablegate.gateway.contract.rows import VALUE_PREFIX_BYTES, UndecodableRecord, UnfitSchema
 
+_REASON_CHARACTERS_MAX = 200  # the library repeats schemas in what it says
+
 
 class AvroSchemas:
     """Schemas by id, parsed. `what`: "key" or "value", for reasons. Raises `UnfitSchema` when made."""
@@ -61,4 +63,5 @@ class AvroSchemas:
         try:
             return self._fastavro.parse_schema(json.loads(text))
         except Exception as error:  # noqa: BLE001  as above
-            raise UnfitSchema(f"{where} is not an Avro schema: {type(error).__name__}") from None
+            why = " ".join(str(error).split())[:_REASON_CHARACTERS_MAX] or type(error).__name__
+            raise UnfitSchema(f"{where} is not an Avro schema: {why}") from None

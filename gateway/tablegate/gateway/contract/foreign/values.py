@@ -186,7 +186,7 @@ class _DebeziumAvroValues(ValueReader):
     def __init__(self, table: Table, schemas: Mapping[int, str]) -> None:
         self._rows = RowMaker(table)
         self._schemas = AvroSchemas("value", schemas)
-        self._hints = {schema_id: avro_hints(_row_schema(each)) for schema_id, each in self._schemas.parsed.items()}
+        self._hints = {schema_id: avro_hints(row_schema_of(each)) for schema_id, each in self._schemas.parsed.items()}
 
     @override
     def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
@@ -195,8 +195,11 @@ class _DebeziumAvroValues(ValueReader):
         return None if after is None else self._rows.make(after, key, self._hints[schema_id])
 
 
-def _row_schema(envelope: Any) -> Any:
-    """Return the schema of a row in that of its envelope: where it is defined, which is mostly `before`."""
+def row_schema_of(envelope: Any) -> Any:
+    """Return the schema of a row in that of its envelope: where it is defined, which is mostly `before`.
+
+    Raise `UnfitSchema`.
+    """
     for field in _fields_of(envelope):
         for one in field["type"] if isinstance(field["type"], list) else ():
             if field["name"] in ("before", "after") and isinstance(one, dict) and one.get("type") == "record":

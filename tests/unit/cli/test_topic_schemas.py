@@ -1,0 +1,164 @@
+"""The schemas of a topic from a registry: which subject has them, and what is said where the contract does not fit."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tablegate.gateway.cli.foreign_tables import Definition, DefinitionError
+from tablegate.gateway.cli.registry import RegistryError
+from tablegate.gateway.cli.topic_schemas import TopicSchemas, topic_schemas
+from tablegate.gateway.contract.foreign.keys import UnfitTopic
+from tablegate.gateway.contract.registry_settings import RegistrySettings
+from tests.kit.programs.listed_registry import FIRST_ID, ListedRegistry
+from tests.kit.table.foreign import ENVELOPE_SCHEMA, FOREIGN, ORDER_SCHEMA, foreign_catalogue
+
+ORDERS = Definition(table="orders", topic="orders", key="utf8", value="avro", contract=str(FOREIGN))
+LINES = replace(ORDERS, table="lines", key="json")
+
+
+def record(name: str, **fields: Any) -> str:
+    listed = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return json.dumps({"type": "record", "name": name, "fields": listed})
+
+
+def proto(text: str) -> dict[str, str]:
+    return {"schemaType": "PROTOBUF", "schema": f'syntax = "proto3"; package shop.others.v1; {text}'}
+
+
+LINE = "message Line { string order_id = 1; int32 line_number = 2; string article = 3; }"
+SUBJECTS: dict[str, list[dict[str, Any]]] = {
+    "orders-value": [{"schema": record("Order", quantity="boolean")}, {"schema": json.dumps(ORDER_SCHEMA)}],
+    "shop.Order": [{"schema": json.dumps(ORDER_SCHEMA)}],
+    "strange-value": [{"schema": record("Order", quantity=["null", "boolean"], customer="string", paid="string")}],
+    "envelope": [{"schema": json.dumps(ENVELOPE_SCHEMA)}],
+    "keys": [{"schema": record("Key", order_id="string", line_number="boolean")}],
+    "twice": [{"schema": record("Order", a={"type": "enum", "name": "E", "symbols": ["A", "A"]})}],
+    "lines": [proto(LINE)],
+    "second": [proto(f"message First {{}} message Second {{ {LINE} }}")],
+    "moved": [proto("message Line { string article = 1; string text = 3; }")],
+    "line twice": [proto("message Line {} message Line {}")],
+    "line keys": [proto("message LineId { string order_id = 1; string line_number = 2; }")],
+    "json": [{"schemaType": "JSON", "schema": json.dumps({"properties": {"article": {"type": "string"}}})}],
+    "unfit json": [{"schemaType": "JSON", "schema": json.dumps({"properties": {"article": {"type": "number"}}})}],
+    "no json": [{"schemaType": "JSON", "schema": "{"}],
+}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[RegistrySettings]:
+    with ListedRegistry(SUBJECTS) as running:
+        yield RegistrySettings(url=running.url)
+
+
+def schemas(definition: Definition, registry: RegistrySettings | None) -> TopicSchemas:
+    return topic_schemas(definition, foreign_catalogue().tables[definition.table], registry)
+
+
+def test_schemas_are_those_of_the_topics_subject_or_of_another(registry: RegistrySettings) -> None:
+    assert [*schemas(ORDERS, registry).values] == [FIRST_ID, FIRST_ID + 1], "those of all versions"
+    named = schemas(replace(ORDERS, value_subject="shop.Order"), registry)
+    assert {one: json.loads(text) for one, text in named.values.items()} == {FIRST_ID + 2: ORDER_SCHEMA}
+    assert schemas(replace(ORDERS, value="json"), registry) == TopicSchemas({}, {})
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        replace(ORDERS, value="debezium-avro", value_subject="envelope"),
+        replace(LINES, value="protobuf", value_subject="lines"),
+        replace(LINES, value="protobuf", value_subject="second", value_index="1.0"),
+        replace(LINES, value="json-schema", value_subject="json"),
+    ],
+)
+def test_what_fits_is_taken(registry: RegistrySettings, definition: Definition) -> None:
+    schemas(definition, registry)
+
+
+@pytest.mark.parametrize(
+    ("definition", "what", "pairs"),
+    [
+        (
+            replace(ORDERS, topic="strange"),
+            "(right); change the contract, or say which subject it is: --value-subject",
+            ['int64 quantity = 3;   |   "quantity": ["null", "boolean"]', 'bool paid = 6;        |   "paid": "string"'],
+        ),
+        (
+            replace(LINES, key="avro", key_subject="keys", value="json"),
+            "--key-subject",
+            ['int32 line_number = 2;   |   "line_number": "boolean"'],
+        ),
+        (
+            replace(LINES, value="protobuf", value_subject="moved"),
+            'of subject "moved"',
+            ["string article = 3;   |   string article = 1;"],
+        ),
+        (
+            replace(LINES, value="protobuf", value_subject="second"),
+            'of subject "second"',
+            ["string article = 3;   |   (nothing of this number)"],
+        ),
+        (
+            replace(LINES, key="protobuf", key_subject="line keys", key_message="shop.others.v1.LineId", value="json"),
+            'of subject "line keys"',
+            ["int64 line_number = 2;   |   string line_number = 2;"],
+        ),
+        (
+            replace(LINES, value="json-schema", value_subject="unfit json"),
+            'of subject "unfit json"',
+            ['string article = 3;   |   "article": {"type": "number"}'],
+        ),
+    ],
+)
+def test_a_contract_that_does_not_fit_is_shown_beside_the_schema(
+    registry: RegistrySettings, definition: Definition, what: str, pairs: list[str]
+) -> None:
+    with pytest.raises(UnfitTopic) as refused:
+        schemas(definition, registry)
+    first, *lines = str(refused.value).splitlines()
+    assert what in first
+    assert [line.strip() for line in lines] == pairs
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        (
+            replace(ORDERS, topic="none"),
+            'has no subject "none-value"; let a producer register its schema first, or name',
+        ),
+        (replace(ORDERS, value_subject="lines"), "is of Protobuf, not of Avro; choose its codec"),
+        (
+            replace(LINES, value="protobuf", value_subject="json"),
+            "is of JSON Schema, not of Protobuf; choose its codec",
+        ),
+        (
+            replace(LINES, value="protobuf", value_subject="line twice"),
+            'of subject "line twice": schema does not compile: schema-51.proto:1:68: "Line" is already defined',
+        ),
+        (
+            replace(LINES, value="protobuf", value_subject="lines", value_index="1"),
+            "has no message 1; see --value-index",
+        ),
+        (
+            replace(ORDERS, value_subject="twice"),
+            "value schema 47 is not an Avro schema: All symbols in an enum must be unique",
+        ),
+        (replace(LINES, value="json-schema", value_subject="no json"), "is not JSON; register it again"),
+        (replace(ORDERS, value="json", value_subject="lines"), "--value-subject needs --value avro or the like"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(registry: RegistrySettings, definition: Definition, why: str) -> None:
+    with pytest.raises((DefinitionError, RegistryError)) as refused:
+        schemas(definition, registry)
+    assert why in str(refused.value)
+
+
+def test_without_a_registry_only_avro_asks_for_one() -> None:
+    with pytest.raises(DefinitionError, match="--value avro needs the schemas of the registry; give --schema-registry"):
+        schemas(ORDERS, None)
+    with pytest.raises(DefinitionError, match="--value-subject needs a schema registry; give --schema-registry"):
+        schemas(replace(ORDERS, value_subject="shop.Order"), None)
+    assert schemas(replace(LINES, value="protobuf"), None) == TopicSchemas({}, {})
