@@ -451,10 +451,9 @@ def _put_money(money: Any, value: Any, hint: Hint) -> None:
 
 def _amount(value: Any, hint: Hint) -> Decimal:
     if hint.name == "org.apache.kafka.connect.data.Decimal" and isinstance(value, str | bytes):
-        raw = _bytes(value)
-        if len(raw) > _DECIMAL_CHARACTERS_MAX:
-            raise ValueError
-        return _EXACT.scaleb(Decimal(int.from_bytes(raw, "big", signed=True)), -hint.scale)
+        return _scaled(value, hint.scale)
+    if isinstance(value, dict):  # io.debezium.data.VariableScaleDecimal
+        return _scaled(value["value"], _integer(value["scale"]))
     if isinstance(value, str) and not _AMOUNT.fullmatch(value):
         raise ValueError
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
@@ -463,3 +462,10 @@ def _amount(value: Any, hint: Hint) -> Decimal:
     if not found.is_finite() or found.adjusted() > _DECIMAL_CHARACTERS_MAX:
         raise ValueError
     return found
+
+
+def _scaled(value: str | bytes, scale: int) -> Decimal:
+    raw = _bytes(value)
+    if len(raw) > _DECIMAL_CHARACTERS_MAX or abs(scale) > _DECIMAL_CHARACTERS_MAX:
+        raise ValueError
+    return _EXACT.scaleb(Decimal(int.from_bytes(raw, "big", signed=True)), -scale)
