@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -79,7 +79,8 @@ def test_what_confluents_serializers_write_is_served(
     name = new_topic(tables.bootstrap, 3, "confluent", cleanup_policy="compact")
     topic = TOPICS[3]
     key = AvroSerializer(client, '"string"')
-    value = AvroSerializer(client, json.dumps(ORDER_SCHEMA), lambda row, _: avro_order(row))
+    by_record = {"subject.name.strategy": record_subject_name_strategy}
+    value = AvroSerializer(client, json.dumps(ORDER_SCHEMA), lambda row, _: avro_order(row), by_record)
     producer = Producer({"bootstrap.servers": tables.bootstrap, "partitioner": "murmur2_random"})
     rows = [topic.columns(number) for number in range(COUNT)]
     for row in rows:
@@ -91,7 +92,7 @@ def test_what_confluents_serializers_write_is_served(
     assert producer.flush(20) == 0
     printed = tables.add(
         "orders", "--topic", name, "--key", "avro", "--value", "avro", "--partitioner", "murmur2",
-        "--schema-registry", schema_registry,
+        "--schema-registry", schema_registry, "--value-subject", str(ORDER_SCHEMA["name"]),
     )  # fmt: skip
     assert f"{COUNT} of the newest {COUNT} records are rows" in printed
     tables.wait_for("orders", tables.generation("orders"))
@@ -102,7 +103,7 @@ def test_what_confluents_serializers_write_is_served(
 
 @pytest.mark.parametrize("kind", ["json-schema", "protobuf", "protobuf of a message in the second one"])
 def test_other_serializers_of_confluent_are_served(
-    tables: ForeignTables, client: SchemaRegistryClient, kind: str
+    tables: ForeignTables, schema_registry: str, client: SchemaRegistryClient, kind: str
 ) -> None:
     name = new_topic(tables.bootstrap, 3, "confluent", cleanup_policy="compact")
     rows = [{"counter_id": number, "total": number * 2} for number in range(COUNT)]
@@ -128,7 +129,8 @@ def test_other_serializers_of_confluent_are_served(
             for key in [row["counter_id"].to_bytes(8, "big", signed=True)]
         ],
     )
-    printed = tables.add("counters", "--topic", name, "--key", "int64", "--value", kind.partition(" ")[0], *place)
+    words = ["--topic", name, "--key", "int64", "--value", kind.partition(" ")[0], "--schema-registry", schema_registry]
+    printed = tables.add("counters", *words, *place)
     assert f"{COUNT} of the newest {COUNT} records are rows" in printed
     tables.wait_for("counters", tables.generation("counters"))
     assert sorted(row.total for row in tables.rows("counters")) == [row["total"] for row in rows]
@@ -156,6 +158,9 @@ def test_a_bad_table_says_what_is_wrong(tables: ForeignTables, tmp_path: Path) -
     assert "none of the newest 1 records can be read as a row:\n  1 not: value is not JSON" in printed
     shown = tables.command("show", "devices", "--contract", str(tables.contract))
     assert "none of the newest 1 records can be read as a row" in shown
+    assert "none of the newest 1 records can be read as a row" in tables.command("show", "devices")
+    newest = json.loads(tables.command("show", "devices", "--json"))["newest"]
+    assert newest == {"records": 1, "readable": 0, "reasons": {"value is not JSON": 1}, "by_codecs": True}
     assert "is there as it is" in tables.command("add", "--file", str(definition))
     deleting = new_topic(tables.bootstrap, 1, "deleting", cleanup_policy="delete", retention_ms="3600000")
     refused = tables.refused("add", "--file", str(definition), "--topic", deleting)

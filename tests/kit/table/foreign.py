@@ -28,6 +28,8 @@ FOREIGN = Path(__file__).with_name("foreign.proto")
 SCHEMA_ID = 41
 TIME_MS = 1_790_000_000_123
 FRAME = b"\x00" + SCHEMA_ID.to_bytes(4, "big")
+BAD_VALUE = b"\x07SECRE\xff\x00\x00\x07SECRET\xff"
+"""A value of no codec; of a versioned store it is no delete."""
 
 Columns = Mapping[str, Any]
 Bytes = Callable[[Columns], bytes]

@@ -1,8 +1,11 @@
 """The schemas of a topic from a registry: which subject has them, and what is said where the contract does not fit."""
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from tablegate.gateway.cli.foreign_tables import Definition, DefinitionError
 from tablegate.gateway.cli.registry import RegistryError
 from tablegate.gateway.cli.topic_schemas import TopicSchemas, topic_schemas
+from tablegate.gateway.contract.descriptors import load_descriptors
 from tablegate.gateway.contract.foreign.keys import UnfitTopic
 from tablegate.gateway.contract.registry_settings import RegistrySettings
 from tests.kit.programs.listed_registry import FIRST_ID, ListedRegistry
@@ -29,6 +33,27 @@ def proto(text: str) -> dict[str, str]:
 
 
 LINE = "message Line { string order_id = 1; int32 line_number = 2; string article = 3; }"
+
+
+def serialized(text: str) -> dict[str, Any]:
+    """Return a schema as the client for Python registers it: a FileDescriptorProto in base64."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "line.proto")
+        Path(directory, "part.proto").write_text(PART)
+        path.write_text(text)
+        found = load_descriptors(path).file
+    [file] = [one for one in found if one.name == path.name]
+    return {"schemaType": "PROTOBUF", "schema": base64.b64encode(file.SerializeToString()).decode()}
+
+
+PART = 'syntax = "proto3"; package parts; message Part { int32 no = 1; }'
+IMPORTING = """syntax = "proto3"; package shop.others.v1;
+import "part.proto"; import "google/protobuf/timestamp.proto"; import "google/type/money.proto";
+message Line {
+  string order_id = 1; int32 line_number = 2; %s article = 3; parts.Part part = 4;
+  google.protobuf.Timestamp at = 5; google.type.Money price = 6;
+}"""
+TO_PART = {"references": [{"name": "part.proto", "subject": "part", "version": 1}]}
 SUBJECTS: dict[str, list[dict[str, Any]]] = {
     "orders-value": [{"schema": record("Order", quantity="boolean")}, {"schema": json.dumps(ORDER_SCHEMA)}],
     "shop.Order": [{"schema": json.dumps(ORDER_SCHEMA)}],
@@ -49,7 +74,12 @@ SUBJECTS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[RegistrySettings]:
-    with ListedRegistry(SUBJECTS) as running:
+    binary = {
+        "part": [serialized(PART)],
+        "binary": [{**serialized(IMPORTING % "string"), **TO_PART}],
+        "binary moved": [{**serialized(IMPORTING % "bool"), **TO_PART}],
+    }
+    with ListedRegistry({**SUBJECTS, **binary}) as running:
         yield RegistrySettings(url=running.url)
 
 
@@ -70,6 +100,7 @@ def test_schemas_are_those_of_the_topics_subject_or_of_another(registry: Registr
         replace(ORDERS, value="debezium-avro", value_subject="envelope"),
         replace(LINES, value="protobuf", value_subject="lines"),
         replace(LINES, value="protobuf", value_subject="second", value_index="1.0"),
+        replace(LINES, value="protobuf", value_subject="binary"),
         replace(LINES, value="json-schema", value_subject="json"),
     ],
 )
@@ -99,6 +130,11 @@ def test_what_fits_is_taken(registry: RegistrySettings, definition: Definition) 
             replace(LINES, value="protobuf", value_subject="second"),
             'of subject "second"',
             ["string article = 3;   |   (nothing of this number)"],
+        ),
+        (
+            replace(LINES, value="protobuf", value_subject="binary moved"),
+            'of subject "binary moved"',
+            ["string article = 3;   |   bool article = 3;"],
         ),
         (
             replace(LINES, key="protobuf", key_subject="line keys", key_message="shop.others.v1.LineId", value="json"),

@@ -90,6 +90,7 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path):
             r"nowhere/at_all\.proto: File not found.*buf build",
         ),
         ("Visit visit = 1;", "Visitor visit = 1;", r'"Visitor" is not defined'),
+        ('syntax = "proto3";', "words", r"visits\.proto:\d+:1: Expected top-level statement"),
     ],
 )
 def test_what_does_not_compile_is_told_in_one_sentence(old, new, said, tmp_path):

@@ -17,7 +17,7 @@ from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway
 from tests.kit.table.contracts import bind_sources, edited
-from tests.kit.table.foreign import TOPICS, Topic, foreign_catalogue
+from tests.kit.table.foreign import BAD_VALUE, TOPICS, Topic, foreign_catalogue
 
 THEIRS = "theirs"
 PARTITIONS = 2
@@ -25,15 +25,15 @@ JSON, NESTED = (next(one for one in TOPICS if one.name == name) for name in ("ut
 
 
 class Foreign:
-    """The table `orders` over a topic of others, and a gateway that follows it."""
+    """The table `orders`, or another one, over a topic of others, and a gateway that follows it."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, table: str = "orders", **config: Any) -> None:
+        self.table = table
         self.clock = FakeClock()
         self.broker = MemoryBroker(self.clock.now_ms)
         self.broker.create("tables", 1)
         self.topic_id = self.create(**config)
-        orders = foreign_catalogue().tables["orders"]
-        self.gateway = Gateway(self.broker, self.clock, Catalogue({"orders": orders}, {}))
+        self.gateway = Gateway(self.broker, self.clock, Catalogue({table: foreign_catalogue().tables[table]}, {}))
 
     def create(self, partitions: int = PARTITIONS, **config: Any) -> str:
         self.partitions = partitions
@@ -45,7 +45,7 @@ class Foreign:
 
     def publish(self, manifest: Manifest | None) -> None:
         value = None if manifest is None else manifest.SerializeToString()
-        self.broker.append(TopicPartition("tables", Partition(0)), b"orders", value)
+        self.broker.append(TopicPartition("tables", Partition(0)), self.table.encode(), value)
 
     def put(self, *numbers: int, delete: bool = False, topic: Topic = JSON) -> None:
         for number in numbers:
@@ -56,7 +56,7 @@ class Foreign:
 
     def state(self) -> TableState:
         with self.gateway.store.snapshot() as snapshot:
-            return snapshot.table("orders") or TableState()
+            return snapshot.table(self.table) or TableState()
 
     def history_start(self, partition: Partition) -> int:
         with self.gateway.store.snapshot() as snapshot:
@@ -65,7 +65,7 @@ class Foreign:
         return position.history_start
 
     def generation(self) -> GenerationReplica:
-        serving = self.gateway.replicator._tables["orders"].serving
+        serving = self.gateway.replicator._tables[self.table].serving
         assert serving is not None
         return serving
 
@@ -117,6 +117,38 @@ def test_a_bad_record_leaves_the_row_before_it_and_is_counted(foreign: Foreign) 
     poison = {each.reason: each.count for each in foreign.gateway.table_status().poison}
     other = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
     assert poison == {"value is not JSON": 1, other: 1, "key is null": 1}
+
+
+@pytest.mark.parametrize("topic", [pytest.param(one, id=one.name) for one in TOPICS])
+def test_the_first_bad_record_of_a_kind_is_logged_without_data(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = Foreign(topic.table)
+    foreign.put(1, topic=topic)
+    columns = topic.columns(1)
+    partition = murmur2_partition(topic.place(columns), PARTITIONS)
+    for key, value in (
+        (topic.key(columns), BAD_VALUE),
+        (topic.key(columns), BAD_VALUE),
+        (None, BAD_VALUE),
+        (None, None),
+    ):
+        foreign.broker.append(TopicPartition(THEIRS, partition), key, value)
+    foreign.put(2, topic=topic)
+    foreign.publish(foreign.manifest(topic=topic))
+    foreign.gateway.seconds(1)
+    poison = {one.reason: one.count for one in foreign.gateway.table_status().poison}
+    assert [*poison.values()] == [2, 2]
+    logged = [record for record in caplog.records if "skipped a record" in record.getMessage()]
+    assert sorted(str(record.args[0]) for record in logged if isinstance(record.args, tuple)) == sorted(poison)
+    assert [(vars(record)["table"], vars(record)["topic"]) for record in logged] == [(topic.table, THEIRS)] * 2
+    assert "SECRE" not in str([vars(record) for record in caplog.records])
+    state = foreign.state()
+    with foreign.gateway.store.snapshot() as snapshot:
+        rows = [
+            topic.contract.row_class.FromString(row)
+            for number in range(PARTITIONS)
+            for _, row in snapshot.range(StoreId(state.store_id), Partition(number), start=b"", end=None, limit=9)
+        ]
+    assert sorted(map(str, rows)) == sorted(str(topic.row(topic.columns(number))) for number in (1, 2))
 
 
 KINDS = """syntax = "proto3";

@@ -4,7 +4,6 @@ Decision: docs/decisions/0093-topics-of-others.md
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -19,13 +18,12 @@ from tablegate.gateway.contract.kafka_arguments import Bootstrap, KafkaFile
 
 if TYPE_CHECKING:
     from tablegate.gateway.cli.foreign_tables import Definition
+    from tablegate.gateway.cli.topic_samples import Sample
     from tablegate.gateway.contract.catalogue import Table
     from tablegate.gateway.contract.registry_settings import RegistrySettings
     from tablegate.gateway.kafka.log import TopicFacts
     from tablegate.gateway.kafka.published import PublishedManifests
     from tablegate.v1.changelog_pb2 import Manifest
-
-SAMPLE_RECORDS_MAX = 1_000
 
 tables = typer.Typer(no_args_is_help=True, help="Serve topics that others write as tables.")
 
@@ -235,27 +233,20 @@ def _manifest(
     return manifest
 
 
-def _show_sample(published: "PublishedManifests", table: "Table", manifest: "Manifest", facts: "TopicFacts") -> None:
+def _show_sample(
+    published: "PublishedManifests", table: "Table | None", manifest: "Manifest", facts: "TopicFacts"
+) -> None:
     """Print what some of the newest records come to."""
-    from tablegate.gateway.contract.foreign.topics import ForeignRows
-    from tablegate.gateway.contract.rows import UndecodableRecord
+    for line in _sample(published, table, manifest, facts).lines(manifest.changelog_topic):
+        print(line)
 
-    rows, reasons, good = ForeignRows(table, manifest), Counter[str](), 0
-    for partition, record in published.read_some(manifest.changelog_topic, facts, SAMPLE_RECORDS_MAX):
-        try:
-            rows.read(record.key, record.value, partition)
-            good += 1
-        except UndecodableRecord as error:
-            reasons[str(error)] += 1
-    total = good + reasons.total()
-    if not total:
-        print(f'topic "{manifest.changelog_topic}" has no records yet')
-    elif not good:
-        print(f"none of the newest {total} records can be read as a row:")
-    else:
-        print(f"{good} of the newest {total} records are rows or deletes of the table")
-    for reason, count in reasons.most_common():
-        print(f"  {count} not: {reason}")
+
+def _sample(
+    published: "PublishedManifests", table: "Table | None", manifest: "Manifest", facts: "TopicFacts"
+) -> "Sample":
+    from tablegate.gateway.cli.topic_samples import SAMPLE_RECORDS_MAX, sample_of
+
+    return sample_of(published.read_some(manifest.changelog_topic, facts, SAMPLE_RECORDS_MAX), manifest, table)
 
 
 @tables.command("list")
@@ -283,7 +274,10 @@ def show(
     tables_topic: TablesTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is said of a table's topic; with --contract also how many of its newest records can be read."""
+    """Show what is said of a table's topic, and how many of its newest records can be read.
+
+    With --contract they are read as rows; without it by their codecs alone.
+    """
     from tablegate.gateway.cli.foreign_tables import Definition, bound_table
     from tablegate.gateway.contract.foreign.topics import unfit_reason
     from tablegate.gateway.replication.manifests import topic_fault
@@ -291,19 +285,20 @@ def show(
     with _explained(), _published(bootstrap, kafka, tables_topic) as published:
         manifest = _of_others(published, name)
         described = _described(manifest)
-        if as_json:
-            print(json.dumps(described))
-            return
-        for what, text in described.items():
-            print(f"{what.replace('_', ' ')}: {text}")
+        table = None if contract is None else bound_table(Definition(table=name, contract=str(contract)))
+        if not as_json:
+            for what, text in described.items():
+                print(f"{what.replace('_', ' ')}: {text}")
         facts = published.describe(manifest.changelog_topic)
         fault = topic_fault(manifest, facts)
         if fault is not None:
             fail(f"{fault.what}; {fault.hint}")
-        if contract is not None and facts is not None:
-            table = bound_table(Definition(table=name, contract=str(contract)))
-            if (why := unfit_reason(table, manifest)) is not None:
-                fail(f'table "{name}": {why}')
+        if table is not None and (why := unfit_reason(table, manifest)) is not None:
+            fail(f'table "{name}": {why}')
+        assert facts is not None, "a topic that is not there is a fault"
+        if as_json:
+            print(json.dumps(described | {"newest": _sample(published, table, manifest, facts).described()}))
+        else:
             _show_sample(published, table, manifest, facts)
 
 
@@ -373,6 +368,7 @@ def _explained() -> Iterator[None]:
     from tablegate.gateway.cli.registry import RegistryError
     from tablegate.gateway.contract.binder.problems import ContractError
     from tablegate.gateway.contract.descriptors import DescriptorError
+    from tablegate.gateway.contract.foreign.keys import UnfitTopic
     from tablegate.gateway.contract.kafka_file import KafkaSettingsError
     from tablegate.gateway.kafka.log import LogUnavailable
 
@@ -380,5 +376,5 @@ def _explained() -> Iterator[None]:
         yield
     except ContractError as error:
         fail_with_problems(error.problems)
-    except (DefinitionError, RegistryError, DescriptorError, KafkaSettingsError, LogUnavailable) as error:
+    except (DefinitionError, RegistryError, DescriptorError, KafkaSettingsError, LogUnavailable, UnfitTopic) as error:
         fail(error)

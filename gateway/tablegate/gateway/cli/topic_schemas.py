@@ -1,5 +1,6 @@
 """The schemas of a topic's keys and values: what a manifest says of them, and whether they fit the contract."""
 
+import base64
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
 
 from tablegate.gateway.cli.foreign_tables import Definition, DefinitionError, read_schemas
 from tablegate.gateway.cli.registry import (
@@ -147,21 +149,39 @@ class _Part:
 
 def compiled(schema: RegisteredSchema) -> FileDescriptorSet:
     """Return the files of a schema of Protobuf, the last of which is its own; raise `RegistryError`."""
+    own = f"schema-{schema.schema_id}.proto"
+    made = {
+        name: file for name, text in {**schema.imports, own: schema.text}.items() if (file := _serialized(name, text))
+    }
+    sources = {**schema.imports, own: schema.text}
+    if own in made:
+        # What comes with protoc is in no registry. It is compiled by a file that imports it.
+        given = {name for file in made.values() for name in file.dependency} - made.keys()
+        sources |= {own: "\n".join(['syntax = "proto3";', *(f'import "{name}";' for name in sorted(given))])}
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         directory = Path(scratch).resolve()
-        path = directory / f"schema-{schema.schema_id}.proto"
-        for name, text in {**schema.imports, path.name: schema.text}.items():
+        for name in sources.keys() - made.keys() | {own}:
             file = (directory / name).resolve()
             if not file.is_relative_to(directory):
                 raise RegistryError(f'{schema} imports "{name}", which is no name of a file; register it again')
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            file.write_text(sources[name], encoding="utf-8")
         try:
-            found = load_descriptors(path, what="schema")
+            found = load_descriptors(directory / own, what="schema")
         except DescriptorError as error:
             raise RegistryError(f"{schema}: {str(error).replace(f'{directory}/', '')}") from None
-    own = next(file for file in found.file if file.name == path.name)
-    return FileDescriptorSet(file=[*(file for file in found.file if file is not own), own])
+    files = {file.name: file for file in found.file} | made
+    return FileDescriptorSet(file=[*(file for name, file in files.items() if name != own), files[own]])
+
+
+def _serialized(name: str, text: str) -> FileDescriptorProto | None:
+    """Return the file that a text is in base64, as some clients register it; None where it is a .proto."""
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, DecodeError):
+        return None
+    file.name = name
+    return file
 
 
 def _message_at(schema: RegisteredSchema, index: str) -> Descriptor:

@@ -22,6 +22,7 @@ PROTOC_TIMEOUT_S = 60
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PACKAGE = re.compile(r"^\s*package\s+([\w.]+)\s*;", re.MULTILINE)
+_IS_NO_ERROR = re.compile(r": warning:|^WARNING: All log messages before|^[IWE]\d{4} .*\] ")  # the rest is of its log
 _IMPORT = re.compile(r"""^\s*import\s+(?:public\s+|weak\s+)?["']([^"']+)["']\s*;""", re.MULTILINE)
 
 
@@ -76,7 +77,7 @@ def _compile(path: Path, what: str) -> bytes:
 
 
 def _first_error(stderr: str, path: Path, what: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip() and ": warning:" not in line]
+    lines = [line for line in stderr.splitlines() if line.strip() and not _IS_NO_ERROR.search(line)]
     if not lines:
         return f'{what} "{path}" does not compile, and protoc gives no reason'
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
