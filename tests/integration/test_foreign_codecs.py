@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import SchemaRegistryClient, record_subject_name_strategy
+from confluent_kafka.schema_registry import (
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+    record_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -24,6 +28,7 @@ from tablegate.jobs.kafka.manifests import read_manifest
 from tablegate.jobs.running.operations import list_tables
 from tests.kit.gateway_processes.foreign import ForeignTables
 from tests.kit.programs.kafka import new_topic
+from tests.kit.programs.registry_with_guids import RegistryWithGuids
 from tests.kit.table.foreign import ORDER_SCHEMA, TOPICS, Topic, avro_order
 
 pytestmark = pytest.mark.jvm
@@ -134,6 +139,24 @@ def test_other_serializers_of_confluent_are_served(
     assert f"{COUNT} of the newest {COUNT} records are rows" in printed
     tables.wait_for("counters", tables.generation("counters"))
     assert sorted(row.total for row in tables.rows("counters")) == [row["total"] for row in rows]
+
+
+def test_ids_in_headers_leave_records_plain(tables: ForeignTables, schema_registry: str, tmp_path: Path) -> None:
+    name = new_topic(tables.bootstrap, 3, "headers", cleanup_policy="compact")
+    schema = {"type": "record", "name": "Counter", "fields": [{"name": "total", "type": "long"}]}
+    file = tmp_path / "counter.avsc"
+    file.write_text(json.dumps(schema))
+    with RegistryWithGuids(schema_registry) as registry, SchemaRegistryClient({"url": registry.url}) as client:
+        write = AvroSerializer(client, json.dumps(schema), conf={"schema.id.serializer": header_schema_id_serializer})
+        values = [
+            write({"total": number}, SerializationContext(name, MessageField.VALUE, [])) for number in range(COUNT)
+        ]
+    keys = [number.to_bytes(8, "big", signed=True) for number in range(COUNT)]
+    tables.write(name, [(key, key, value) for key, value in zip(keys, values, strict=True)])
+    words = ["--topic", name, "--key", "int64", "--value", "avro-plain", "--value-schema", str(file)]
+    assert f"{COUNT} of the newest {COUNT} records are rows" in tables.add("counters", *words)
+    tables.wait_for("counters", tables.generation("counters"))
+    assert sorted(row.total for row in tables.rows("counters")) == [*range(COUNT)]
 
 
 def _counter_class(place: str) -> Any:

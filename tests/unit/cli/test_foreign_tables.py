@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,9 @@ from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.cli.foreign_tables import CHOICES, Definition, DefinitionError, bound_table, foreign_topic
 from tablegate.gateway.cli.registry import RegistryError, avro_schemas
 from tablegate.gateway.cli.tables import KeyWord, StoredWord, ValueWord, WindowWord
-from tablegate.gateway.contract.registry_settings import load_registry
+from tablegate.gateway.contract.registry_settings import RegistrySettings, load_registry
 from tablegate.v1 import changelog_pb2
+from tests.kit.programs.listed_registry import ListedRegistry
 from tests.kit.table.foreign import FOREIGN
 
 ORDERS = Definition(table="orders", topic="orders", key="utf8", value="json", contract=str(FOREIGN))
@@ -111,3 +113,10 @@ def test_a_registry_that_is_away_says_so_without_its_password() -> None:
         avro_schemas(registry, "orders-value")
     assert str(refused.value).startswith(f"no schema registry answers at http://127.0.0.1:{port}")
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [{}, {"id": 1}, {"id": 1, "schema": "{", "references": [{}]}, {"schema": "{}"}])
+def test_an_answer_that_is_no_registrys_is_a_sentence(answer: dict[str, Any]) -> None:
+    with ListedRegistry({"orders-value": [{"id": None, **answer}]}) as running, pytest.raises(RegistryError) as refused:
+        avro_schemas(RegistrySettings(url=running.url), "orders-value")
+    assert "its answer is not one of Confluent's API; correct --schema-registry" in str(refused.value)

@@ -52,7 +52,7 @@ def avro_schemas(registry: RegistrySettings, subject: str) -> dict[int, str]:
     Raise `RegistryError` and `KafkaSettingsError`.
     """
     asked = _Asked(registry)
-    versions = [asked.version(subject, version) for version in asked.get(f"{_path(subject)}/versions", subject)]
+    versions = [asked.version(subject, version) for version in asked.versions(subject)]
     return {one.schema_id: one.checked(AVRO).text for one in versions}
 
 
@@ -94,14 +94,30 @@ class _Asked:
                 "[registry]"
             ) from None
 
+    def versions(self, subject: str) -> list[int]:
+        """Return the numbers of a subject's versions, the newest last."""
+        found = self.get(f"{_path(subject)}/versions", subject)
+        if isinstance(found, list) and found and all(isinstance(one, int) for one in found):
+            return found
+        raise self._strange(subject)
+
     def version(self, subject: str, version: int | str) -> RegisteredSchema:
         """Return one version of a subject."""
         found = self.get(f"{_path(subject)}/versions/{version}", subject)
-        language, text = str(found.get("schemaType", AVRO)), str(found["schema"])
-        referred = dict(self._referred(found.get("references") or (), set()))
-        if referred and language == AVRO:
-            text, referred = written_out(text, referred.values()), {}
-        return RegisteredSchema(subject, int(found["id"]), language, text, referred)
+        try:
+            language, text = str(found.get("schemaType", AVRO)), str(found["schema"])
+            referred = dict(self._referred(found.get("references") or (), set()))
+            if referred and language == AVRO:
+                text, referred = written_out(text, referred.values()), {}
+            return RegisteredSchema(subject, int(found["id"]), language, text, referred)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            raise self._strange(subject) from None
+
+    def _strange(self, subject: str) -> RegistryError:
+        return RegistryError(
+            f'the schema registry at {self._where}: subject "{subject}": its answer is not one of Confluent\'s API; '
+            "correct --schema-registry, which may lack a path such as /apis/ccompat/v7"
+        )
 
     def _referred(
         self, references: Iterable[Mapping[str, Any]], asked: set[tuple[str, int]]

@@ -104,7 +104,7 @@ def _rows_by_codecs(manifest: Manifest) -> ForeignRows:
         read.foreign.record_partitioner = changelog_pb2.RECORD_PARTITIONER_UNKNOWN
     file = FileDescriptorProto(name="keys.proto", package="keys", syntax="proto3")
     row = file.message_type.add(name="Row")
-    options: Any = row.options.Extensions[options_pb2.table]
+    options: Any = row.options.Extensions[options_pb2.table]  # type: ignore[index, unused-ignore]
     options.name = manifest.table
     for place, column in enumerate(read.key):
         options.key.append(column.name)

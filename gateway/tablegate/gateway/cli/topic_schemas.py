@@ -3,7 +3,7 @@
 import base64
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,28 +150,31 @@ class _Part:
 def compiled(schema: RegisteredSchema) -> FileDescriptorSet:
     """Return the files of a schema of Protobuf, the last of which is its own; raise `RegistryError`."""
     own = f"schema-{schema.schema_id}.proto"
-    made = {
-        name: file for name, text in {**schema.imports, own: schema.text}.items() if (file := _serialized(name, text))
-    }
-    sources = {**schema.imports, own: schema.text}
+    texts = {**schema.imports, own: schema.text}
+    made = {name: made for name, text in texts.items() if (made := _serialized(name, text)) is not None}
+    sources = {name: text for name, text in texts.items() if name not in made}
     if own in made:
         # What comes with protoc is in no registry. It is compiled by a file that imports it.
-        given = {name for file in made.values() for name in file.dependency} - made.keys()
-        sources |= {own: "\n".join(['syntax = "proto3";', *(f'import "{name}";' for name in sorted(given))])}
+        given = {name for made_file in made.values() for name in made_file.dependency} - texts.keys()
+        sources[own] = "\n".join(['syntax = "proto3";', *(f'import "{name}";' for name in sorted(given))])
     with tempfile.TemporaryDirectory(prefix="tablegate-") as scratch:
         directory = Path(scratch).resolve()
-        for name in sources.keys() - made.keys() | {own}:
-            file = (directory / name).resolve()
-            if not file.is_relative_to(directory):
-                raise RegistryError(f'{schema} imports "{name}", which is no name of a file; register it again')
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(sources[name], encoding="utf-8")
+        _write(sources, directory, schema)
         try:
             found = load_descriptors(directory / own, what="schema")
         except DescriptorError as error:
             raise RegistryError(f"{schema}: {str(error).replace(f'{directory}/', '')}") from None
     files = {file.name: file for file in found.file} | made
     return FileDescriptorSet(file=[*(file for name, file in files.items() if name != own), files[own]])
+
+
+def _write(sources: Mapping[str, str], directory: Path, schema: RegisteredSchema) -> None:
+    for name, text in sources.items():
+        path = (directory / name).resolve()
+        if not path.is_relative_to(directory):
+            raise RegistryError(f'{schema} imports "{name}", which is no name of a file; register it again')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _serialized(name: str, text: str) -> FileDescriptorProto | None:
