@@ -86,10 +86,12 @@ class ReadInfo(_message.Message):
     def __init__(self, consistency_token: _Optional[str] = ..., as_of_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ScanOptions(_message.Message):
-    __slots__ = ("resume_token",)
+    __slots__ = ("resume_token", "limit")
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     resume_token: str
-    def __init__(self, resume_token: _Optional[str] = ...) -> None: ...
+    limit: int
+    def __init__(self, resume_token: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ScanProgress(_message.Message):
     __slots__ = ("resume_token", "read_info")

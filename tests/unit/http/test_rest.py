@@ -137,6 +137,8 @@ def test_a_stream_as_lines(client):
     assert answer.headers["content-type"] == "application/x-ndjson"
     found = [row.get("movieId", "0") for line in lines_of(answer) for row in line.get("ratings", [])]
     assert sorted(map(int, found)) == list(range(100))
+    some = client.ask("GET", "/v1/ratings:scan?scanOptions.limit=7")
+    assert sum(len(line.get("ratings", [])) for line in lines_of(some)) == 7
 
 
 def test_a_stream_as_events(client):

@@ -161,6 +161,25 @@ def test_the_most_rows_hold_over_all_gateways_and_resumes() -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize("least", [None, 20])
+def test_limits_hold_over_all_gateways_and_higher_ones_go_on(least: int | None) -> None:
+    async def talk() -> None:
+        cluster = filled(SPREAD)
+        fields = {} if least is None else {"min_rating_count": least}
+        wanted = [number for number in range(ROWS) if least is None or number % 40 >= least]
+        given, token = list[int](), ""
+        for turn, limit in enumerate((1, 2, 300, 301, 900, 0)):
+            request = cluster.request("ScanRatings", **fields)
+            request.scan_options.limit, request.scan_options.resume_token = limit, token
+            messages = [message async for message in cluster.stream(turn % 3, "ScanRatings", request)]
+            given += ids(messages)
+            assert len(given) == (limit or len(wanted))
+            token = messages[-1].progress.resume_token
+        assert sorted(given) == wanted
+
+    asyncio.run(talk())
+
+
 def test_a_scan_waits_for_a_partition_that_is_on_its_way() -> None:
     async def talk() -> None:
         cluster = filled({0: [0, 1], 1: [2, 3, 5]})

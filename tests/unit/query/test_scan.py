@@ -103,6 +103,42 @@ def test_max_rows_holds_over_resumed_scans(shop: Shop) -> None:
     assert sum(len(message.orders) for message in [messages[0], *rest]) == 7
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(0, 400),
+    partition_count=st.integers(1, 4),
+    limits=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    least=st.none() | st.integers(0, 40),
+)
+def test_a_limit_ends_a_scan_and_a_higher_one_goes_on(
+    count: int, partition_count: int, limits: list[int], least: int | None
+) -> None:
+    ratings = make_ratings(partition_count)
+    ratings.table.put(rating(number, count=number % 40) for number in range(count))
+    fields = {} if least is None else {"min_rating_count": least}
+    wanted = [number for number in range(count) if least is None or number % 40 >= least]
+    given, token = list[int](), ""
+    for limit in [*sorted(limits), 0]:
+        request = ratings.asker.request("ScanRatings", **fields)
+        request.scan_options.limit, request.scan_options.resume_token = limit, token
+        messages = ratings.asker.stream("ScanRatings", request)
+        given += _ids(messages)
+        assert len(given) == (min(limit, len(wanted)) if limit else len(wanted))
+        token = messages[-1].progress.resume_token
+    assert sorted(given) == wanted
+
+
+def test_the_lower_of_limit_and_most_rows_counts(shop: Shop) -> None:
+    shop.orders.put(shop.orders.table.row_class(customer=f"c{n}", code="x", price=n) for n in range(30))
+    for limit, count in ((3, 3), (7, 7), (20, 7), (0, 7)):
+        request = shop.asker.request("ScanOrders")
+        request.scan_options.limit = limit
+        assert sum(len(message.orders) for message in shop.asker.stream("ScanOrders", request)) == count
+    request.scan_options.limit = -1
+    with pytest.raises(InvalidField, match=r"scan_options\.limit"):
+        shop.asker.stream("ScanOrders", request)
+
+
 def test_filters(shop: Shop) -> None:
     row = shop.orders.table.row_class
     orders = [row(customer=f"c{n}", code="x") for n in range(4)]

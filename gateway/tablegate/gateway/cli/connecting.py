@@ -313,6 +313,8 @@ class Gateway:
         """Yield at most `limit` of the rows that pass the filters."""
         query = _query(self.catalogue(), table, ScanQuery, "Scan")
         request = _message(query.request_class(), _fields(arguments))
+        if limit is not None and query.scan_options is not None:
+            getattr(request, query.scan_options.name).limit = limit
         call = self._channel.unary_stream(
             query.path,
             request_serializer=query.request_class.SerializeToString,

@@ -76,6 +76,7 @@ class Scan:
         self._data = data
         self._request = request = parse(plan.query.request_class, data)
         self._tests = plan.read_filters(request)
+        self._rows_max = plan.rows_max(request)
         plan.requirement(request, None)  # refused at once, where it is none
         forwarded = call.forwarded
         self._scope = None if forwarded is None else plan.access.scope(forwarded)
@@ -123,7 +124,7 @@ class Scan:
             scope.check(access.table.name, served.generation)
         self._partitions = served.partitions if some is None else sorted(some)
         token = plan.resumed(self._request, token_text, served)
-        self._scanned = Scanned(plan, served, token, self._positions_here(served))
+        self._scanned = Scanned(plan, served, token, self._positions_here(served), rows_max=self._rows_max)
 
     def _positions_here(self, served: ServedGeneration) -> ReadPositions:
         """Return up to where this gateway has what is live here: rows that are there are to be given."""

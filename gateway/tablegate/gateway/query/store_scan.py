@@ -36,6 +36,7 @@ from tablegate.gateway.query.errors import (
     LOST_RECORDS,
     CorruptRow,
     DeadlineExceeded,
+    InvalidField,
     NotCaughtUp,
     ShuttingDown,
     TableRebuilt,
@@ -92,6 +93,14 @@ class ScanPlan:
         options = self.query.scan_options
         return "" if options is None else str(getattr(request, options.name).resume_token)
 
+    def rows_max(self, request: Message) -> int | None:
+        """Return how many rows a scan may give, resumes and all; None for any number. Raise `InvalidField`."""
+        options = self.query.scan_options
+        limit: int = 0 if options is None else getattr(request, options.name).limit
+        if options is not None and limit < 0:
+            raise InvalidField(f"{options.name}.limit", "is negative; send 0 for all rows, or how many you want")
+        return min(filter(None, (limit, self.query.max_rows)), default=None)
+
     def resumed(self, request: Message, token_text: str, served: ServedGeneration) -> Token:
         """Return where the scan starts, as a token; raise `InvalidResumeToken` or `TableRebuilt`."""
         token = self.opened_token(request, token_text)
@@ -133,12 +142,19 @@ class Scanned:
     """
 
     def __init__(
-        self, plan: ScanPlan, served: ServedGeneration, token: Token, begun: ReadPositions | None = None
+        self,
+        plan: ScanPlan,
+        served: ServedGeneration,
+        token: Token,
+        begun: ReadPositions | None = None,
+        *,
+        rows_max: int | None = None,
     ) -> None:
         self.served = served
         self.token = token
         self.positions: dict[Partition, Position] = {}
         self._plan = plan
+        self._rows_max = rows_max
         self._before = positions_of(token).joined(begun or ReadPositions())
         self._is_unnamed = False  # whether something was read elsewhere at positions that are not known
         self._unnamed_as_of_ms: list[int] = []
@@ -205,8 +221,8 @@ class Scanned:
 
     def rows_left(self, pending: int = 0) -> int | None:
         """Return how many rows may be given beside those that are pending; None for any number."""
-        most = self._plan.query.max_rows
-        return max(0, most - self.token.rows_given - pending) if most else None
+        most = self._rows_max
+        return None if most is None else max(0, most - self.token.rows_given - pending)
 
     def message(self, rows: bytes, count: int, *, partition: int, after_key: bytes) -> bytes:
         """Return a message with `count` rows, their tags included, behind which `after_key` of `partition` was read."""
@@ -258,8 +274,12 @@ class StoreScan:
         is_complete = False  # whether the last message says all that was read
         while not self._finished(pending):
             check_call(call)
-            partition = self._partition
-            pending += self._passed(self._read())[: self._scanned.rows_left(len(pending))]
+            done, partition = self._done, self._partition
+            rows, left = self._passed(self._read()), self._scanned.rows_left(len(pending))
+            if left is not None and len(rows) > left:
+                rows = rows[:left]
+                self._done, self._cursor = done, rows[-1][0]  # whoever resumes with a higher limit gets the rest
+            pending += rows
             if self._due(pending, partition, time.monotonic() - flushed):
                 for message in self._spliced(pending, partition):
                     yield message
