@@ -180,7 +180,7 @@ def test_a_contract_that_does_not_fit_is_shown_beside_the_schema(
         ),
         (
             replace(ORDERS, value_subject="twice"),
-            "value schema 47 is not an Avro schema: All symbols in an enum must be unique",
+            "value schema 47 cannot be used as an Avro schema: All symbols in an enum must be unique",
         ),
         (replace(LINES, value="json-schema", value_subject="no json"), "is not JSON; register it again"),
         (replace(ORDERS, value="json", value_subject="lines"), "--value-subject needs --value avro or the like"),

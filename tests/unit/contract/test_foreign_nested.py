@@ -11,9 +11,10 @@ import fastavro
 import pytest
 from google.protobuf import json_format
 
+from tablegate.gateway.contract.foreign.avro import AvroSchemas
 from tablegate.gateway.contract.foreign.columns import RowMaker
 from tablegate.gateway.contract.foreign.values import value_reader
-from tablegate.gateway.contract.rows import UndecodableRecord
+from tablegate.gateway.contract.rows import UndecodableRecord, UnfitSchema
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
 from tests.kit.table.contracts import bind_sources
@@ -163,6 +164,37 @@ def test_avro_of_others(more: list[Any]) -> None:
     assert row is not None
     wanted = {"id": 1, "items": [{"sku": "a", "marks": ["x"]}], "labels": {"a": "1"}}
     assert orders().row_class.FromString(row) == expected(wanted | ({"history": [1]} if more else {}))
+
+
+TREE = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "nickname", "type": "string"}, {"name": "inner", "type": ["null", "Order"]}],
+}
+
+
+def test_avro_within_itself_has_an_end() -> None:
+    """The library's reader in C would die of so many, with the process, again at each start."""
+    schemas = AvroSchemas("value", {0: json.dumps(TREE)})
+    assert schemas.read(b"\x02a\x02\x02b\x00") == (0, {"nickname": "a", "inner": {"nickname": "b", "inner": None}})
+    with pytest.raises(UndecodableRecord, match="value is not Avro of its schema"):
+        schemas.read(b"\x02a\x02" * 20_000)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "Nothing", "fields": []},
+        {"type": "record", "name": "Nothing", "fields": [{"name": "a", "type": "null"}]},
+        {"type": "fixed", "name": "Nothing", "size": 0},
+    ],
+)
+def test_avro_arrays_have_items_of_some_bytes(items: Any) -> None:
+    """Six bytes would be a billion of them, and all memory."""
+    fields = [{"name": "more", "type": ["null", {"type": "array", "items": items}]}]
+    with pytest.raises(UnfitSchema, match="it has an array of what takes no bytes"):
+        AvroSchemas("value", {0: json.dumps({"type": "record", "name": "Order", "fields": fields})})
 
 
 def test_values_that_a_library_of_avro_gives() -> None:
