@@ -39,6 +39,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_LTE: _ClassVar[Op]
     OP_PREFIX: _ClassVar[Op]
     OP_CONTAINS: _ClassVar[Op]
+    OP_IN: _ClassVar[Op]
 PARTITIONER_UNSPECIFIED: Partitioner
 PARTITIONER_MURMUR2: Partitioner
 PARTITIONER_CRC32: Partitioner
@@ -56,6 +57,7 @@ OP_LT: Op
 OP_LTE: Op
 OP_PREFIX: Op
 OP_CONTAINS: Op
+OP_IN: Op
 TABLE_FIELD_NUMBER: _ClassVar[int]
 table: _descriptor.FieldDescriptor
 SERVING_FIELD_NUMBER: _ClassVar[int]

@@ -62,7 +62,7 @@ NEWER_OPTIONS = (
         "  Partitioner partitioner = 4;\n",
         "  Partitioner partitioner = 4;\n  google.protobuf.Duration shelf_life = 9;\n",
     )
-    .replace("  OP_CONTAINS = 7;\n", "  OP_CONTAINS = 7;\n  OP_IN = 8;\n")
+    .replace("  OP_IN = 8;\n", "  OP_IN = 8;\n  OP_NEWER = 9;\n")
     .replace("    SubscribeQuery subscribe = 5;\n", "    SubscribeQuery subscribe = 5;\n    CountQuery count = 6;\n")
     .replace("message GetQuery {\n", "message CountQuery {}\n\nmessage GetQuery {\n  bool sloppy = 15;\n")
     + "extend google.protobuf.FileOptions { string owner = 50731; }\n"
@@ -86,7 +86,7 @@ WRONG_OPTIONS = [
         "(tablegate.v1.table)",
         "number 9",
     ),
-    edit("newer operator", "op: OP_LT\n", "op: OP_IN\n", 'field "movie_id_before"', '"op"', "8"),
+    edit("newer operator", "op: OP_LT\n", "op: OP_NEWER\n", 'field "movie_id_before"', '"op"', "9"),
     edit("newer kind of query", "get: {}", "count: {}", "method RatingsService.GetRating", "number 6"),
     edit("newer field inside of a kind", "get: {}", "get: {sloppy: true}", "RatingsService.GetRating", "number 15"),
     edit("option on a file", "// Average rating per movie.", 'option (tablegate.v1.owner) = "us";', "50731"),
@@ -277,13 +277,6 @@ WRONG_RATINGS = [
     edit("page_size is no int32", "int32 page_size = 4", "int64 page_size = 4", 'field "page_size"', "int32 page_size"),
     edit("no page_token", "  string page_token = 5;\n", "", "ListRatingsRequest", "page_token"),
     edit("no next_page_token", "  string next_page_token = 2;\n", "", "ListRatingsResponse", "next_page_token"),
-    edit(
-        "Range of a column outside of the key",
-        _LIST_FROM,
-        _LIST_FROM.replace('column: "movie_id"', 'column: "rating_count"'),
-        'field "movie_id_from"',
-        "Scan",
-    ),
     edit("Range of the whole key", _LIST_FROM, "  int64 movie_id = 1;\n", "ListRatings", "a Get"),
     edit("scatter is not said", "        scatter: true\n", "", "ListRatings", "every partition", "movie_id"),
     edit(
@@ -381,8 +374,8 @@ WRONG_VISITS = [
         "Range with a gap",
         "message ListVisitsRequest {\n  string shop_name = 1;\n",
         "message ListVisitsRequest {\n",
-        '"start_time_from"',
-        '"shop_name"',
+        "ListVisits",
+        "does not fix shop_name",
     ),
     edit("scatter for nothing", "range: {max_page_size: 20}", "range: {scatter: true}", "ListVisits", "one partition"),
     edit(

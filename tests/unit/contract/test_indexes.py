@@ -144,13 +144,6 @@ def test_what_jobs_and_gateways_agree_on_has_no_index(tmp_path: Path) -> None:
             ["is in no index whose columns are given from the first on", "by_city: balance, address.city"],
         ),
         (
-            [
-                ("  string city = 1 [", "  optional string city = 1 ["),
-                ('.column = "address.city"', '.column = "address.street"'),
-            ],
-            ['column "address.street" is not in the key', "or of an index"],
-        ),
-        (
             [("range: {}", "range: {scatter: true}")],
             ["says scatter, and its request fixes one partition"],
         ),

@@ -33,6 +33,9 @@ EACH = """
   optional Status status = 7 [(tablegate.v1.param) = { column: "history" op: OP_CONTAINS }];
   optional string card = 8;
   optional string address_street = 9 [(tablegate.v1.param).column = "address.street"];
+  repeated string cities = 10 [(tablegate.v1.param) = { column: "address.city" op: OP_IN }];
+  repeated string streets = 11 [(tablegate.v1.param) = { column: "address.street" op: OP_IN }];
+  repeated string cards = 12 [(tablegate.v1.param) = { column: "card" op: OP_IN }];
 """
 
 
@@ -67,6 +70,13 @@ def passes(row: dict[str, Any], **wanted: Any) -> bool:
         ({"address": {"floor": 3}}, {"min_floor": 3}, True),
         ({"address": {"floor": 2}}, {"min_floor": 3}, False),
         ({}, {"min_floor": -1}, False),
+        ({"address": {"city": "Bern"}}, {"cities": ["Basel", "Bern"]}, True),
+        ({"address": {"city": "Bern"}}, {"cities": ["Basel"]}, False),
+        ({"address": {"city": "Bern"}}, {"cities": []}, True),  # none given is no constraint
+        ({}, {"cities": [""]}, False),
+        ({"address": {}}, {"streets": ["Main", ""]}, True),
+        ({"card": "x"}, {"cards": ["x", "y"], "streets": ["Main"]}, False),
+        ({"card": "x", "address": {"street": "Main"}}, {"cards": ["x", "y"], "streets": ["Main"]}, True),
         ({"tags": ["a", "b"]}, {"tag": "b"}, True),
         ({"tags": ["a", "b"]}, {"tag": ""}, False),
         ({"tags": []}, {"tag": "b"}, False),

@@ -27,6 +27,8 @@ PARTS: list[tuple[dict[str, Any], Callable[[str, int, int], bool]]] = [
     ({"depot": "ash", "number_from": 2, "number_before": 2}, lambda depot, number, weight: False),
     ({"number_from": 1}, lambda depot, number, weight: number >= 1),
     ({"min_weight": 5}, lambda depot, number, weight: weight >= 5),
+    ({"depots": ["ash", ""]}, lambda depot, number, weight: depot in ("ash", "")),
+    ({"depot": "ash", "numbers": [-2, 1]}, lambda depot, number, weight: depot == "ash" and number in (-2, 1)),
     ({"depot": "birch", "min_weight": 5}, lambda depot, number, weight: depot == "birch" and weight >= 5),
 ]
 

@@ -131,6 +131,7 @@ class Op(Enum):
     LTE = options_pb2.OP_LTE
     PREFIX = options_pb2.OP_PREFIX
     CONTAINS = options_pb2.OP_CONTAINS
+    IN = options_pb2.OP_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class BatchGetQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeQuery(Query):
-    """A run of keys, a page at a time.
+    """A run of keys, a page at a time, and of it the rows that pass the filters.
 
     `prefix` are required EQ params on leading key columns, in key order; `bounds` the optional params on the next key
     column (EQ, GT, GTE, LT, LTE, PREFIX). With an `index` they are so of its columns; a repeated one has a CONTAINS.
@@ -216,6 +217,7 @@ class RangeQuery(Query):
     max_page_size: int
     scatter: bool
     index: Index | None = None
+    filters: tuple[Param, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

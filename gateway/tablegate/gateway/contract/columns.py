@@ -154,7 +154,7 @@ def operator_fits(op: Op, column: FieldDescriptor) -> bool:
         return column.is_repeated and (column.message_type is None or is_timestamp(column))
     if not is_one_value(column):
         return False
-    if op is Op.EQ:
+    if op in (Op.EQ, Op.IN):
         return True
     if op is Op.PREFIX:
         return column.type in _TEXTS

@@ -11,6 +11,7 @@ The token has, beside the last key, up to where the pages so far were read. Whoe
 that as well (`behind_walk`): a replica that is behind would leave out rows, or show those that were deleted.
 
 Decision: docs/decisions/0070-walks-carry-positions.md
+Decision: docs/decisions/0123-a-range-filters-its-run.md
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +41,15 @@ from tablegate.gateway.query.forwarding import (
     unless_store_away,
 )
 from tablegate.gateway.query.index_reads import EntryRun, IndexReader, partition_reader
-from tablegate.gateway.query.requests import KeyBounds, bounds_reader, index_bounds_reader, key_reader, parse
+from tablegate.gateway.query.requests import (
+    KeyBounds,
+    Test,
+    bounds_reader,
+    filters_reader,
+    index_bounds_reader,
+    key_reader,
+    parse,
+)
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import (
     MergedRead,
@@ -49,7 +58,7 @@ from tablegate.gateway.query.serving import (
     read_positions,
     several_trailer,
 )
-from tablegate.gateway.query.visible_rows import VisibleRows
+from tablegate.gateway.query.visible_rows import row_tester
 from tablegate.gateway.stores.base import Position, Snapshot
 from tablegate.internal.v1.tokens_pb2 import TOKEN_KIND_PAGE, Token
 from tablegate.v1 import query_pb2
@@ -57,6 +66,9 @@ from tablegate.v1.query_pb2 import ReadInfo
 
 Row = tuple[bytes, bytes]
 """Key, or entry of the index, and row bytes."""
+
+Show = Callable[[bytes], bytes | None]
+"""From a row to what is given of it; None: nothing. It raises `CorruptRow`."""
 
 KEY = itemgetter(0)
 
@@ -79,12 +91,20 @@ def range_handler(query: RangeQuery, access: TableAccess) -> UnaryHandler:
 class Page:
     """What one call asks for. `token` is that of the page before it, `read_before` up to where the pages were read."""
 
-    __slots__ = ("bounds", "descending", "partition_prefix", "read_before", "size", "token")
+    __slots__ = ("bounds", "descending", "partition_prefix", "read_before", "size", "tests", "token")
 
     def __init__(
-        self, bounds: KeyBounds, *, partition_prefix: bytes | None, descending: bool, size: int, token: Token | None
+        self,
+        bounds: KeyBounds,
+        tests: Sequence[Test],
+        *,
+        partition_prefix: bytes | None,
+        descending: bool,
+        size: int,
+        token: Token | None,
     ) -> None:
         self.bounds = bounds
+        self.tests = tests
         self.partition_prefix = partition_prefix
         self.descending = descending
         self.size = size
@@ -111,6 +131,8 @@ class RangePlan:
         self.query = query
         self.access = access
         self.order = KeyOrder(query, access) if query.index is None else IndexOrder(query, query.index, access)
+        hidden = () if access.visible is None else access.visible.view.hidden
+        self._read_filters = filters_reader(query.filters, hidden)
         self._page_bytes_max = access.limits.page_bytes_max
         self._request_hash: Callable[[Message], int] = access.request_hasher(query)
         self._read_requirement = requirement_reader(query, access)
@@ -126,6 +148,7 @@ class RangePlan:
             raise InvalidField(query.page_size.name, "is negative; send 0 for the default, or how many rows you want")
         return Page(
             self.order.read_bounds(request),
+            self._read_filters(request),
             partition_prefix=self.order.partition_prefix(request),
             descending=self._descending(request),
             size=min(size or query.default_page_size, query.max_page_size),
@@ -165,18 +188,31 @@ class RangePlan:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
-            run, visible, order = self.remaining(page, served), access.visible, self.order
+            run, order = self.remaining(page, served), self.order
             if run is None:
                 return StoreRead([], served, positions)
-            if visible is None:
+            show = self._shower(page)
+            if show is None:
                 rows = _merge_partitions(order, snapshot, served, list(positions), run, page)
                 return StoreRead(rows, served, positions)
             most = access.limits.read_rows_max
             each_max = max(min(READ_ROWS_MIN, most), most // max(1, len(positions)))
             wanted = page.size + 1
-            found = [_visible_rows(order, snapshot, served, each, run, visible, wanted, each_max) for each in positions]
+            found = [_shown_rows(order, snapshot, served, each, run, show, wanted, each_max) for each in positions]
             rows, until = _merged(found, page)
         return StoreRead(rows, served, positions, until)
+
+    def _shower(self, page: Page) -> Show | None:
+        """Return the function from a row to what a page shows of it; None where it shows every row as it is."""
+        visible, tests = self.access.visible, page.tests
+        if not tests:
+            return None if visible is None else visible.row
+        passes = row_tester(tests, self.access.table)
+        if visible is None:
+            return lambda row: row if passes(row) else None
+        see = visible.row
+        # Before the filters of the request: what is not seen is not asked either.
+        return lambda row: seen if (seen := see(row)) is not None and passes(seen) else None
 
     def response(
         self, request: Message, page: Page, rows: list[Row], merged: MergedRead, *, until: bytes | None, info: bytes
@@ -332,7 +368,7 @@ class RangeRead:
                 raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that says not what was read"))
             info = ReadInfo(consistency_token=token.decode("ascii")).SerializeToString()
         until = rows[-1][0] if page_token and rows else None
-        if page_token and self.access.visible is not None:
+        if page_token and (self.access.visible is not None or page.tests):
             # It has looked at more rows than it has shown.
             until = self._plan.opened(self._request, page_token).after_key
         return _PartialResult(peer.gateway_id, rows, until, info, {})
@@ -471,17 +507,17 @@ class IndexOrder:
         raise ValueError("the row is not one of the page")
 
 
-def _visible_rows(
+def _shown_rows(
     order: KeyOrder | IndexOrder,
     snapshot: Snapshot,
     served: ServedGeneration,
     partition: Partition,
     run: Any,
-    visible: VisibleRows,
+    show: Show,
     wanted: int,
     read_max: int,
 ) -> tuple[list[Row], bytes | None]:
-    """Return at most `wanted` rows that are seen, and where it stopped for having looked at too many others; or None.
+    """Return at most `wanted` rows that are shown, and where it stopped for having looked at too many others; or None.
 
     Nobody else is served while it looks.
     """
@@ -492,7 +528,7 @@ def _visible_rows(
             return rows, last
         limit = min(read_max, READ_ROWS)
         found = order.rows(snapshot, served, partition, run, limit)
-        rows += [(key, seen) for key, row in found if (seen := visible.row(row)) is not None]
+        rows += [(key, seen) for key, row in found if (seen := show(row)) is not None]
         if len(found) < limit:
             break
         read_max -= limit

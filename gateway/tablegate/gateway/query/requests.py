@@ -37,6 +37,7 @@ _COMPARE: dict[Op, Callable[[Any, Any], bool]] = {
     Op.LTE: operator.le,
     Op.PREFIX: lambda value, prefix: value.startswith(prefix),
     Op.CONTAINS: lambda values, wanted: wanted in values,
+    Op.IN: lambda value, wanted: value in wanted,
 }
 
 
@@ -223,8 +224,8 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
             return b"", value
         case Op.LTE:
             return b"", after_prefix(value)
-        case Op.CONTAINS:
-            raise AssertionError("no key column is repeated")
+        case Op.CONTAINS | Op.IN:
+            raise AssertionError("no key column is repeated, and several values are no run")
 
 
 def index_value_reader(field: FieldDescriptor, column: IndexColumn) -> ReadKey:
@@ -353,12 +354,21 @@ def _column_of_row(param: Param) -> FieldDescriptor:
     return param.within[0] if param.within else param.column
 
 
-def _refusal(param: Param) -> Callable[[Message], Test | None]:
+def _is_given(param: Param) -> Callable[[Message], bool]:
+    """Return the function that says whether a request asks by a param."""
     name = param.field.name
-    always = param.required or not param.field.has_presence
+    if param.op is Op.IN:
+        return lambda request: bool(getattr(request, name))
+    if param.required or not param.field.has_presence:
+        return lambda _: True
+    return lambda request: request.HasField(name)
+
+
+def _refusal(param: Param) -> Callable[[Message], Test | None]:
+    name, is_given = param.field.name, _is_given(param)
 
     def refuse(request: Message) -> Test | None:
-        if always or request.HasField(name):
+        if is_given(request):
             raise NotAllowed(f'field "{name}" asks by the column "{param.column_name}", which is hidden from you')
         return None
 
@@ -366,17 +376,23 @@ def _refusal(param: Param) -> Callable[[Message], Test | None]:
 
 
 def _test_maker(param: Param) -> Callable[[Message], Test | None]:
-    name = param.field.name
-    always = param.required or not param.field.has_presence
-    timestamps = is_timestamp(param.column)
+    name, is_given, read = param.field.name, _is_given(param), _wanted_reader(param)
 
     def make(request: Message) -> Test | None:
-        if not always and not request.HasField(name):
-            return None
-        value = getattr(request, name)
-        return _test(param, timestamp_parts(name, value) if timestamps else value)
+        return _test(param, read(getattr(request, name))) if is_given(request) else None
 
     return make
+
+
+def _wanted_reader(param: Param) -> Callable[[Any], Any]:
+    """Return the function from the value of a request field to what rows are compared with."""
+    name = param.field.name
+    timestamps = is_timestamp(param.column)
+    if param.op is not Op.IN:
+        return (lambda value: timestamp_parts(name, value)) if timestamps else (lambda value: value)
+    if not timestamps:
+        return frozenset
+    return lambda values: frozenset(timestamp_parts(f"{name}[{at}]", value) for at, value in enumerate(values))
 
 
 def _test(param: Param, wanted: Any) -> Test:

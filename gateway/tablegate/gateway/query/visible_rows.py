@@ -10,7 +10,7 @@ from tablegate.gateway.access.views import View
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.keys import after_prefix, encode_key
 from tablegate.gateway.query.errors import CorruptRow
-from tablegate.gateway.query.requests import Fixed, KeyBounds
+from tablegate.gateway.query.requests import Fixed, KeyBounds, Test
 
 
 def row_parser(table: Table) -> Callable[[bytes], Any]:
@@ -25,6 +25,17 @@ def row_parser(table: Table) -> Callable[[bytes], Any]:
             raise CorruptRow(text, table=name) from None
 
     return parse_row
+
+
+def row_tester(tests: Sequence[Test], table: Table) -> Callable[[bytes], bool]:
+    """Return the function that says whether a row passes all tests; it raises `CorruptRow`."""
+    parse_row = row_parser(table)
+
+    def passes(data: bytes) -> bool:
+        row = parse_row(data)
+        return all(test(row) for test in tests)
+
+    return passes
 
 
 class VisibleRows:

@@ -72,8 +72,9 @@ def bind_request(method: Method, allowed: AbstractSet[Part], *, keys: FieldDescr
         annotated = option(bound, options_pb2.param) is not None
         if not annotated and _bind_part(method, bound, allowed, fields):
             continue
-        if bound.is_repeated:
-            method.wrong_field(bound, "a repeated field constrains no column", "take one value, or a BatchGet")
+        if bound.is_repeated and not is_choice(bound):
+            hint = "take one value, say `op: OP_IN` in its param option, or make the method a BatchGet"
+            method.wrong_field(bound, "a repeated field constrains no column", hint)
             continue
         param = _bind_param(method, bound)
         if param is None:
@@ -83,6 +84,12 @@ def bind_request(method: Method, allowed: AbstractSet[Part], *, keys: FieldDescr
             method.wrong_field(bound, text, "remove one of them")
         fields.params.append(param)
     return fields
+
+
+def is_choice(bound: FieldDescriptor) -> bool:
+    """Return whether a request field says that a column is one of its values."""
+    param = option(bound, options_pb2.param)
+    return param is not None and param.op == options_pb2.OP_IN
 
 
 def bind_parts(method: Method, message: Descriptor, allowed: AbstractSet[Part]) -> Fields:
@@ -136,6 +143,9 @@ def _bind_param(method: Method, bound: FieldDescriptor) -> Param | None:
         text = f'OP_{op.name} has no meaning for column "{name}" of type {_kind(column)}'
         method.wrong_field(bound, text, f"take another column, or one of {fitting}")
         return None
+    if op is Op.IN and not bound.is_repeated:
+        method.wrong_field(bound, "OP_IN takes several values", 'write "repeated" before its type, or take OP_EQ')
+        return None
     return _checked_param(method, bound, column, op, tuple(within))
 
 
@@ -177,7 +187,7 @@ def _checked_param(
         name = ".".join(field.name for field in (*within, column))
         may_be_required |= any(name in index.column_names for index in method.table.indexes)
     required = may_be_required and (method.whole_key or not bound.has_presence or _is_marked_required(bound))
-    if not bound.has_presence and not may_be_required and not method.whole_key:
+    if not bound.has_presence and not may_be_required and not method.whole_key and op is not Op.IN:
         text = 'has no presence, and a field that is not set must mean "no constraint"'
         method.wrong_field(bound, text, 'write "optional" before its type')
         return None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request
+from tablegate.gateway.contract.binder.fields import Fields, Method, Part, bind_parts, bind_request, is_choice
 from tablegate.gateway.contract.binder.files import option
 from tablegate.gateway.contract.binder.indexes import run_index, whole_index
 from tablegate.gateway.contract.binder.results import either_field, index_key_fields, key_fields, row_field
@@ -216,9 +216,9 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
         (response, (Part.NEXT_PAGE_TOKEN,), method.descriptor.output_type),
     ):
         _check_has(method, fields, parts, message=message)
-    index = _range_index(method, request.params)
+    index, run = _range_run(method, request.params)
     if len(method.problems.found) == before and index is None:
-        _check_run_of_keys(method, request.params)
+        _check_run_of_keys(method, run)
     if len(method.problems.found) == before:
         _check_scatter(method, request.params, options.scatter)
     if rows is None or len(method.problems.found) > before:
@@ -226,8 +226,9 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
     place = _place_in_key if index is None else _place_in(index)
     return RangeQuery(
         **_common(method, timeouts, request, response),
-        prefix=tuple(sorted((param for param in request.params if param.required), key=place)),
-        bounds=tuple(param for param in request.params if not param.required),
+        prefix=tuple(sorted((param for param in run if param.required), key=place)),
+        bounds=tuple(param for param in run if not param.required),
+        filters=tuple(param for param in request.params if param not in run),
         rows=rows,
         order=request.parts.get(Part.ORDER),
         page_size=request.parts[Part.PAGE_SIZE],
@@ -240,20 +241,25 @@ def bind_range(method: Method, options: options_pb2.RangeQuery, timeouts: Timeou
     )
 
 
-def _range_index(method: Method, params: Sequence[Param]) -> Index | None:
-    """Return the index by which a Range reads; None where its params are of the key alone, or no index fits."""
-    if all(param.key_index is not None for param in params) and _is_run_of_keys(params):
-        return None
-    return run_index(method.table.indexes, params)
+def _range_run(method: Method, params: Sequence[Param]) -> tuple[Index | None, Sequence[Param]]:
+    """Return the index by which a Range reads, None for the key, and the params that ask for a run; others filter.
 
-
-def _is_run_of_keys(params: Sequence[Param]) -> bool:
-    count = sum(param.required for param in params)
-    return all(
-        param.key_index < count if param.required else param.key_index == count
-        for param in params
-        if param.key_index is not None
-    )
+    A run of all params comes first, then one of some: of the key, or of the first index that has one.
+    """
+    required = [param for param in params if param.required]
+    optional = [param for param in params if not param.required and param.op is not Op.IN]
+    runs: list[tuple[Index | None, Sequence[Param]]] = []
+    if {param.key_index for param in required} == set(range(len(required))):
+        runs.append((None, [*required, *(param for param in optional if param.key_index == len(required))]))
+    for index in method.table.indexes:
+        bounded = index.column_names[len(required) : len(required) + 1]
+        run = [*required, *(param for param in optional if param.column_name in bounded)]
+        if run_index([index], run) is not None:
+            runs.append((index, run))
+    whole = [run for run in runs if len(run[1]) == len(required) + len(optional)]
+    partial = [run for run in runs if run[1]]
+    # Without any, what must be given is what is wrong.
+    return next(iter([*whole, *partial, *runs]), (None, required))
 
 
 def _page_sizes(method: Method, options: options_pb2.RangeQuery) -> tuple[int, int]:
@@ -282,37 +288,29 @@ def _example(part: Part) -> str:
     return f"{part.value} {'subscribe_options' if part is Part.SUBSCRIBE_OPTIONS else 'progress'}"
 
 
-def _check_run_of_keys(method: Method, params: Sequence[Param]) -> None:
-    """Check that the params are EQ on leading key columns, then bounds on the next one."""
+def _check_run_of_keys(method: Method, run: Sequence[Param]) -> None:
+    """Check that the params that must be given are on leading key columns; the others bound the next one, or filter."""
     columns = method.table.key
-    prefix_count = sum(param.required and param.key_index is not None for param in params)
+    prefix_count = sum(param.required and param.key_index is not None for param in run)
     if prefix_count == len(columns):
         method.wrong("gives the whole key, which is one row", "make the method a Get")
         return
-    for param in params:
+    for param in run:
         if param.key_index is None:
             method.wrong_field(param.field, *_no_run(method, param))
         elif param.required and param.key_index >= prefix_count:
             before = ", ".join(column.name for column in columns[: param.key_index])
             text = f'key column "{param.column_name}" is given without all columns before it ({before})'
-            method.wrong_field(param.field, text, "add required fields for those, or remove it")
-        elif not param.required and param.key_index != prefix_count:
-            text = f'bounds key column "{param.column_name}", which does not follow the columns that are given'
-            method.wrong_field(param.field, text, f'bound key column "{columns[prefix_count].name}", or remove it')
+            hint = 'add required fields for those, remove it, or write "optional" before its type to filter by it'
+            method.wrong_field(param.field, text, hint)
 
 
 def _no_run(method: Method, param: Param) -> tuple[str, str]:
-    """Return why a Range cannot constrain a column outside of the key so, and what to do."""
-    indexes = method.table.indexes
-    name = param.column_name
-    if not any(name in index.column_names for index in indexes):
-        text = f'column "{name}" is not in the key: a Range reads a run of keys'
-        if indexes:
-            text += ", or of an index"
-        return text, "remove it, declare an index that begins with the columns given, or make the method a Scan"
-    shown = "; ".join(f"{index.name}: {', '.join(index.column_names)}" for index in indexes)
-    text = f'column "{name}" is in no index whose columns are given from the first on, with bounds on the next alone'
-    return f"{text} ({shown})", "give required fields for the columns before it, or declare another index"
+    """Return why a Range cannot read by a column of an index so, and what to do."""
+    shown = "; ".join(f"{index.name}: {', '.join(index.column_names)}" for index in method.table.indexes)
+    text = f'column "{param.column_name}" is in no index whose columns are given from the first on, with bounds on the '
+    hint = 'give required fields for the columns before it, declare another index, or write "optional" before its type'
+    return f"{text}next alone ({shown})", f"{hint} to filter by it"
 
 
 def _check_scatter(method: Method, params: Sequence[Param], scatter: bool) -> None:
@@ -390,7 +388,7 @@ def bind_subscribe(method: Method, options: options_pb2.SubscribeQuery, timeouts
 
 def _subscribed_keys(method: Method) -> FieldDescriptor | None:
     """Return the repeated field that takes keys, where there is one."""
-    repeated = [bound for bound in method.descriptor.input_type.fields if bound.is_repeated]
+    repeated = [bound for bound in method.descriptor.input_type.fields if bound.is_repeated and not is_choice(bound)]
     for bound in repeated[1:]:
         method.wrong_field(bound, "a Subscribe takes its keys from one repeated field", "remove it")
     return repeated[0] if repeated else None

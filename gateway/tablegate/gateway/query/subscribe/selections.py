@@ -14,7 +14,6 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.errors import InvalidField, TooManyKeys
 from tablegate.gateway.query.limits import QueryLimits
 from tablegate.gateway.query.requests import (
-    Test,
     bounds_reader,
     filters_reader,
     fixed_reader,
@@ -24,7 +23,7 @@ from tablegate.gateway.query.requests import (
 )
 from tablegate.gateway.query.serving import TableAccess
 from tablegate.gateway.query.subscribe.cursor import Matches, Selection
-from tablegate.gateway.query.visible_rows import VisibleRows, row_parser
+from tablegate.gateway.query.visible_rows import VisibleRows, row_tester
 from tablegate.v1.query_pb2 import SUBSCRIBE_START_LIVE, SubscribeStart
 
 KEYS_MAX = 1_000  # of one subscription
@@ -164,7 +163,11 @@ class _Reader:
         self._visible = visible
         prefix = [equal[index] for index in range(count)]
         column = table.key[count] if count < len(table.key) else None
-        bounds = [param for param in params if param.key_index == count and not param.required and column is not None]
+        bounds = [
+            param
+            for param in params
+            if param.key_index == count and not param.required and column is not None and param.op is not Op.IN
+        ]
         self._is_key = column is None
         self._one_partition = count >= table.partition_by_count
         self._read_prefix = key_reader([param.field for param in prefix], table.key[:count])
@@ -177,7 +180,7 @@ class _Reader:
         prefix = self._read_prefix(request)
         bounds = self._read_bounds(request)
         tests = self._read_filters(request)
-        matches = _matches(tests, self._table) if tests else None
+        matches = row_tester(tests, self._table) if tests else None
         fixed = self._read_fixed(request)
         visible, see = self._visible, None
         if visible is not None:
@@ -200,13 +203,3 @@ class _Reader:
 
 def _both(first: Matches, second: Matches | None) -> Matches:
     return first if second is None else lambda row: first(row) and second(row)
-
-
-def _matches(tests: Sequence[Test], table: Table) -> Matches:
-    parse_row = row_parser(table)
-
-    def matches(row_bytes: bytes) -> bool:
-        row = parse_row(row_bytes)
-        return all(test(row) for test in tests)
-
-    return matches
