@@ -23,7 +23,7 @@ SEED_TIME_US = 1_700_000_000_000_000  # of the rows that were there first: whate
 _QUEUED_MAX = 300_000
 
 
-def _rating(movie: int, time_us: int) -> dict[str, Any]:
+def rating(movie: int, time_us: int) -> dict[str, Any]:
     return {"movie_id": movie, "average_rating": 5.0, "rating_count": 1, "update_time": time_us}
 
 
@@ -33,9 +33,7 @@ class Changelog:
     `row`: from a number, which is the key, and a time to a row's columns.
     """
 
-    def __init__(
-        self, table: Table, topic: str = TOPIC, row: Callable[[int, int], Mapping[str, Any]] = _rating
-    ) -> None:
+    def __init__(self, table: Table, topic: str = TOPIC, row: Callable[[int, int], Mapping[str, Any]] = rating) -> None:
         self._table = table
         self._topic = topic
         self._row = row

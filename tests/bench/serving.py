@@ -9,7 +9,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from tablegate.examples.demo.kafka import free_port
-from tests.bench import gets, nested, reads, streams, subscribe
+from tests.bench import gets, nested, reads, restores, streams, subscribe
 from tests.bench.contestants import Bench, contestants
 from tests.bench.figures import Figures
 from tests.bench.load import Generators, Target, say
@@ -32,6 +32,7 @@ class Part(StrEnum):
     RANGE = "range"
     SCAN = "scan"
     NESTED = "nested"
+    OTHERS = "others"
     SUBSCRIBE = "subscribe"
     LATENCY = "latency"
     THROUGHPUT = "throughput"
@@ -76,6 +77,8 @@ def measure(
                 subscribe.measure(bench, target)
         if Part.NESTED in parts:
             nested.measure(bench)
+        if Part.OTHERS in parts:
+            restores.measure(bench)
 
 
 def _restored(figures: Figures, gateway: GatewayProcess) -> None:
