@@ -90,8 +90,8 @@ def test_table_add_asks_by_the_same_file(registry: SecureRegistry, way: str) -> 
 
 def test_table_add_says_what_a_registry_wants(registry: SecureRegistry) -> None:
     for way, more, words in (
-        ("basic", {"secret": "wrong-4711"}, "it refuses the user"),
-        ("basic", {"more": registry.other_ca()}, "CERTIFICATE_VERIFY_FAILED"),
+        ("basic", {"secret": "wrong-4711"}, f'does not let in user "{USER}"; correct it in'),
+        ("basic", {"more": registry.other_ca()}, "has a certificate that ca_file "),
     ):
         settings = load_registry(registry.settings(way, **more), environ={})
         assert settings is not None

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from urllib.request import Request, urlopen
 
 from tablegate.gateway.contract.avro_references import written_out
 from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_context
-from tablegate.gateway.contract.registry_tokens import new_token
+from tablegate.gateway.contract.registry_tokens import PLACE, certificate_refusal, new_token
 
 _TIMEOUT_S = 10.0
 AVRO, PROTOBUF, JSON_SCHEMA = "AVRO", "PROTOBUF", "JSON"
@@ -69,6 +70,7 @@ class _Asked:
     """A registry that is asked; raises `RegistryError`, and when made `KafkaSettingsError`."""
 
     def __init__(self, registry: RegistrySettings) -> None:
+        self._registry = registry
         self._where = registry.url.split(",")[0]
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_who(registry)}
         self._context = tls_context(registry)
@@ -86,9 +88,12 @@ class _Asked:
                     f'the schema registry at {self._where} has no subject "{subject}"; let a producer register its '
                     "schema first, or name another subject"
                 ) from None
-            why = "it refuses the user" if error.code in (401, 403) else f"it answers with status {error.code}"
+            why = _why_refused(self._registry, error.code)
             raise RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}') from None
         except (URLError, OSError, ValueError) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                whose = f"the schema registry at {self._where} has a certificate"
+                raise RegistryError(certificate_refusal(whose, self._registry, str(error))) from None
             raise RegistryError(
                 f"no schema registry answers at {self._where}: {error}; correct --schema-registry, or the section "
                 "[registry]"
@@ -131,6 +136,22 @@ class _Asked:
             found = self.get(f"{_path(subject)}/versions/{version}", subject)
             yield from self._referred(found.get("references") or (), asked)
             yield str(reference["name"]), str(found["schema"])
+
+
+def _why_refused(registry: RegistrySettings, status: int) -> str:
+    """Return what a status means, and what to do about it."""
+    who = "who asks"
+    if registry.username is not None:
+        who = f'user "{registry.username}"'
+    elif registry.oauth_client_id is not None:
+        who = f'client "{registry.oauth_client_id}"'
+    elif registry.token is not None:
+        who = f"the token of {registry.token.source()}"
+    if status == HTTPStatus.UNAUTHORIZED:
+        return f"it does not let in {who}; correct it {PLACE}"
+    if status == HTTPStatus.FORBIDDEN:
+        return f"it gives {who} no right to read it; add that right there"
+    return f"it answers with status {status}"
 
 
 def _who(registry: RegistrySettings) -> dict[str, str]:
