@@ -22,6 +22,7 @@ from tablegate.jobs.planning.options import Options
 from tablegate.jobs.planning.plan import make_plan
 from tablegate.jobs.running.operations import newest_marker
 from tablegate.jobs.running.rebuild import can_resume
+from tablegate.jobs.running.running_table import RunningTable
 from tests.kit.job.counting_job import COLUMNS, JobInProcess, Written, orders, write_job, written
 from tests.kit.job.process import WAIT_S, JobProcess, wait_until
 from tests.kit.programs.kafka import NewRecord, Tail, consume, delete_topic, drop_records, new_topic, produce
@@ -163,6 +164,43 @@ def test_a_run_for_a_scheduler_works_off_what_there_is(
     marker = newest_marker(broker.bootstrap, KafkaAdmin(broker.bootstrap), changelog(broker.bootstrap, "scheduled", 1))
     assert marker is not None
     assert marker.final
+
+
+COUNTS = """from tablegate.jobs import Processor
+
+
+class Counts(Processor):
+    state = emits = "orders BIGINT"
+    every_s = 1.0
+
+    def on_record(self, key, record, state):
+        state.orders += 1
+
+    def on_timer(self, key, state, now):
+        yield {"orders": state.orders}
+
+
+"""
+
+
+def test_a_run_for_a_scheduler_ends_when_timers_have_run(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: Options
+) -> None:
+    topic = new_topic(broker.bootstrap)
+    columns = {"order_count": "orders", "amount": "CAST(orders AS DOUBLE)"}
+    job = write_job(tmp_path, "timed", topic, columns=columns, more="mode=Mode.MICROBATCH, processor=Counts()")
+    Path(job).write_text(COUNTS + Path(job).read_text())
+    for new, count in ((5, 5), (3, 8)):
+        produce(broker.bootstrap, topic, orders("ann", new))
+        with JobInProcess(spark, job, replace(options, once=True)) as running:
+
+            def is_done(table: RunningTable = running.table) -> bool:
+                table.poll()
+                return table.is_done
+
+            wait_until("end of the run", is_done)
+        newest = written(broker.bootstrap, job)[-1]
+        assert (newest.first, newest.second) == (count, float(count))
 
 
 def test_checkpoint_that_another_job_has_written_to(

@@ -177,6 +177,37 @@ def test_a_query_that_may_end_is_not_taken_for_stopped(tmp_path: Path) -> None:
         _Progress(query).check(plan, may_end=False)
 
 
+def test_a_query_with_timers_is_stopped_when_they_have_run(tmp_path: Path) -> None:
+    reports: list[Any] = []
+    is_active = [True]
+
+    def report(second: int, offset: int) -> None:
+        offsets = {"startOffset": {"orders": {"0": int(bool(reports)) * 5}}, "endOffset": {"orders": {"0": offset}}}
+        timestamp = f"2026-11-25T12:00:{second:02}.000Z"
+        durations = {"addBatch": 400, "triggerExecution": 500}
+        text = json.dumps({"timestamp": timestamp, "durationMs": durations, "sources": [offsets]})
+        one = SimpleNamespace(batchId=lambda: len(reports), timestamp=lambda: timestamp, json=lambda: text)
+        reports.append(one)
+
+    interrupted = SimpleNamespace(isDefined=lambda: True)
+    running = SimpleNamespace(
+        isActive=lambda: is_active[0],
+        exception=lambda: interrupted,
+        stop=lambda: is_active.__setitem__(0, False),
+        lastProgress=lambda: reports[-1],
+        recentProgress=lambda: list(reports),
+    )
+    query: Any = SimpleNamespace(_jsq=running)
+    progress = _Progress(query)
+    for second, offset, stops in ((0, 5, False), (1, 5, False), (2, 9, False), (4, 5, False), (5, 5, True)):
+        report(second, offset)
+        progress.unseen()
+        progress.stop_where_worked_off(2.0)
+        assert is_active[0] is not stops
+    assert progress.has_ended
+    progress.check(plan_without_cluster(TABLE, str(tmp_path)), may_end=True)
+
+
 def test_unknown_schema_is_found_in_what_spark_says() -> None:
     found = UnknownSchema.found_in(
         f"SparkRuntimeException: [USER_RAISED_EXCEPTION] {UnknownSchema.message_prefix('a.b')}17 SQLSTATE"

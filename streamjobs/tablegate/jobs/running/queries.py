@@ -9,11 +9,16 @@ Decision: docs/decisions/0079-realtime-mode-starts-with-a-micro-batch.md
 
 import hashlib
 import json
+import math
 import time
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
@@ -172,6 +177,9 @@ class _Progress:
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Any = query._jsq
         self._seen: tuple[int, str] | None = None
+        self._data_end_s: float | None = None  # when the newest batch with data ended; of the first, too, without
+        self._idle_begin_s = -math.inf  # when the newest batch without data began
+        self._is_stopped = False
 
     def unseen(self) -> list[dict[str, Any]]:
         """Return the reports since those that were returned before, as far as Spark has kept them, the newest last."""
@@ -187,7 +195,32 @@ class _Progress:
                 break
             self._seen = self._seen or name
             unseen.append(json.loads(report.json()))
+        for parsed in unseen[::-1]:
+            self._note_times(parsed)
         return unseen[::-1]
+
+    def _note_times(self, report: Mapping[str, Any]) -> None:
+        if "addBatch" not in report["durationMs"]:
+            return
+        begin_s = datetime.fromisoformat(report["timestamp"]).timestamp()
+        # The first may be one that a job before has planned, and then has the time of that day.
+        is_first = self._data_end_s is None
+        if is_first or any(source["startOffset"] != source["endOffset"] for source in report["sources"]):
+            self._data_end_s = begin_s + report["durationMs"]["triggerExecution"] / 1000
+        else:
+            self._idle_begin_s = begin_s
+
+    def stop_where_worked_off(self, timers_s: float) -> None:
+        """Stop a query that has run a batch without data, at least `timers_s` after the newest with data.
+
+        By then the timers have run that this data set. Spark ends by itself a query that is to work off what there is,
+        but where there may be timers: for these it runs batches without data for ever.
+        """
+        if self._data_end_s is None or self._idle_begin_s < self._data_end_s + timers_s or not self._query.isActive():
+            return
+        self._is_stopped = True  # whatever it says of the batch that is interrupted
+        with suppress(Py4JJavaError):  # it needs more time than Spark waits; it is asked again
+            self._query.stop()
 
     @property
     def has_new_data(self) -> bool:
@@ -197,14 +230,14 @@ class _Progress:
     @property
     def has_ended(self) -> bool:
         """Whether the query has done all that it had to."""
-        return not self._query.isActive() and not self._query.exception().isDefined()
+        return not self._query.isActive() and (self._is_stopped or not self._query.exception().isDefined())
 
     def check(self, plan: Plan, *, may_end: bool) -> None:
         """Raise where the query has failed or was stopped: `JobError`, or why the job is to start it again.
 
         `may_end`: it ends by itself, maybe since it was asked last.
         """
-        if self._query.isActive():
+        if self._query.isActive() or self._is_stopped:
             return
         failure = self._query.exception()
         if may_end and not failure.isDefined():
@@ -235,12 +268,12 @@ class QueryMonitor:
     ) -> None:
         self._plan = plan
         self._once = once
+        self._timers_s = _timers_s(plan)
         self._all = [_Progress(query) for query in queries.all]
-        self._table = _Progress(queries.table)
+        self._table, *self._outputs = self._all
         self._dead_letters = dead_letters
         self._unseen_fields = UnseenFields()
         self._null_columns: set[str] = set()
-        self._outputs = [_Progress(query) for query in queries.all[1:]]
         self._is_catching_up = queries.is_catching_up
         self._markers = markers
         self._sink = queries.sink
@@ -291,6 +324,8 @@ class QueryMonitor:
             if lost := uncomputable(report):
                 metrics.UNCOMPUTABLE.labels(self._plan.table.name).inc(lost)
                 log("uncomputable", table=self._plan.table.name, query=report["name"], records=lost)
+        for query in self._all if self._once else ():
+            query.stop_where_worked_off(self._timers_s)
 
     def _measure(self, report: dict[str, Any]) -> None:
         table, state = self._plan.table.name, report["stateOperators"]
@@ -345,6 +380,14 @@ class QueryMonitor:
             self._ignored.clear()
         self._logged_at = time.monotonic()
         self._records = self._changes = self._late = 0
+
+
+def _timers_s(plan: Plan) -> float:
+    """Return how long after a record a processor's timer may run; 0 where no processor of ours has one."""
+    if isinstance(plan.table, FrameTable):
+        return 0.0
+    processors = [output.processor for output in plan.table.outputs if isinstance(output, ProcessorOutput)]
+    return max((one.every_s or 0.0 for one in (plan.table.processor, *processors) if one is not None), default=0.0)
 
 
 Offsets = dict[int, int]
