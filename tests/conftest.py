@@ -42,11 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Make the archive of Spark's classes before the first test that may start Spark, once for all processes."""
+    """Write the archives of Java's classes before the first test that may start Spark or a broker."""
     if any(item.get_closest_marker("jvm") for item in session.items):
-        from tests.kit.programs.spark_classes import with_archive  # imports PySpark, which others do without
+        from tests.kit.programs.class_archives import write_archives  # imports PySpark, which others do without
 
-        os.environ["SPARK_SUBMIT_OPTS"] = with_archive(os.environ["SPARK_SUBMIT_OPTS"])
+        write_archives()
 
 
 @pytest.hookimpl(wrapper=True)

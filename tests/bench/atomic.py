@@ -101,7 +101,7 @@ def main(records: int) -> None:
     """Measure both, one after the other."""
     with (
         tempfile.TemporaryDirectory() as directory,
-        Broker(Path(directory, "kafka"), log_file=Path(directory, "kafka.log")) as broker,
+        Broker(Path(directory, "kafka"), log_file=Path(directory, "kafka.log"), compiler=()) as broker,
     ):
         for atomic in (False, True):
             pace, latency_s = measure(broker, Path(directory, f"atomic-{atomic}"), records, atomic=atomic)

@@ -53,7 +53,7 @@ class Backlog:
         self.records: dict[str, int] = {}
         """Number of records by topic."""
         wanted = {topic for table in tables for topic in source_topics(table)}
-        with Broker(directory / "backlog", log_file=directory / "backlog.log") as broker:
+        with Broker(directory / "backlog", log_file=directory / "backlog.log", compiler=()) as broker:
             for topics, events in _systems(records):
                 if wanted.isdisjoint(topics):
                     continue
@@ -73,7 +73,7 @@ class Backlog:
         data = self._directory / name
         shutil.copytree(self._directory / "backlog", data)
         try:
-            with Broker(data, log_file=self._directory / f"{name}.log") as broker:
+            with Broker(data, log_file=self._directory / f"{name}.log", compiler=()) as broker:
                 yield broker
         finally:
             shutil.rmtree(data)

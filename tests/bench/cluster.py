@@ -34,7 +34,7 @@ def measure(work: Path, figures: Figures, *, seconds: float, repeat: int) -> Non
     directory = work / "cluster"
     directory.mkdir()
     generators = Generators(CONTRACT, directory)
-    with Broker(directory / "kafka", log_file=directory / "kafka.log") as broker:
+    with Broker(directory / "kafka", log_file=directory / "kafka.log", compiler=()) as broker:
         cells = filled_cells(broker.bootstrap, shelves=SHELVES, shelf_cells=SHELF_CELLS, partition_count=PARTITIONS)
         place = _Place(directory, broker, cells)
         if generators.go:

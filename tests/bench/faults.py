@@ -305,7 +305,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="tablegate-faults-") as name, ExitStack() as stack:
         directory = Path(name)
         made = peer.build(peer_dir.resolve(), directory) if peer_dir and peer.can_build() else None
-        broker = stack.enter_context(Broker(directory / "kafka", log_file=directory / "kafka.log"))
+        broker = stack.enter_context(Broker(directory / "kafka", log_file=directory / "kafka.log", compiler=()))
         create_topic(broker.bootstrap, "ratings", PARTITIONS)
         changelog = RatingsChangelog(broker.bootstrap, partition_count=PARTITIONS)
         stack.enter_context(changing(broker.bootstrap, changelog))

@@ -112,7 +112,7 @@ class Stack:
         self.protoset.write_bytes(_contract().SerializeToString())
         self._catalogue = bind(load_descriptors(self.protoset))
         self.changelog = Changelog(self._catalogue.tables["ratings"])
-        self._broker = Broker(directory / "kafka", log_file=directory / "kafka.log")
+        self._broker = Broker(directory / "kafka", log_file=directory / "kafka.log", compiler=())
 
     def __enter__(self) -> "Stack":
         self._broker.start()

@@ -18,6 +18,7 @@ from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from tablegate.examples.demo.kafka import Broker
 from tablegate.examples.tables.ratings import RATING_SCHEMA, TABLE
 from tablegate.gateway.contract.catalogue import Partitioner
 from tablegate.gateway.contract.catalogue import Table as ContractTable
@@ -89,6 +90,13 @@ with spark_session("t", master="local[1]", checkpoints="c", spark_log=Path("log"
     found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "JobError: Spark does not start: " in found.stderr
     assert found.stderr.rstrip().endswith("read its log, and look at what --conf gives: spark.driver.memory")
+
+
+def test_java_maps_the_archive_of_its_classes(spark: SparkSession, broker: Broker) -> None:
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    for kind, pid in (("spark", gateway.proc.pid), ("broker", broker.pid)):
+        assert f"/classes/{kind}-" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def some_keys(count: int) -> list[tuple[KeyValue, ...]]:

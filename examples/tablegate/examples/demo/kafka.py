@@ -2,6 +2,7 @@
 
 import base64
 import fcntl
+import os
 import random
 import re
 import shutil
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tablegate.examples.demo.tether import tethered
 from tablegate.jobs.jars import SetupError
+from tablegate.jobs.jars.class_archive import ClassArchive
 from tablegate.jobs.jars.jars import class_path
 from tablegate.jobs.jars.java import find_java
 
@@ -32,8 +34,9 @@ POLL_S = 0.05
 LOG_LINES_SHOWN = 3
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-# A serial collector and a class archive start fastest, and suffice for a broker that one machine feeds.
-JAVA_OPTIONS = (f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-Xshare:auto", f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
+# A serial collector starts fastest, and suffices for a broker that one machine feeds.
+JAVA_OPTIONS = (f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
+QUICK_COMPILER = ("-XX:TieredStopAtLevel=1",)  # the other one costs a broker of few events half of its processor time
 
 SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -65,6 +68,7 @@ class Broker:
 
     It belongs to the thread that starts it: the broker is stopped when that thread's process dies, however it dies,
     and on Linux when that thread ends. Ctrl-C in a terminal does not reach it. `settings` are Kafka's own, over ours.
+    `compiler`: options of Java, () for a broker of many events.
     """
 
     def __init__(
@@ -75,12 +79,14 @@ class Broker:
         log_file: Path | None = None,
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, int] | None = None,
+        compiler: Sequence[str] = QUICK_COMPILER,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_file = log_file or self.data_dir / "broker.log"
         self._wanted_port = port
         self._settings = dict(settings or {})
         self._listeners = dict(listeners or {})  # further ones: the port of each, by its name in the settings
+        self._compiler = compiler
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
@@ -114,13 +120,15 @@ class Broker:
         assert not self.running, "the broker is running"
         self._release()
         java, jars = find_java(), class_path("broker")
+        self._archive = ClassArchive("broker", java, jars.split(os.pathsep))
         try:
             self._prepare()
             cluster_id = self._format(java, jars)
             self._port, controller_port = self._choose_ports()
             properties = self.data_dir / "server.properties"
             properties.write_text(self._properties(self._port, controller_port, self.data_dir / "log"))
-            self._launch([str(java), *JAVA_OPTIONS, "-cp", jars, "kafka.Kafka", str(properties)])
+            options = [*JAVA_OPTIONS, *self._compiler, *self._archive.options(records=True)]
+            self._launch([str(java), *options, "-cp", jars, "kafka.Kafka", str(properties)])
             self._wait(cluster_id)
         except OSError as error:
             self.kill()
@@ -140,6 +148,7 @@ class Broker:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            self._archive.write(class_path("broker"))
         self._release()
 
     def kill(self) -> None:
@@ -189,7 +198,8 @@ class Broker:
             command: list[str | Path] = [
                 java,
                 *JAVA_OPTIONS,
-                "-XX:TieredStopAtLevel=1",
+                *self._archive.options(records=False),
+                *QUICK_COMPILER,
                 "-cp",
                 jars,
                 "kafka.tools.StorageTool",

@@ -51,6 +51,7 @@ def spark_application(plans: Sequence[Plan], options: Options, stop: threading.E
         checkpoints=options.checkpoints,
         spark_log=options.spark_log,
         conf=options.conf,
+        records_classes=True,
     ) as spark:
         for plan in plans:
             if plan.mode is Mode.REALTIME:

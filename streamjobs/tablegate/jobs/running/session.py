@@ -4,19 +4,22 @@ Decision: docs/decisions/0007-checkpoint-file-manager.md
 Decision: docs/decisions/0019-no-slot-check-on-a-local-master.md
 Decision: docs/decisions/0037-cluster-jobs-wait-for-slots.md
 Decision: docs/decisions/0104-from-spark-4-1-on.md
+Decision: docs/decisions/0118-an-archive-of-javas-classes.md
 """
 
 import os
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -25,6 +28,7 @@ from tablegate.jobs.dataflow.java_errors import first_line
 from tablegate.jobs.declared import SourceLine
 from tablegate.jobs.errors import JobError
 from tablegate.jobs.jars import SetupError
+from tablegate.jobs.jars.class_archive import ClassArchive
 from tablegate.jobs.jars.jars import jars
 from tablegate.jobs.jars.java import find_java
 from tablegate.jobs.log import log
@@ -85,7 +89,7 @@ _OWN_WAYS = {
     "spark.sql.shuffle.partitions": "a table has as many as its changelog has partitions, see --partitions",
     **dict.fromkeys(SETTINGS, "the job counts on its own value, leave it out"),
 }
-_JARS, _JAVA_OPTIONS = "spark.jars", "spark.driver.extraJavaOptions"
+_JARS, _CLASS_PATH, _JAVA_OPTIONS = "spark.jars", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"
 _UI = "spark.ui."
 
 MICROBATCH_SLOTS = 2  # dead letters, outputs and tables in micro-batches share them: threads, not cores
@@ -165,10 +169,12 @@ def spark_session(
     spark_log: Path | None,
     conf: Mapping[str, str] = MappingProxyType({}),
     java_options: Sequence[str] = (),
+    records_classes: bool = False,
 ) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end; raise `JobError`. `master` None is what spark-submit was given.
 
-    `conf`: settings of the user's; those go before `DEFAULTS`, and jars beside those of jobs.
+    `conf`: settings of the user's; those go before `DEFAULTS`, and jars beside those of jobs. `records_classes`:
+    whether Spark runs what most jobs run, so that its classes are worth an archive.
     """
     _check_conf(conf)
     builder = SparkSession.builder.appName(name)
@@ -183,11 +189,19 @@ def spark_session(
             # Or the working directory shadows modules of workers. Not of this process, whose children are its own.
             builder = builder.config("spark.executorEnv.PYTHONSAFEPATH", "1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
+    archive = None
     if not is_submitted():
-        own_jars = [conf[_JARS]] if _JARS in conf else []
-        builder = builder.config(_JARS, ",".join([*map(str, _local_parts()), *own_jars]))
-        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options, conf.get(_JAVA_OPTIONS, "")]
-        builder = builder.config(_JAVA_OPTIONS, " ".join(options).rstrip())
+        options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *java_options]
+        java, own_jars = _local_parts()
+        if master is None or local_slots(master) is None:  # executors fetch jars from the driver
+            builder = builder.config(_JARS, ",".join([*map(str, own_jars), *_given(conf, _JARS)]))
+        else:
+            # There is no executor but the driver, and Java archives only classes of the class path that it starts with.
+            builder = builder.config(_CLASS_PATH, os.pathsep.join([*map(str, own_jars), *_given(conf, _CLASS_PATH)]))
+            path = class_path(own_jars, *_given(conf, _CLASS_PATH))
+            archive = ClassArchive("spark", java, path, given=conf.get(_JAVA_OPTIONS, ""))
+            options += archive.options(records=records_classes)
+        builder = builder.config(_JAVA_OPTIONS, " ".join([*map(shlex.quote, options), *_given(conf, _JAVA_OPTIONS)]))
     with _stderr_to(spark_log):  # the Java process keeps the stderr it is started with
         spark = _started(builder, conf)
     try:
@@ -198,6 +212,8 @@ def spark_session(
             raise JobError(f"Spark has no Kafka connector; give spark-submit {_SUBMIT_JARS}")
         yield spark
     finally:
+        if archive is not None:
+            _write_archive(archive, spark)
         _stop(spark)
 
 
@@ -223,6 +239,16 @@ def _is_local(checkpoints: str) -> bool:
     return not separator or scheme == "file"
 
 
+def class_path(own_jars: Sequence[Path], *more: str) -> list[str]:
+    """Return what is on the class path of a local Spark, but for the order of what Spark brings."""
+    return [*map(str, own_jars), *more, *sorted(map(str, Path(_find_spark_home(), "jars").iterdir()))]
+
+
+def _write_archive(archive: ClassArchive, spark: SparkSession) -> None:
+    with suppress(Py4JError, ConnectionError, AttributeError):  # Java is gone already: it is for another time
+        archive.write(spark.sparkContext._jvm.System.getProperty("java.class.path"))
+
+
 def _stop(spark: SparkSession) -> None:
     if spark.sparkContext._jsc is None:
         return  # another part of the process has stopped the Spark that both have used
@@ -233,10 +259,14 @@ def _stop(spark: SparkSession) -> None:
         pass  # Java is gone already: a signal to the process group ends it too
 
 
-def _local_parts() -> list[Path]:
+def _given(conf: Mapping[str, str], setting: str) -> list[str]:
+    return [conf[setting]] if setting in conf else []
+
+
+def _local_parts() -> tuple[Path, list[Path]]:
+    """Return Java, and the jars that jobs need."""
     try:
-        find_java()
-        return [*jars("spark"), *(jars("msk") if needs_msk() else ())]
+        return find_java(), [*jars("spark"), *(jars("msk") if needs_msk() else ())]
     except SetupError as error:
         raise JobError(str(error)) from None
 

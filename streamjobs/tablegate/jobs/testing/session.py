@@ -55,6 +55,7 @@ def _started() -> SparkSession:
             checkpoints=directory,
             spark_log=Path(directory, "spark.log"),
             java_options=JAVA_OPTIONS,
+            records_classes=True,
         )
     )
 
