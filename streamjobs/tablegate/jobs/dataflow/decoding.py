@@ -19,14 +19,13 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql import types as spark_types
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
 
-from tablegate import jobs
+from tablegate.jobs.dataflow.processors import pickled_by_value
 from tablegate.jobs.formats import OWN_SCHEMA_ID, Avro, Bytes, Double, Format, Json, Long, Protobuf, Text
 from tablegate.jobs.messages import files_of, frame_indexes, pool_of
 from tablegate.jobs.planning.schemas import WriterSchemas
@@ -285,12 +284,9 @@ def decoded_message(form: Protobuf, message: Column) -> Column:
     def decode(messages: pa.Array) -> pa.Array:
         return decoder(messages)
 
-    register_pickle_by_value(jobs)
-    try:
+    with pickled_by_value(()):
         # Called nondeterministic, as Spark would else move filters before it and decode each record twice.
         return sql.arrow_udf(decode, decoder.schema).asNondeterministic()(message)
-    finally:
-        unregister_pickle_by_value(jobs)
 
 
 class Decoder:

@@ -16,6 +16,7 @@ Decision: docs/decisions/0015-processors-need-pyarrow.md
 
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -50,6 +51,8 @@ from tablegate.jobs.values import SCALARS, Array, Column, Map, Misfit, Moment, S
 RECORD_COLUMN = "record"
 """Struct of a record's fields and of `KAFKA_COLUMN`."""
 RECORDS_PER_BATCH_MAX = 100_000  # a worker holds the records of one key, about 2 KB each in Python: 200 MB at worst
+
+_PICKLING = threading.RLock()  # cloudpickle has one list of modules for all tables, which start side by side
 
 _KAFKA_FIELDS = ("topic", "partition", "offset", "timestamp", "element", "headers")
 """`element` is there where the source has `each`, `headers` where it has them."""
@@ -129,13 +132,14 @@ def pickled_by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     own = [*modules]
     beside = [module for one in own for module in _modules_beside(one)]
     wanted = {module.__name__: module for module in (jobs, *own, *beside)}
-    for module in wanted.values():
-        register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    with _PICKLING:
         for module in wanted.values():
-            unregister_pickle_by_value(module)
+            register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in wanted.values():
+                unregister_pickle_by_value(module)
 
 
 def modules_of(function: object) -> list[ModuleType]:

@@ -1,12 +1,17 @@
-"""Runs the jobs of tables in one Spark application, from their checks to their clean end."""
+"""Runs the jobs of tables in one Spark application, from their checks to their clean end.
+
+Decision: docs/decisions/0119-tables-start-side-by-side.md
+"""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 
 from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from tablegate.gateway.contract.kafka_file import ChangedFiles
@@ -23,6 +28,7 @@ from tablegate.jobs.running.application import close_tables, java_errors, spark_
 from tablegate.jobs.running.running_table import RunningTable
 
 LOOK_S = 5.0  # how late a log tells that a file of Kafka's settings has changed
+STARTS_AT_ONCE_MAX = 8  # of tables: a start waits for Kafka and for the store of checkpoints most of its time
 POLL_S = 0.1  # how late a marker may be; asking Spark costs a millisecond
 
 
@@ -61,15 +67,19 @@ def _keep(
 ) -> None:
     tables: list[RunningTable] = []
     failures: list[JobError] = []
-    try:
-        for plan in plans:
-            if stop.is_set():
-                break
+
+    def start(plan: Plan) -> None:
+        if not stop.is_set():
             now_declared = partial(_declared_now, plan.table, declared)
             with java_errors(plan, stop):
                 tables.append(RunningTable(spark, plan, options, is_rebuild=False, declared=now_declared))
-            # Each start lasts seconds; meanwhile the first tables publish their markers.
-            failures += _poll(tables, stop)
+
+    # PySpark would start one for each thread that is the first to need it.
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    try:
+        # The first alone: it is there soonest so, and what each start needs is loaded then.
+        for together in (plans[:1], plans[1:]):
+            failures += _start(together, start, tables, stop)
         changed, next_look_s = ChangedFiles(settings_of(options.bootstrap).files()), 0.0
         while tables and not stop.wait(POLL_S):
             failures += _poll(tables, stop)
@@ -81,6 +91,27 @@ def _keep(
         close_tables(spark, tables)
     if failures:
         raise failures[0]
+
+
+def _start(
+    plans: Sequence[Plan], start: Callable[[Plan], None], tables: list[RunningTable], stop: threading.Event
+) -> list[JobError]:
+    """Start tables side by side, and poll meanwhile those that run; return why some of these cannot be kept.
+
+    Raise `JobError` where one cannot be started, once the starts that have begun have ended.
+    """
+    failures: list[JobError] = []
+    with ThreadPoolExecutor(STARTS_AT_ONCE_MAX, thread_name_prefix="tablegate-start") as starting:
+        pending = {starting.submit(start, plan) for plan in plans}
+        try:
+            while pending:
+                done, pending = wait(pending, POLL_S, FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+                failures += _poll(tables, stop)
+        finally:
+            starting.shutdown(wait=False, cancel_futures=True)
+    return failures
 
 
 def _poll(tables: list[RunningTable], stop: threading.Event) -> list[JobError]:

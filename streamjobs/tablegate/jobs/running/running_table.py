@@ -69,7 +69,7 @@ STOP_TRIES = 6  # of as many seconds as Spark waits for a query to stop
 
 
 class RunningTable:
-    """Keeps one table. One thread makes it, calls its methods and closes it.
+    """Keeps one table. One thread at a time calls it.
 
     `is_rebuild`: this job builds the plan's generation until that is in place, and another job may keep the table.
     `declared` returns the declaration as it is now: a generation that another job has built continues with that one.
