@@ -18,6 +18,7 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
+from limits import limits_page
 from python_modules import about_module, escaped, escaped_prose, members, public
 
 HERE = Path(__file__).resolve().parent
@@ -65,6 +66,7 @@ def _pages() -> dict[str, str]:
         "publishing.md": publishing_page(),
         "testing.md": testing_page(),
         "client.md": client_page(),
+        "limits.md": NOTE + limits_page(),
     }
 
 

@@ -102,6 +102,9 @@ class _AnyApp(App):
     def serve(self, exchange: Exchange) -> None:
         raise AssertionError("nothing is served here")
 
+    def refuse(self, exchange: Exchange) -> None:
+        raise AssertionError("nothing is served here")
+
 
 def _http1_requests(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes, bytes]], bool]:
     def new_exchange(method: bytes, target: bytes, headers: Mapping[bytes, bytes], http10: bool) -> Http1Exchange:

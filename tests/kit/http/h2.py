@@ -12,6 +12,7 @@ from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
 from tablegate.gateway.http.h2.headers import HpackDecoder
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 from tablegate.gateway.query.call import Fields
 
 WAIT_S = 20.0  # longer than anything takes
@@ -217,6 +218,9 @@ class PathApp:
         elif name == b"echo":
             exchange.respond(HEAD, exchange.body, TRAILER)
 
+    def refuse(self, exchange: Exchange) -> None:
+        exchange.respond(ResponseHeaders(429), b"too much", TRAILER)
+
     async def _later(self, exchange: Exchange) -> None:
         await self.release.wait()
         exchange.respond(HEAD, exchange.body, TRAILER)
@@ -238,15 +242,16 @@ class PathApp:
 class Served:
     """A server of `PathApp`, and its clients."""
 
-    def __init__(self, app: PathApp, limits: Http2Limits) -> None:
+    def __init__(self, app: PathApp, limits: Http2Limits, memory: MemoryLimits) -> None:
         self.app = app
         self.connections: set[Http2Connection] = set()
         self._limits = limits
+        self.memory = MemoryBudget(memory)
         self._clients: list[RawClient] = []
         self._server: asyncio.Server
 
     def _connection(self) -> Http2Connection:
-        connection = Http2Connection(self.app, self._limits, self.connections.discard)
+        connection = Http2Connection(self.app, self._limits, self.memory.account(), self.connections.discard)
         self.connections.add(connection)
         return connection
 
@@ -289,9 +294,11 @@ class Served:
 
 
 @asynccontextmanager
-async def served(body_bytes_max: int = 100_000, **limits: float) -> AsyncIterator[Served]:
+async def served(
+    body_bytes_max: int = 100_000, *, memory: MemoryLimits | None = None, **limits: float
+) -> AsyncIterator[Served]:
     """Serve a `PathApp`."""
-    server = Served(PathApp(body_bytes_max), Http2Limits(**limits))
+    server = Served(PathApp(body_bytes_max), Http2Limits(**limits), memory or MemoryLimits())
     await server.start()
     try:
         yield server

@@ -8,9 +8,11 @@ from typing import Any
 
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 
 OK = ResponseHeaders(200, ((b"content-type", b"text/plain"),))
 TOO_LARGE = ResponseHeaders(413, ((b"content-type", b"text/plain"),))
+TOO_MUCH = ResponseHeaders(429)
 NO_CONTENT = ResponseHeaders(204)
 BODY_BYTES_MAX = 100_000
 BIG = b"x" * 1_000_000
@@ -62,6 +64,9 @@ class SmallApp:
             case _:
                 exchange.respond(OK, exchange.body, Trailer(((b"left", b"out"),)))
 
+    def refuse(self, exchange: Exchange) -> None:
+        exchange.respond(TOO_MUCH, b"too much")
+
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -101,16 +106,17 @@ class SmallApp:
 class Http1Server:
     """Connections of one app, on a free port."""
 
-    def __init__(self, app: SmallApp, limits: Http1Limits) -> None:
+    def __init__(self, app: SmallApp, limits: Http1Limits, memory: MemoryLimits) -> None:
         self.app = app
         self.limits = limits
+        self.memory = MemoryBudget(memory)
         self.open: list[Http1Connection] = []
         self.closed: list[Http1Connection] = []
         self.clients: list[Client] = []
         self.port = 0
 
     def connection(self) -> Http1Connection:
-        connection = Http1Connection(self.app, self.limits, self.closed.append)
+        connection = Http1Connection(self.app, self.limits, self.memory.account(), self.closed.append)
         self.open.append(connection)
         return connection
 
@@ -131,8 +137,10 @@ class Http1Server:
 
 
 @contextlib.asynccontextmanager
-async def http1_server(limits: Http1Limits | None = None) -> AsyncIterator[Http1Server]:
-    server = Http1Server(SmallApp(), limits or Http1Limits())
+async def http1_server(
+    limits: Http1Limits | None = None, *, memory: MemoryLimits | None = None
+) -> AsyncIterator[Http1Server]:
+    server = Http1Server(SmallApp(), limits or Http1Limits(), memory or MemoryLimits())
     listening = await asyncio.get_running_loop().create_server(server.connection, "127.0.0.1", 0)
     server.port = listening.sockets[0].getsockname()[1]
     try:

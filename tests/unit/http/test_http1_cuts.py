@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
+from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 from tests.kit.http.http1 import SmallApp, http1_server
 
 LAST = b"GET /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
@@ -67,7 +68,10 @@ def test_any_bytes_are_answered_or_waited_for(noise: bytes, name: str, place: in
         app = SmallApp()
         closed: list[Http1Connection] = []
         loop = asyncio.get_running_loop()
-        listening = await loop.create_server(lambda: Http1Connection(app, Http1Limits(), closed.append), "127.0.0.1", 0)
+        account = MemoryBudget(MemoryLimits()).account()
+        listening = await loop.create_server(
+            lambda: Http1Connection(app, Http1Limits(), account, closed.append), "127.0.0.1", 0
+        )
         _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
         writer.write(stream)
         writer.write_eof()

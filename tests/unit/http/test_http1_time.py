@@ -90,6 +90,27 @@ def test_slow_body() -> None:
     asyncio.run(run())
 
 
+def test_body_that_comes_a_byte_at_a_time() -> None:
+    async def run() -> None:
+        async with http1_server(Http1Limits(body_s=30, whole_body_s=100)) as server:
+            client, clock = await server.connect(), Clock(server)
+            for _ in range(2):  # the second has a time of its own
+                await taken(server, client, b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n")
+                for _ in range(3):
+                    assert not await clock.pass_s(29)
+                    await taken(server, client, b"x")
+                await taken(server, client, b"x")
+                assert await client.answer() == (200, b"xxxx")
+            await taken(server, client, b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n")
+            for _ in range(3):
+                assert not await clock.pass_s(29)
+                await taken(server, client, b"x")
+            assert await clock.pass_s(14)
+            assert (await client.answer())[0] == 408
+
+    asyncio.run(run())
+
+
 def test_slow_chunk_extension() -> None:
     async def run() -> None:
         async with http1_server(LIMITS) as server:
@@ -161,6 +182,29 @@ def test_client_that_does_not_read() -> None:
             assert not await clock.pass_s(59)
             while not await clock.pass_s(60):  # the kernel may have taken a little more
                 await asyncio.sleep(0.001)
+            await until(lambda: server.closed == server.open)
+
+    asyncio.run(run())
+
+
+def test_answer_that_is_read_a_little_at_a_time() -> None:
+    async def run() -> None:
+        async with http1_server(Http1Limits(stall_s=60, whole_answer_s=200)) as server:
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            client, clock = await server.connect_by(raw), Clock(server)
+            transport = server.open[0]._transport
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            await client.send(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n")
+            await until(lambda: transport.get_write_buffer_size() > 500_000)
+            clock.tick()
+            for _ in range(3):
+                left = transport.get_write_buffer_size()
+                while transport.get_write_buffer_size() == left:
+                    await client.reader.read(10_000)
+                assert not await clock.pass_s(59)
+            assert transport.get_write_buffer_size() > 0
+            assert await clock.pass_s(30)
             await until(lambda: server.closed == server.open)
 
     asyncio.run(run())

@@ -85,6 +85,24 @@ async def test_body_that_stops(server: Served, client: RawClient) -> None:
     assert server.connection.idle
 
 
+def test_body_that_comes_a_byte_at_a_time() -> None:
+    async def run() -> None:
+        async with served(body_s=30.0, whole_body_s=100.0) as server:
+            client = await server.connect()
+            client.send(head(1, request(b"/echo")), head(3, request(b"/pieces")))
+            for now in (1.0, 29.0, 57.0, 85.0):
+                await client.settled()
+                server.tick(now)
+                client.send(data(1, b"a"), data(3, b"a"))
+            await client.settled()
+            server.tick(101.0)
+            assert (await client.answer(1)).reset == frames.CANCEL
+            client.send(data(3, b"b", ended=True))  # whoever reads it piece by piece knows how long to wait
+            assert (await client.answer(3)).body == b"aaaab"
+
+    asyncio.run(run())
+
+
 @over_a_connection
 async def test_silent_client_is_asked_and_stays_when_it_answers(server: Served, client: RawClient) -> None:
     await client.settled()

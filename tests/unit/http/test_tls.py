@@ -8,9 +8,13 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
+from tablegate.gateway.http.transport import EMPTY_RECORDS_MAX, RECORDS_AT_ONCE
 from tests.kit.http.certificates import Authority, Pair
 from tests.kit.http.http1 import BIG, Client
 from tests.kit.http.listening import GET, PREFACE, SETTINGS, Served, frame, served
@@ -259,6 +263,63 @@ def test_other_bytes_are_closed(files: TlsFiles, caplog: pytest.LogCaptureFixtur
 
     asyncio.run(run())
     assert "TLS handshake failed" in caplog.text
+
+
+def _new_keys(secret: bytes, count: int, message: bytes) -> bytes:
+    """Return records by which a client takes new keys, again and again, and one of data after them (RFC 8446, 4.6.3).
+
+    `secret` is that of its traffic, with AES-256-GCM and SHA-384.
+    """
+
+    def expand(secret: bytes, label: bytes, size: int) -> bytes:
+        info = size.to_bytes(2, "big") + bytes((6 + len(label),)) + b"tls13 " + label + b"\0"
+        return HKDFExpand(SHA384(), size, info).derive(secret)
+
+    records = b""
+    for plain in (*[b"\x18\x00\x00\x01\x00\x16"] * count, message + b"\x17"):
+        header = b"\x17\x03\x03" + (len(plain) + 16).to_bytes(2, "big")
+        key, nonce = expand(secret, b"key", 32), expand(secret, b"iv", 12)  # of the first record with a key
+        records += header + AESGCM(key).encrypt(nonce, plain, header)
+        secret = expand(secret, b"traffic upd", 48)
+    return records
+
+
+@pytest.mark.parametrize(
+    ("count", "is_served"), [(EMPTY_RECORDS_MAX, True), (EMPTY_RECORDS_MAX + 2 * RECORDS_AT_ONCE, False)]
+)
+def test_new_keys_without_end(
+    authority: Authority, files: TlsFiles, tmp_path: Path, count: int, is_served: bool
+) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            context = client_context(authority, "http/1.1")
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.keylog_filename = str(tmp_path / "keys")
+            client = await connect(it, context)
+            await it.accepted(1)
+            assert client.writer.get_extra_info("cipher")[0] == "TLS_AES_256_GCM_SHA384"
+            secrets = dict(line.split(" ")[::2] for line in (tmp_path / "keys").read_text().splitlines()[1:])
+            raw = client.writer.get_extra_info("socket").fileno()
+            os.write(raw, _new_keys(bytes.fromhex(secrets["CLIENT_TRAFFIC_SECRET_0"]), count, GET))
+            if is_served:
+                assert await client.answer() == (200, b"")
+            else:
+                await it.accepted(0)
+                assert not it.app.seen
+
+    asyncio.run(run())
+
+
+def test_many_small_records_are_served(authority: Authority, files: TlsFiles) -> None:
+    async def run() -> None:
+        async with served(tls=files) as it:
+            client = await connect(it, client_context(authority, "http/1.1"))
+            request = b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 2000\r\n\r\n" + b"x" * 2_000
+            for at in range(len(request)):
+                client.writer.write(request[at : at + 1])
+            assert await client.answer() == (200, b"x" * 2_000)
+
+    asyncio.run(run())
 
 
 def test_bytes_that_are_not_tls_end_an_open_connection(

@@ -135,3 +135,6 @@ class App(Protocol):
 
     def serve(self, exchange: Exchange) -> None:
         """Serve an exchange, now or later. Never raises."""
+
+    def refuse(self, exchange: Exchange) -> None:
+        """Answer that this client makes the process hold too much already. Never raises."""

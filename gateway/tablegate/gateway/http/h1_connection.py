@@ -9,7 +9,10 @@ What a client sends ahead is read even while its request is at work, since its g
 up to AHEAD_BYTES_MAX only, and the rest waits in its socket.
 
 Limits are checked by `tick`. There is one clock, for whatever the connection waits for now (`_Wait`); it starts anew
-when that changes, or when bytes move.
+when that changes, or when bytes move. A second one bounds the whole of a body, and of an answer that is made, however
+slowly their bytes move; it starts anew when the connection waits for something else.
+
+What the connection holds for its client is counted after each turn and by `tick`, in its account (`http.memory`).
 
 The parser refuses by an answer and an end (`Refusal`), not before the requests ahead of it are answered. An end that
 could be lost lingers: our half is closed, and what the client still sends is thrown away for `linger_s`.
@@ -29,6 +32,7 @@ from typing_extensions import override
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
+from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
 from tablegate.gateway.http.transport import Receiver, address_of
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
@@ -46,8 +50,10 @@ class Http1Limits:
     header_bytes_max: int = 16 * 1024  # request line and headers
     header_s: float = 10.0  # from the first byte of a request, or from the start of the connection, to its headers' end
     body_s: float = 30.0  # without a byte of an unfinished body
+    whole_body_s: float = 300.0  # for all of a body, as over HTTP/2
     idle_s: float = 75.0  # between requests; more than the 60 s of common load balancers, so that they close first
     stall_s: float = 60.0  # without reading a byte of an answer
+    whole_answer_s: float = 300.0  # to read all of an answer that is made, as over HTTP/2
     linger_s: float = 2.0  # for the client to read a last answer, while what it still sends is thrown away
     turn_s: float = 0.005  # of pipelined requests, before other connections have their turn; as over HTTP/2
 
@@ -71,10 +77,17 @@ class Http1Connection(Receiver):
 
     _transport: asyncio.Transport
 
-    def __init__(self, app: App, limits: Http1Limits, on_closed: Callable[["Http1Connection"], None]) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: Http1Limits,
+        account: MemoryAccount,
+        on_closed: Callable[["Http1Connection"], None],
+    ) -> None:
         self.draining = False
         self._app = app
         self._limits = limits
+        self._account = account
         self._on_closed = on_closed
         self._parser = RequestParser(app, self._new_exchange, limits.header_bytes_max)
         # What came and is not parsed: `_rest` from `_at` on.
@@ -87,6 +100,9 @@ class Http1Connection(Receiver):
         self._writable: asyncio.Future[None] | None = None  # while the client does not read
         self._wait: _Wait | None = None
         self._since = 0.0
+        self._answered = 0  # requests
+        self._whole: object = None  # the body or the answer that is to be whole in time, as a value
+        self._whole_since = 0.0
         self._buffered = 0  # bytes written that the client had not read at the last tick
 
     @property
@@ -131,6 +147,7 @@ class Http1Connection(Receiver):
         """Let everyone know who waits for the client."""
         self._drop_work()
         self.resume_writing()
+        self._account.close()
         self._on_closed(self)
 
     def pause_writing(self) -> None:
@@ -165,6 +182,31 @@ class Http1Connection(Receiver):
             self._buffered = buffered
         elif wait is not _Wait.ANSWER and now - self._since >= self._limit_s(wait):
             self._time_out(wait)
+        self._check_whole(wait, now)
+        self._count_kept()
+
+    def _check_whole(self, wait: _Wait, now: float) -> None:
+        """End a body or an answer whose bytes move, but that is not whole in time."""
+        # A body that the app reads piece by piece is at work, and so is an answer that is still being made.
+        is_bounded = self._work is None and wait in (_Wait.BODY, _Wait.CLIENT_TO_READ)
+        whole = (wait, self._answered) if is_bounded else None
+        if whole != self._whole:
+            self._whole, self._whole_since = whole, now
+        elif wait is _Wait.BODY and is_bounded and now - self._whole_since >= self._limits.whole_body_s:
+            self._refuse(408, f"the request's body was not whole after {self._limits.whole_body_s:g} s")
+        elif is_bounded and now - self._whole_since >= self._limits.whole_answer_s:
+            self.close()
+
+    def _count_kept(self) -> None:
+        """Count what is kept of the client's; refuse the body that comes where that is too much."""
+        parser = self._parser
+        count = len(self._rest) + self._transport.get_write_buffer_size()
+        for exchange in (self._work, parser.unfinished, *parser.ready):
+            if exchange is not None:
+                count += REQUEST_BYTES + len(exchange.received) + len(exchange.body)
+        self._account.hold(count)
+        if parser.unfinished is not None and not self._account.may_grow:
+            self._refuse(503, "this process holds too much for its clients; try again")
 
     def drain(self) -> None:
         """End after the request at work; now, if there is none."""
@@ -179,6 +221,7 @@ class Http1Connection(Receiver):
     def close(self) -> None:
         """End at once."""
         self._over = True
+        self._account.close()
         self._transport.abort()
 
     def _waits_for(self, buffered: int) -> _Wait:
@@ -241,6 +284,7 @@ class Http1Connection(Receiver):
 
     def note_answered(self, exchange: Http1Exchange) -> None:
         """Go on with the next request, or end."""
+        self._answered += 1
         self._work = None
         self._wait = None
         if exchange.last or (self.draining and self.idle):
@@ -262,6 +306,9 @@ class Http1Connection(Receiver):
             return
         self._advancing = True
         ready = self._parser.ready
+        if self._account.is_refused:
+            self._count_kept()  # answers may have left since
+        serve = self._app.refuse if self._account.is_refused else self._app.serve
         served = 0
         until = time.perf_counter() + self._limits.turn_s
         while not self._over:
@@ -271,7 +318,7 @@ class Http1Connection(Receiver):
                     break
                 served += 1
                 self._work = ready.popleft()
-                self._app.serve(self._work)
+                serve(self._work)
             elif self._may_parse():
                 self._parse()
             else:
@@ -295,6 +342,9 @@ class Http1Connection(Receiver):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+        # Not after each small request that is answered at once.
+        if self._rest or self._work or parser.unfinished or self._writable or self._account.kept_bytes:
+            self._count_kept()
 
     def _may_parse(self) -> bool:
         parser = self._parser

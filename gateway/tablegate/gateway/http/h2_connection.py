@@ -6,7 +6,8 @@ milliseconds. Answers that are given inside of a turn leave together at its end.
 
 Slow clients. Two bounds keep memory small when a client does not take its answers. Above UNSENT_BYTES_MAX of answers
 that wait for a window, requests are postponed: they are served when there is room. Above as much in the transport's
-buffer, which windows do not bound (headers, acknowledgements), the client is not read any more.
+buffer, which windows do not bound (headers, acknowledgements), the client is not read any more. What a connection holds
+of all kinds is counted at the end of each turn and by `tick`, in its account (`http.memory`).
 
 The end. A drain takes two GOAWAYs (RFC 9113, 6.8): the first says that the end is near, and the requests that were on
 their way are still served; the second, once the client has answered the PING between them, refuses new ones. The
@@ -44,6 +45,7 @@ from tablegate.gateway.http.h2.stream import (
     WindowUpdated,
 )
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
+from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
 from tablegate.gateway.http.transport import Receiver
 
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
@@ -61,6 +63,7 @@ class Http2Limits:
 
     preface_s: float = 10.0  # from connecting to the first frame
     body_s: float = 30.0  # without a byte of an unfinished body, or without the rest of a frame or header block
+    whole_body_s: float = 300.0  # for all of a body, however many bytes a minute come: of the longest 3.5 KB/s
     silence_s: float = 30.0  # without a byte, before it is asked whether it is there
     answer_s: float = 20.0  # to answer that
     stall_s: float = 60.0  # without taking a byte of answers that wait for it
@@ -75,10 +78,17 @@ class Http2Connection(Receiver):
     send_queue: SendQueue
     _transport: asyncio.Transport
 
-    def __init__(self, app: App, limits: Http2Limits, on_closed: Callable[["Http2Connection"], None]) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: Http2Limits,
+        account: MemoryAccount,
+        on_closed: Callable[["Http2Connection"], None],
+    ) -> None:
         self.ends_with_last_answer = False
         self._app = app
         self._limits = limits
+        self._account = account
         self._on_closed = on_closed
         self._postponed: dict[int, Http2Exchange] = {}  # requests that are served when the client has taken answers
         self._turn_scheduled = False  # what was received waits for another turn
@@ -138,6 +148,7 @@ class Http2Connection(Receiver):
     def connection_lost(self, _error: Exception | None) -> None:
         """Let everyone know who waits for the client."""
         self._end()
+        self._account.close()
         self._on_closed(self)
 
     def pause_writing(self) -> None:
@@ -161,13 +172,16 @@ class Http2Connection(Receiver):
     def tick(self, now: float) -> None:
         """End what takes too long; called about once a second. `now`: of any clock that only grows."""
         if self._over:
+            self._count_kept()
             self._check_end(now)
             return
         try:
             self._check_client(now)
             self._check_parts(now)
-            self.h2.tick(now, self._limits.body_s)
+            self.h2.tick(now, self._limits.body_s, self._limits.whole_body_s)
             self._end_slow_answers(now)
+            self._count_kept()
+            self.h2.widen_windows()  # which may have been shut
         except Http2ConnectionError as error:
             self._fail(error)
         else:
@@ -192,6 +206,7 @@ class Http2Connection(Receiver):
 
     def close(self) -> None:
         """End now."""
+        self._account.close()
         if not self._over:
             self.h2.send_goaway(NO_ERROR)
             self.send_queue.flush()
@@ -235,9 +250,23 @@ class Http2Connection(Receiver):
             self._fail(error)
         queue.in_turn = False
         queue.flush()
+        if h2.streams or h2.unread or h2.in_header_block or queue.blocked or self._account.kept_bytes:
+            self._count_kept()
         if queue.blocked and not self._over and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._full = True
             self._set_reading()
+
+    def _is_refused(self) -> bool:
+        """Return whether too much is kept still: answers may have left since it was counted."""
+        self._count_kept()
+        return self._account.is_refused
+
+    def _count_kept(self) -> None:
+        """Count what is kept of the client's, and let it send no more where that is too much."""
+        h2 = self.h2
+        at_work = h2.kept_bytes + REQUEST_BYTES * len(h2.streams)
+        self._account.hold(at_work + self.send_queue.kept_bytes + self._transport.get_write_buffer_size())
+        h2.windows.shut = not self._account.may_grow
 
     def _serve_frames(self) -> bool:
         """Receive frames, as many as one turn may; return whether there may be more. Raise `Http2ConnectionError`."""
@@ -245,6 +274,7 @@ class Http2Connection(Receiver):
         next_event = h2.next_event
         serve = self._app.serve
         queue = self.send_queue
+        refused = self._account.is_refused and self._is_refused()
         clock = time.perf_counter
         until = clock() + self._limits.turn_s
         more = True
@@ -253,6 +283,8 @@ class Http2Connection(Receiver):
             if type(event) is Http2Exchange:
                 if queue.unsent_bytes > UNSENT_BYTES_MAX:
                     self._postpone(event)
+                elif refused:
+                    self._app.refuse(event)
                 else:
                     serve(event)
             elif event is NEED_DATA:

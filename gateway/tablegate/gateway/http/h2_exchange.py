@@ -46,6 +46,7 @@ class Http2Exchange(Stream):
     http2 = True
     on_gone: Callable[[], object] | None = None
     pending: memoryview | None = None  # of the answer's body, what no window or transport takes yet
+    pending_bytes = 0  # of the whole piece that it is the end of
     queued = False  # in the send queue
     ended = False  # nothing comes after `pending` but `trailer`
     trailer: Trailer | None = None
@@ -177,18 +178,20 @@ class Http2Exchange(Stream):
 
     def _enqueue(self, data: bytes, trailer: Trailer | None, *, ended: bool) -> None:
         """Leave bytes to the queue."""
+        queue = self.owner.send_queue
         if self.pending is not None:  # a sender was cancelled
             data = bytes(self.pending) + data
-        self.pending = memoryview(data)
+        queue.kept_bytes += len(data) - self.pending_bytes
+        self.pending, self.pending_bytes = memoryview(data), len(data)
         self.trailer = trailer
         self.ended = ended
         if ended:
-            self.owner.send_queue.unsent_bytes += len(self.pending)
-        self.owner.send_queue.push(self)
+            queue.unsent_bytes += len(data)
+        queue.push(self)
 
     def note_sent(self) -> None:
         """Note that `pending` was sent; with END_STREAM, if `ended` and no trailer follows."""
-        self.pending = None
+        self.owner.send_queue.drop_pending(self)
         if not self.ended:
             self.wake()
         elif self.trailer is not None:
@@ -208,7 +211,8 @@ class SendQueue:
 
     `free`: neither blocked nor a queue, so that what fits the windows may go at once. `blocked`: the transport holds
     enough. `in_turn`: whoever set it flushes. `over`: nothing more is sent. `unsent_bytes`: of whole answers that wait
-    for the client. `moved`: something was sent of what waited; whoever reads it resets it.
+    for the client; `kept_bytes`: of all pieces that wait, and of what was sent of them. `moved`: something was sent of
+    what waited; whoever reads it resets it.
     """
 
     __slots__ = (
@@ -222,6 +226,7 @@ class SendQueue:
         "blocked",
         "free",
         "in_turn",
+        "kept_bytes",
         "moved",
         "over",
         "unsent_bytes",
@@ -233,7 +238,7 @@ class SendQueue:
         self.in_turn = False
         self.over = False
         self.moved = False
-        self.unsent_bytes = 0
+        self.unsent_bytes = self.kept_bytes = 0
         self._size = 0
         self._flush_scheduled = False
         self._queue: deque[Http2Exchange] = deque()
@@ -338,7 +343,12 @@ class SendQueue:
         if exchange.pending is not None:
             if exchange.ended:
                 self.unsent_bytes -= len(exchange.pending)
-            exchange.pending = None
+            self.drop_pending(exchange)
         if exchange.queued:
             exchange.queued = False
             self._queue.remove(exchange)
+
+    def drop_pending(self, exchange: Http2Exchange) -> None:
+        """Keep a piece no more."""
+        self.kept_bytes -= exchange.pending_bytes
+        exchange.pending, exchange.pending_bytes = None, 0

@@ -4,8 +4,9 @@ A client's life here: accepted, `ProtocolDetection`, then `Http1Connection` or `
 a `Connection`: once a second each is asked to end what takes too long, so that no client needs a timer of its own.
 
 A process that has all the connections it may have is shared by addresses (`http.shares`): who has fewer gets in, and
-who has the most loses one, an idle one if there is any. A connection that is old is asked to go: its client comes
-again, to whichever process or gateway has room now, and with the certificate that it has now.
+who has the most loses one, an idle one if there is any. The same goes for the bytes that all connections hold together
+(`http.memory`). A connection that is old is asked to go: its client comes again, to whichever process or gateway has
+room now, and with the certificate that it has now.
 
 Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
 accepts what is in the queue before it closes the socket: the kernel would reset those clients.
@@ -13,10 +14,12 @@ accepts what is in the queue before it closes the socket: the kernel would reset
 
 import asyncio
 import errno
+import heapq
 import logging
 import math
 import socket
 import ssl
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -25,6 +28,7 @@ from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.h2_connection import Http2Connection, Http2Limits
+from tablegate.gateway.http.memory import MemoryAccount, MemoryBudget, MemoryLimits
 from tablegate.gateway.http.shares import Shares, network_of
 from tablegate.gateway.http.tls import TlsFiles, WatchedTls
 
@@ -49,6 +53,7 @@ class Limits:
     """What all clients, and each, may ask of one process."""
 
     connections_max: int = 10_000  # a process, each with a descriptor
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
     age_s: float = 3_600.0  # at most; at least four fifths of it: then a client is asked to come again
     detection_s: float = 10.0  # until it is known which protocol a client speaks; twice with TLS
     refused_s: float = 2.0  # for a client to read why it is refused
@@ -81,6 +86,7 @@ class _Client:
     """What the listener knows of a client."""
 
     address: str
+    account: MemoryAccount
     connection: Connection
     retires_at_s: float
 
@@ -112,12 +118,15 @@ class Listener:
         self._draining = False
         self._connections: dict[Connection, _Client] = {}
         self._shares: Shares[_Client] = Shares()  # without those that are about to end to make room
+        self._memory = MemoryBudget(self._limits.memory, self._evict_soon)
+        self._eviction_scheduled = False
         self._accepted = 0
         self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
         self._empty = asyncio.Event()
         self._out_of_descriptors = False
         self._tls_failures = _RateLimitedLog("TLS handshake failed")
         self._too_many = _RateLimitedLog("too many connections, a client was closed")
+        self._too_much = _RateLimitedLog("connections hold too much for their clients, a client was closed")
 
     @property
     def port(self) -> int:
@@ -203,7 +212,9 @@ class Listener:
         detection = ProtocolDetection(self)
         self._accepted += 1
         age_s = self._limits.age_s * (1 - 0.2 * (self._accepted % AGES) / AGES)
-        known = self._connections[detection] = _Client(address, detection, self._loop.time() + age_s)
+        known = self._connections[detection] = _Client(
+            address, self._memory.account(), detection, self._loop.time() + age_s
+        )
         self._shares.add(address, known)
         task: asyncio.Task[object] = self._loop.create_task(
             self._loop.connect_accepted_socket(lambda: detection, client)
@@ -220,6 +231,36 @@ class Listener:
         self._shares.remove(rival.address, rival)
         rival.connection.close()
         return True
+
+    def _evict_soon(self) -> None:
+        """Close who holds the most, but not in the middle of what somebody counts."""
+        if not self._eviction_scheduled:
+            self._eviction_scheduled = True
+            self._loop.call_soon(self._evict_largest)
+
+    def _evict_largest(self) -> None:
+        """Close the connections that hold the most, each time of the address that does, until an eighth is free."""
+        self._eviction_scheduled = False
+        if not self._memory.is_full:
+            return
+        of_address: defaultdict[str, list[_Client]] = defaultdict(list)
+        for client in self._connections.values():
+            if client.account.kept_bytes:
+                of_address[client.address].append(client)
+        addresses = []
+        for address, clients in of_address.items():
+            clients.sort(key=_kept_bytes)
+            addresses.append((-sum(map(_kept_bytes, clients)), address))
+        heapq.heapify(addresses)
+        enough = self._limits.memory.bytes_max // 8 * 7
+        while addresses and self._memory.kept_bytes > enough:
+            kept, address = heapq.heappop(addresses)
+            client = of_address[address].pop()
+            self._too_much.note(self._loop.time(), {"kept_bytes": self._memory.kept_bytes, "peer": address})
+            kept += client.account.kept_bytes
+            client.connection.close()
+            if kept:
+                heapq.heappush(addresses, (kept, address))
 
     def _pause_accepting(self, error: OSError) -> None:
         """Let clients wait in the kernel, rather than try again at once and for ever."""
@@ -240,12 +281,12 @@ class Listener:
         self, detection: ProtocolDetection, transport: asyncio.Transport, data: bytes, *, http2: bool
     ) -> None:
         """Put a connection in the place of the detection."""
+        client = self._connections.pop(detection)
         connection: Http1Connection | Http2Connection
         if http2:
-            connection = Http2Connection(self._app, self._limits.http2, self.note_closed)
+            connection = Http2Connection(self._app, self._limits.http2, client.account, self.note_closed)
         else:
-            connection = Http1Connection(self._app, self._limits.http1, self.note_closed)
-        client = self._connections.pop(detection)
+            connection = Http1Connection(self._app, self._limits.http1, client.account, self.note_closed)
         client.connection = connection
         self._connections[connection] = client
         transport.set_protocol(connection)
@@ -282,6 +323,10 @@ class Listener:
                 connection.close()
         if self._tls is not None:
             self._tls.reload_if_changed()
+
+
+def _kept_bytes(client: _Client) -> int:
+    return client.account.kept_bytes
 
 
 class _RateLimitedLog:

@@ -15,7 +15,8 @@ Time comes in by `tick`. Nothing is called back but `streams_body`, which says o
 its body is there, and must be answered between two frames.
 
 Sources: RFC 9113; hyper-h2 `connection.py` and h11 `_connection.py` for the shape of the interface.
-Debts: MAX_CONCURRENT_STREAMS bounds streams, but not the memory of their headers, up to 16 KiB each.
+Debts: MAX_CONCURRENT_STREAMS bounds streams, but not the memory of their fields, up to 16 KiB each: whoever does the
+I/O has to look at `kept_bytes`.
 
 Decision: docs/decisions/0051-http2-without-io.md
 """
@@ -131,6 +132,15 @@ class ServerConnection(ConnectionControl[StreamT]):
     def in_header_block(self) -> bool:
         """Whether the client is inside of a header block, where no frame of another stream may come."""
         return self._block is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how many bytes of the client's are kept: what is not parsed yet, and fields and bodies of requests.
+
+        The body of a request that is served later counts twice.
+        """
+        block = 0 if self._block is None else len(self._block[2])
+        return len(self.unread) + block + self.request_bytes + self.windows.kept
 
     def receive_data(self, data: bytes) -> None:
         """Keep bytes for `next_event`. Raise `Http2ConnectionError` where they are not the preface of HTTP/2."""
@@ -268,6 +278,8 @@ class ServerConnection(ConnectionControl[StreamT]):
         expected = content_length(headers) if b"content-length" in headers else None
         stream = self._new_stream(self._owner, stream_id, state, request, self._initial_send_window)
         self.streams[stream_id] = stream
+        stream.request_bytes = request_bytes = self._headers.field_bytes + (len(body) if body else 0)
+        self.request_bytes += request_bytes
         if self._streams_body(stream):
             stream.streams_body = True
             return self._begin_body(stream, body, expected)
@@ -325,7 +337,7 @@ class ServerConnection(ConnectionControl[StreamT]):
         served = self.windows.add(stream, data)
         if stream.streams_body:
             return DataReceived(stream)
-        return stream if served else None
+        return self._with_body(stream) if served else None
 
     def _end_body(self, stream: StreamT, data: bytes) -> Event[StreamT] | None:
         if stream.state is _AFTER_HEADERS:  # so clients of gRPC end theirs, a frame or more after the headers
@@ -335,7 +347,14 @@ class ServerConnection(ConnectionControl[StreamT]):
         served = self.windows.end(stream, data)
         if stream.streams_body:
             return DataReceived(stream)
-        return stream if served else None
+        return self._with_body(stream) if served else None
+
+    def _with_body(self, stream: StreamT) -> StreamT:
+        """Count a body that has come in pieces, with its request."""
+        size = len(stream.body)
+        stream.request_bytes += size
+        self.request_bytes += size
+        return stream
 
     def _receive_late(self, state: StreamState, event: StreamEvent) -> None:
         """Drop a frame of a stream that is not open any more, where it is late and not wrong."""
@@ -409,6 +428,7 @@ class ServerConnection(ConnectionControl[StreamT]):
         self.budget.answers += 1
         stream.state = _AFTER_RESPONSE
         del self.streams[stream_id]
+        self.request_bytes -= stream.request_bytes
         if stream.arriving is not None:
             self.windows.discard(stream)
         return total
@@ -425,11 +445,14 @@ class ServerConnection(ConnectionControl[StreamT]):
 
     # Time.
 
-    def tick(self, now: float, body_s: float) -> None:
-        """Reset bodies that did not go on for `body_s` seconds; `now`: of any clock that only grows."""
+    def tick(self, now: float, body_s: float, whole_body_s: float) -> None:
+        """Reset bodies that did not go on for `body_s` seconds, or are not whole after `whole_body_s`.
+
+        `now`: of any clock that only grows.
+        """
         if self.budget.tick(now):
             self._last_before = self.last_stream_id
-        self.windows.end_slow(now, body_s)
+        self.windows.end_slow(now, body_s, whole_body_s)
 
 
 _Receiver = Callable[[ServerConnection[Any], int, int, bytes], "Event[Any] | None"]

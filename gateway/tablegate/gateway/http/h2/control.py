@@ -69,6 +69,7 @@ class ConnectionControl(Generic[StreamT]):
     def __init__(self, body_bytes_max: int) -> None:
         self.output: list[bytes | memoryview] = []
         self.streams: dict[int, StreamT] = {}
+        self.request_bytes = 0  # of `streams`
         self.send_window = WINDOW_BYTES
         self.budget = Budget()
         self.windows = ReceiveWindows(body_bytes_max, self.output.append, self.reset_stream)
@@ -113,6 +114,7 @@ class ConnectionControl(Generic[StreamT]):
         stream.move(SEND_END_STREAM)
         self.budget.answers += 1
         del self.streams[stream.stream_id]
+        self.request_bytes -= stream.request_bytes
         self.windows.discard(stream)
         if stream.state is not HALF_CLOSED_LOCAL:
             return 0
@@ -138,6 +140,7 @@ class ConnectionControl(Generic[StreamT]):
         """End a stream without its answer."""
         stream.move(event)
         del self.streams[stream.stream_id]
+        self.request_bytes -= stream.request_bytes
         self.windows.discard(stream)
 
     def _state_of(self, stream_id: int) -> StreamState:

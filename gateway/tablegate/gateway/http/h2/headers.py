@@ -183,9 +183,12 @@ class HeaderListTooLarge(Exception):
 class RequestDecoder:
     """Decodes the header blocks of one connection, in their order: each may change what the next ones mean."""
 
-    __slots__ = ("_checked", "_checked_bytes", "_decode", "_names", "_values")
+    __slots__ = ("_checked", "_checked_bytes", "_decode", "_names", "_values", "field_bytes")
 
     def __init__(self) -> None:
+        self.field_bytes = (
+            0  # that the fields of the latest request count; 0 where it was like that before it, and short
+        )
         self._decode = HpackDecoder().decode
         self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
         self._values = b""
@@ -208,6 +211,7 @@ class RequestDecoder:
             headers = _joined(fields)
             names = tuple(headers)
         values = b"\0".join(headers.values())
+        self.field_bytes = 0
         if values != self._values or names != self._names:
             self._check_fields(headers, names, values)
         method = headers.pop(b":method")
@@ -244,7 +248,8 @@ class RequestDecoder:
         host = headers.get(b"host", authority)
         if not host or (authority and host != authority):  # RFC 9113, 8.3.1
             raise Http2StreamError(PROTOCOL_ERROR)
-        if size + len(values) <= _LAST_BYTES_MAX:
+        self.field_bytes = size + len(values)
+        if self.field_bytes <= _LAST_BYTES_MAX:
             self._names, self._values = names, values
 
     def check_trailers(self, block: bytes) -> None:

@@ -178,13 +178,14 @@ def _error_of(state: StreamState, event: StreamEvent) -> Exception:
 class RequestBody:
     """A body that is arriving; see `ReceiveWindows`."""
 
-    __slots__ = ("data", "expected", "received", "silent_since", "unacknowledged")
+    __slots__ = ("data", "expected", "received", "silent_since", "since", "unacknowledged")
 
     def __init__(self, expected: int | None) -> None:
         self.data: bytearray | None = bytearray()  # not served or read yet; None: nothing more of it is wanted
         self.expected = expected  # bytes, by its content-length
         self.received = 0  # bytes
         self.unacknowledged = 0  # bytes read, or padding, for which the stream's window was not widened yet
+        self.since: float | None = None  # by the clock of `tick`, as what follows
         self.silent_since: float | None = None
 
 
@@ -202,6 +203,7 @@ class Stream:
         "method",
         "oversize",
         "owner",
+        "request_bytes",
         "send_window",
         "state",
         "stream_id",
@@ -218,6 +220,7 @@ class Stream:
         self.headers: Mapping[bytes, bytes]
         self.method, self.target, self.headers = request
         self.send_window = send_window  # bytes of DATA that the client accepts; negative after it shrank its windows
+        self.request_bytes = 0  # that its fields count (see `RequestDecoder`) and a body that is there
         self.body = b""
         self.oversize = False
         self.streams_body = False
@@ -246,6 +249,7 @@ class ReceiveWindows:
         self.window = self.size  # of the connection: what the client may still send
         self.widen_below = self.size - (self.size >> 2)  # `widen` does nothing while the window is larger
         self.kept = 0  # bytes that are not served or read yet
+        self.shut = False  # nothing more is wanted than what the client may send already
         self._uploads: dict[int, Stream] = {}  # oldest first
         self._output = output
         self._refuse = refuse
@@ -342,7 +346,15 @@ class ReceiveWindows:
             self._uploads.pop(stream.stream_id, None)
 
     def widen(self) -> None:
-        """Let the client send as many bytes over the connection as are not kept."""
+        """Let the client send as many bytes over the connection as are not kept.
+
+        Where it has used up its window, and what is kept fills the rest, uploads are refused, the newest first, until
+        one can go on. Where the windows are `shut`, none can, and each call refuses one.
+        """
+        if self.shut:
+            if self.window <= SLACK_BYTES and self._uploads:
+                self._refuse(next(reversed(self._uploads)), REFUSED_STREAM)
+            return
         free = self.size - self.window - self.kept
         enough = self.size >> 2
         if free < enough and self.window < enough:
@@ -354,13 +366,14 @@ class ReceiveWindows:
             self._output(window_update(0, free))
             self.window += free
 
-    def end_slow(self, now: float, limit_s: float) -> None:
-        """Reset the uploads of which nothing came for `limit_s` seconds."""
+    def end_slow(self, now: float, silent_s: float, whole_s: float) -> None:
+        """Reset the uploads of which nothing came for `silent_s` seconds, or that take longer than `whole_s`."""
         for stream in list(self._uploads.values()):
             body = stream.arriving
             assert body is not None, "an upload has a body that is arriving"
+            body.since = body.since or now
             body.silent_since = body.silent_since or now
-            if now - body.silent_since >= limit_s:
+            if now - body.silent_since >= silent_s or now - body.since >= whole_s:
                 self._refuse(stream.stream_id, CANCEL)
 
 

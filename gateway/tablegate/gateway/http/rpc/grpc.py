@@ -9,9 +9,17 @@ from typing_extensions import override
 
 from tablegate.gateway.cluster.forward_token import FORWARDED
 from tablegate.gateway.http.exchange import MESSAGE_BYTES_MAX, TEXT, Exchange, HeaderCache, ResponseHeaders, Trailer
-from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error, checked_encoding, unzipped
+from tablegate.gateway.http.rpc.calls import Calls, ServedCall, as_query_error, checked_encoding, retry_after, unzipped
 from tablegate.gateway.query.call import DuplexMethod, Fields, Method, Methods, StreamMethod, UnaryMethod
-from tablegate.gateway.query.errors import InvalidField, NotServed, QueryError, RequestTooLarge, code_of, status_of
+from tablegate.gateway.query.errors import (
+    InvalidField,
+    NotServed,
+    Overloaded,
+    QueryError,
+    RequestTooLarge,
+    code_of,
+    status_of,
+)
 
 COMPRESSED = 1  # the flag
 _PREFIX = 5
@@ -252,6 +260,18 @@ class GrpcProtocol:
         except Exception as error:  # noqa: BLE001  the connection must go on for its other calls
             as_query_error(error, "of a protocol")
             exchange.respond(_BROKEN, b"the gateway made a mistake; its log has the rest\n")
+
+    def refuse(self, exchange: Exchange) -> None:
+        """Answer that this client makes the process hold too much already."""
+        error = Overloaded(
+            "your connection makes this process hold too much, and others need the room; read your answers, and have "
+            "fewer calls at work",
+            limit="bytes kept",
+        )
+        if exchange.http2 and _is_grpc(exchange):
+            GrpcCall(self._calls, exchange, self._trailers, self._enveloper).fail(error)
+        else:
+            exchange.respond(ResponseHeaders(429, (TEXT, *retry_after(error))), f"{error.text}\n".encode())
 
     def _serve_grpc(self, exchange: Exchange) -> None:
         headers = exchange.headers

@@ -1,0 +1,91 @@
+"""What connections hold for their clients, in bytes: one budget for all of a listener, and who gives way.
+
+A connection counts what it has read and not served, requests at work, and answers that are not taken yet. Each of these
+has a bound of its own, but those of 10,000 connections together are no bound. So there is a budget for all of them, and
+an even part (`even_bytes`) that each connection may hold however little is left:
+
+- Up to half of the budget, only a connection's own bounds count.
+- Above that, who holds more than the even part may send no more of bodies: its windows stay shut.
+- Above three quarters, its requests are refused.
+- Above all of it, connections are closed (`on_full`).
+
+Not counted is what each connection costs by being there: `Limits.connections_max` bounds that.
+
+Decision: docs/decisions/0126-one-budget-of-bytes.md
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+REQUEST_BYTES = 2 * 1024  # that a request at work holds beside its fields and its body: objects, a task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimits:
+    """What connections may hold for their clients."""
+
+    bytes_max: int = 256 * 1024 * 1024  # all together; a worker without clients has about a third of that
+    even_bytes: int = 256 * 1024  # each, however little is left: the longest message of gRPC
+
+
+class MemoryBudget:
+    """What all connections hold together. `on_full` is called when it is too much, and again after each `account.hold`.
+
+    It may close accounts only after the call: whoever counts may be in the middle of its work.
+    """
+
+    def __init__(self, limits: MemoryLimits, on_full: Callable[[], object] = lambda: None) -> None:
+        self.kept_bytes = 0
+        self.limits = limits
+        self._on_full = on_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether connections hold more than they may."""
+        return self.kept_bytes > self.limits.bytes_max
+
+    def add(self, count: int) -> None:
+        """Count so many bytes more."""
+        self.kept_bytes += count
+        if count > 0 and self.kept_bytes > self.limits.bytes_max:
+            self._on_full()
+
+    def account(self) -> "MemoryAccount":
+        """Return the account of a new connection."""
+        return MemoryAccount(self)
+
+
+class MemoryAccount:
+    """What one connection holds."""
+
+    __slots__ = ("_budget", "_is_closed", "kept_bytes")
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.kept_bytes = 0
+        self._budget = budget
+        self._is_closed = False
+
+    def hold(self, count: int) -> None:
+        """Count that the connection holds so many bytes now."""
+        if count != self.kept_bytes and not self._is_closed:
+            before, self.kept_bytes = self.kept_bytes, count
+            self._budget.add(count - before)
+
+    def close(self) -> None:
+        """Count nothing of it any more."""
+        self.hold(0)
+        self._is_closed = True
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether its client may send more of what is to be kept."""
+        return self._is_even or self._budget.kept_bytes <= self._budget.limits.bytes_max // 2
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether its client is to be served no more, until it holds less."""
+        return not self._is_even and self._budget.kept_bytes > self._budget.limits.bytes_max // 4 * 3
+
+    @property
+    def _is_even(self) -> bool:
+        return self.kept_bytes <= self._budget.limits.even_bytes
