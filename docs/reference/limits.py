@@ -250,7 +250,10 @@ def _of_floods() -> list[tuple[str, str, str]]:
                 f"{h2_connection.TURN_FRAMES} requests (HTTP/1.1: {h1_connection.SERVED_MAX}) or "
                 f"{HTTP2.turn_s * 1_000:g} ms"
             ),
-            "the others have theirs",
+            (
+                "the others have theirs: first who has used the least of the loop ([decision "
+                "127](../decisions/0127-connections-take-turns.md))"
+            ),
         ),
     ]
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tablegate.gateway.http.connection_turns import ConnectionTurns
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h2 import frames
 from tablegate.gateway.http.h2.frames import END_HEADERS, END_STREAM, frame
@@ -246,12 +247,14 @@ class Served:
         self.app = app
         self.connections: set[Http2Connection] = set()
         self._limits = limits
+        self._turns = ConnectionTurns()
         self.memory = MemoryBudget(memory)
         self._clients: list[RawClient] = []
         self._server: asyncio.Server
 
     def _connection(self) -> Http2Connection:
-        connection = Http2Connection(self.app, self._limits, self.memory.account(), self.connections.discard)
+        turn, account = self._turns.turn(lambda: 1), self.memory.account()
+        connection = Http2Connection(self.app, self._limits, turn, account, self.connections.discard)
         self.connections.add(connection)
         return connection
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from tablegate.gateway.http.connection_turns import ConnectionTurns
 from tablegate.gateway.http.exchange import Exchange, ResponseHeaders, Trailer
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
@@ -109,6 +110,7 @@ class Http1Server:
     def __init__(self, app: SmallApp, limits: Http1Limits, memory: MemoryLimits) -> None:
         self.app = app
         self.limits = limits
+        self.turns = ConnectionTurns()
         self.memory = MemoryBudget(memory)
         self.open: list[Http1Connection] = []
         self.closed: list[Http1Connection] = []
@@ -116,7 +118,9 @@ class Http1Server:
         self.port = 0
 
     def connection(self) -> Http1Connection:
-        connection = Http1Connection(self.app, self.limits, self.memory.account(), self.closed.append)
+        connection = Http1Connection(
+            self.app, self.limits, self.turns.turn(lambda: 1), self.memory.account(), self.closed.append
+        )
         self.open.append(connection)
         return connection
 

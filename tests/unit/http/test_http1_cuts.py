@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tablegate.gateway.http.connection_turns import ConnectionTurns
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
 from tablegate.gateway.http.memory import MemoryBudget, MemoryLimits
 from tests.kit.http.http1 import SmallApp, http1_server
@@ -68,9 +69,9 @@ def test_any_bytes_are_answered_or_waited_for(noise: bytes, name: str, place: in
         app = SmallApp()
         closed: list[Http1Connection] = []
         loop = asyncio.get_running_loop()
-        account = MemoryBudget(MemoryLimits()).account()
+        turn, account = ConnectionTurns().turn(lambda: 1), MemoryBudget(MemoryLimits()).account()
         listening = await loop.create_server(
-            lambda: Http1Connection(app, Http1Limits(), account, closed.append), "127.0.0.1", 0
+            lambda: Http1Connection(app, Http1Limits(), turn, account, closed.append), "127.0.0.1", 0
         )
         _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
         writer.write(stream)

@@ -29,6 +29,7 @@ from typing import cast
 
 from typing_extensions import override
 
+from tablegate.gateway.http.connection_turns import Turn
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
@@ -81,12 +82,15 @@ class Http1Connection(Receiver):
         self,
         app: App,
         limits: Http1Limits,
+        turn: Turn,
         account: MemoryAccount,
         on_closed: Callable[["Http1Connection"], None],
     ) -> None:
         self.draining = False
         self._app = app
         self._limits = limits
+        self._turn = turn
+        self._turn_scheduled = False
         self._account = account
         self._on_closed = on_closed
         self._parser = RequestParser(app, self._new_exchange, limits.header_bytes_max)
@@ -137,7 +141,10 @@ class Http1Connection(Receiver):
             self._at = 0
         else:
             self._rest = data
-        self.advance()
+        if self._turn.turns.is_busy:
+            self._schedule_turn()
+        else:
+            self.advance()
 
     def eof_received(self) -> None:
         """End: the client sends no more, and the transport closes itself after what was written."""
@@ -306,15 +313,17 @@ class Http1Connection(Receiver):
             return
         self._advancing = True
         ready = self._parser.ready
-        if self._account.is_refused:
+        if self._account.budget.is_scarce:
             self._count_kept()  # answers may have left since
         serve = self._app.refuse if self._account.is_refused else self._app.serve
+        more = False
         served = 0
-        until = time.perf_counter() + self._limits.turn_s
+        begun_s = time.perf_counter()
+        until = begun_s + self._limits.turn_s
         while not self._over:
             if ready and self._work is None and self._writable is None:
                 if served == SERVED_MAX or (served and time.perf_counter() > until):
-                    asyncio.get_running_loop().call_soon(self.advance)
+                    more = True
                     break
                 served += 1
                 self._work = ready.popleft()
@@ -326,6 +335,20 @@ class Http1Connection(Receiver):
         self._advancing = False
         if not self._over:
             self._after_advance()
+        self._turn.spend(time.perf_counter() - begun_s)
+        if more and not self._over:
+            self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        """Let other connections have their turn, then go on."""
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._pause_where_full()
+            self._turn.wait(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_scheduled = False
+        self.advance()
 
     def _after_advance(self) -> None:
         parser = self._parser
@@ -335,6 +358,13 @@ class Http1Connection(Receiver):
                 return
             if parser.unfinished is not None:
                 self.send_continue(parser.unfinished)
+        self._pause_where_full()
+        # Not after each small request that is answered at once.
+        if self._rest or self._work or parser.unfinished or self._writable or self._account.kept_bytes:
+            self._count_kept()
+
+    def _pause_where_full(self) -> None:
+        """Read no more ahead than the bound."""
         full = len(self._rest) - self._at >= AHEAD_BYTES_MAX
         if full != self._reading_paused:
             self._reading_paused = full
@@ -342,9 +372,6 @@ class Http1Connection(Receiver):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
-        # Not after each small request that is answered at once.
-        if self._rest or self._work or parser.unfinished or self._writable or self._account.kept_bytes:
-            self._count_kept()
 
     def _may_parse(self) -> bool:
         parser = self._parser

@@ -1,7 +1,7 @@
 """HTTP/2 connections on asyncio: turns, times, and the end. The protocol itself is `tablegate.gateway.http.h2`.
 
 Turns. A read may bring thousands of frames. One connection serves up to TURN_FRAMES of them, or for `turn_s`. Then it
-stops reading, keeps the rest, and goes on in the next turn of the event loop: so one client costs the others
+keeps the rest, and goes on when it is its turn again (`http.connection_turns`): so one client costs the others
 milliseconds. Answers that are given inside of a turn leave together at its end.
 
 Slow clients. Two bounds keep memory small when a client does not take its answers. Above UNSENT_BYTES_MAX of answers
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from tablegate.gateway.http.connection_turns import Turn
 from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h2.connection import ServerConnection
 from tablegate.gateway.http.h2.frames import (
@@ -49,6 +50,7 @@ from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
 from tablegate.gateway.http.transport import Receiver
 
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
+UNREAD_BYTES_MAX = 64 * 1024  # that wait for a turn, before no more is read
 UNSENT_BYTES_MAX = 1 << 20  # of answers that a client does not take, before nothing more of it is served
 LINGER_S = 1.0  # for a client to close its side
 
@@ -82,12 +84,14 @@ class Http2Connection(Receiver):
         self,
         app: App,
         limits: Http2Limits,
+        turn: Turn,
         account: MemoryAccount,
         on_closed: Callable[["Http2Connection"], None],
     ) -> None:
         self.ends_with_last_answer = False
         self._app = app
         self._limits = limits
+        self._turn = turn
         self._account = account
         self._on_closed = on_closed
         self._postponed: dict[int, Http2Exchange] = {}  # requests that are served when the client has taken answers
@@ -139,7 +143,12 @@ class Http2Connection(Receiver):
         except Http2ConnectionError as error:
             self._fail(error)
             return
-        if not self._turn_scheduled:
+        if self._turn_scheduled:
+            if len(self.h2.unread) > UNREAD_BYTES_MAX:
+                self._set_reading()
+        elif self._turn.turns.is_busy:
+            self._schedule_turn()
+        else:
             self._serve_turn()
 
     def eof_received(self) -> None:
@@ -165,7 +174,7 @@ class Http2Connection(Receiver):
             self._full = False
             self._set_reading()
             if self._turn_scheduled:
-                asyncio.get_running_loop().call_soon(self._next_turn)
+                self._turn.wait(self._next_turn)
 
     # What the listener calls.
 
@@ -236,25 +245,28 @@ class Http2Connection(Receiver):
         """Serve what was received, as much as one turn may."""
         h2 = self.h2
         queue = self.send_queue
+        begun_s = time.perf_counter()
         queue.in_turn = True
+        more = False
         try:
-            more = bool(h2.unread) and self._serve_frames()
+            more = bool(h2.unread) and self._serve_frames(begun_s + self._limits.turn_s)
             h2.widen_windows()
             if self._postponed and not more:
                 more = self._serve_postponed()
             if self.ends_with_last_answer and not h2.streams:
                 self._finish()
-            elif more:
-                self._schedule_turn()
         except Http2ConnectionError as error:
             self._fail(error)
         queue.in_turn = False
         queue.flush()
-        if h2.streams or h2.unread or h2.in_header_block or queue.blocked or self._account.kept_bytes:
+        if h2.streams or h2.unread or queue.blocked or self._account.kept_bytes:
             self._count_kept()
         if queue.blocked and not self._over and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._full = True
             self._set_reading()
+        self._turn.spend(time.perf_counter() - begun_s)
+        if more and not self._over:
+            self._schedule_turn()
 
     def _is_refused(self) -> bool:
         """Return whether too much is kept still: answers may have left since it was counted."""
@@ -268,15 +280,14 @@ class Http2Connection(Receiver):
         self._account.hold(at_work + self.send_queue.kept_bytes + self._transport.get_write_buffer_size())
         h2.windows.shut = not self._account.may_grow
 
-    def _serve_frames(self) -> bool:
+    def _serve_frames(self, until_s: float) -> bool:
         """Receive frames, as many as one turn may; return whether there may be more. Raise `Http2ConnectionError`."""
         h2 = self.h2
         next_event = h2.next_event
         serve = self._app.serve
         queue = self.send_queue
-        refused = self._account.is_refused and self._is_refused()
+        refused = self._account.budget.is_scarce and self._is_refused()
         clock = time.perf_counter
-        until = clock() + self._limits.turn_s
         more = True
         for count in range(TURN_FRAMES):
             event = next_event()
@@ -297,7 +308,7 @@ class Http2Connection(Receiver):
             if not h2.unread:
                 more = False
                 break
-            if clock() > until:
+            if clock() > until_s:
                 break
         self._part_since = None
         return more
@@ -351,7 +362,7 @@ class Http2Connection(Receiver):
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._set_reading()
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._turn.wait(self._next_turn)
 
     def _next_turn(self) -> None:
         if self._full or self._over:
@@ -361,7 +372,7 @@ class Http2Connection(Receiver):
         self._set_reading()
 
     def _set_reading(self) -> None:
-        if self._turn_scheduled or self._full:
+        if self._full or (self._turn_scheduled and len(self.h2.unread) > UNREAD_BYTES_MAX):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

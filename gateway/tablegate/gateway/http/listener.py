@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from tablegate.gateway.http.connection_turns import ConnectionTurns
 from tablegate.gateway.http.detection import ProtocolDetection
 from tablegate.gateway.http.exchange import App
 from tablegate.gateway.http.h1_connection import Http1Connection, Http1Limits
@@ -120,6 +121,7 @@ class Listener:
         self._shares: Shares[_Client] = Shares()  # without those that are about to end to make room
         self._memory = MemoryBudget(self._limits.memory, self._evict_soon)
         self._eviction_scheduled = False
+        self._turns = ConnectionTurns()
         self._accepted = 0
         self._starting: set[asyncio.Task[object]] = set()  # the event loop alone would lose them
         self._empty = asyncio.Event()
@@ -282,11 +284,12 @@ class Listener:
     ) -> None:
         """Put a connection in the place of the detection."""
         client = self._connections.pop(detection)
+        turn = self._turns.turn(lambda: self._shares.of(client.address))
         connection: Http1Connection | Http2Connection
         if http2:
-            connection = Http2Connection(self._app, self._limits.http2, client.account, self.note_closed)
+            connection = Http2Connection(self._app, self._limits.http2, turn, client.account, self.note_closed)
         else:
-            connection = Http1Connection(self._app, self._limits.http1, client.account, self.note_closed)
+            connection = Http1Connection(self._app, self._limits.http1, turn, client.account, self.note_closed)
         client.connection = connection
         self._connections[connection] = client
         transport.set_protocol(connection)

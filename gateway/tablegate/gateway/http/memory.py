@@ -36,6 +36,7 @@ class MemoryBudget:
 
     def __init__(self, limits: MemoryLimits, on_full: Callable[[], object] = lambda: None) -> None:
         self.kept_bytes = 0
+        self.is_scarce = False  # who keeps more than an even part is refused
         self.limits = limits
         self._on_full = on_full
 
@@ -47,6 +48,7 @@ class MemoryBudget:
     def add(self, count: int) -> None:
         """Count so many bytes more."""
         self.kept_bytes += count
+        self.is_scarce = self.kept_bytes > self.limits.bytes_max // 4 * 3
         if count > 0 and self.kept_bytes > self.limits.bytes_max:
             self._on_full()
 
@@ -58,18 +60,18 @@ class MemoryBudget:
 class MemoryAccount:
     """What one connection holds."""
 
-    __slots__ = ("_budget", "_is_closed", "kept_bytes")
+    __slots__ = ("_is_closed", "budget", "kept_bytes")
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.kept_bytes = 0
-        self._budget = budget
+        self.budget = budget
         self._is_closed = False
 
     def hold(self, count: int) -> None:
         """Count that the connection holds so many bytes now."""
         if count != self.kept_bytes and not self._is_closed:
             before, self.kept_bytes = self.kept_bytes, count
-            self._budget.add(count - before)
+            self.budget.add(count - before)
 
     def close(self) -> None:
         """Count nothing of it any more."""
@@ -79,13 +81,13 @@ class MemoryAccount:
     @property
     def may_grow(self) -> bool:
         """Whether its client may send more of what is to be kept."""
-        return self._is_even or self._budget.kept_bytes <= self._budget.limits.bytes_max // 2
+        return self._is_even or self.budget.kept_bytes <= self.budget.limits.bytes_max // 2
 
     @property
     def is_refused(self) -> bool:
         """Whether its client is to be served no more, until it holds less."""
-        return not self._is_even and self._budget.kept_bytes > self._budget.limits.bytes_max // 4 * 3
+        return self.budget.is_scarce and not self._is_even
 
     @property
     def _is_even(self) -> bool:
-        return self.kept_bytes <= self._budget.limits.even_bytes
+        return self.kept_bytes <= self.budget.limits.even_bytes

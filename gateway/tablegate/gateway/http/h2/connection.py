@@ -76,6 +76,7 @@ from tablegate.gateway.http.h2.stream import (
     next_state,
 )
 
+SMALL_BODY_BYTES = 1_024  # of a request that counts for nothing but a stream
 STREAMS_MAX = 1_000  # open at once: ten times what most servers allow, and few enough to visit each in a SETTINGS
 CONTINUATIONS_MAX = 32  # frames of one header block: 16 KiB come in two, and empty ones are an attack (CVE-2024-27316)
 
@@ -137,7 +138,8 @@ class ServerConnection(ConnectionControl[StreamT]):
     def kept_bytes(self) -> int:
         """Return how many bytes of the client's are kept: what is not parsed yet, and fields and bodies of requests.
 
-        The body of a request that is served later counts twice.
+        Not those of small requests, of which each kilobyte is one of `streams`. The body of a request that is served
+        later counts twice.
         """
         block = 0 if self._block is None else len(self._block[2])
         return len(self.unread) + block + self.request_bytes + self.windows.kept
@@ -278,8 +280,9 @@ class ServerConnection(ConnectionControl[StreamT]):
         expected = content_length(headers) if b"content-length" in headers else None
         stream = self._new_stream(self._owner, stream_id, state, request, self._initial_send_window)
         self.streams[stream_id] = stream
-        stream.request_bytes = request_bytes = self._headers.field_bytes + (len(body) if body else 0)
-        self.request_bytes += request_bytes
+        if self._headers.field_bytes or (body and len(body) > SMALL_BODY_BYTES):
+            self._count_request(stream_id, self._headers.field_bytes + len(body or b""))
+            self._headers.field_bytes = 0
         if self._streams_body(stream):
             stream.streams_body = True
             return self._begin_body(stream, body, expected)
@@ -351,9 +354,7 @@ class ServerConnection(ConnectionControl[StreamT]):
 
     def _with_body(self, stream: StreamT) -> StreamT:
         """Count a body that has come in pieces, with its request."""
-        size = len(stream.body)
-        stream.request_bytes += size
-        self.request_bytes += size
+        self._count_request(stream.stream_id, len(stream.body))
         return stream
 
     def _receive_late(self, state: StreamState, event: StreamEvent) -> None:
@@ -428,7 +429,8 @@ class ServerConnection(ConnectionControl[StreamT]):
         self.budget.answers += 1
         stream.state = _AFTER_RESPONSE
         del self.streams[stream_id]
-        self.request_bytes -= stream.request_bytes
+        if self._large_requests:
+            self._forget_request(stream_id)
         if stream.arriving is not None:
             self.windows.discard(stream)
         return total

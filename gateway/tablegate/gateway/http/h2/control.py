@@ -69,7 +69,8 @@ class ConnectionControl(Generic[StreamT]):
     def __init__(self, body_bytes_max: int) -> None:
         self.output: list[bytes | memoryview] = []
         self.streams: dict[int, StreamT] = {}
-        self.request_bytes = 0  # of `streams`
+        self.request_bytes = 0  # of large ones that are among `streams`
+        self._large_requests: dict[int, int] = {}  # their bytes, by stream
         self.send_window = WINDOW_BYTES
         self.budget = Budget()
         self.windows = ReceiveWindows(body_bytes_max, self.output.append, self.reset_stream)
@@ -114,12 +115,20 @@ class ConnectionControl(Generic[StreamT]):
         stream.move(SEND_END_STREAM)
         self.budget.answers += 1
         del self.streams[stream.stream_id]
-        self.request_bytes -= stream.request_bytes
+        self._forget_request(stream.stream_id)
         self.windows.discard(stream)
         if stream.state is not HALF_CLOSED_LOCAL:
             return 0
         stream.move(SEND_RST_STREAM)
         return self._send_rst_stream(stream.stream_id, NO_ERROR)
+
+    def _count_request(self, stream_id: int, size: int) -> None:
+        """Count bytes that a stream keeps until it ends."""
+        self._large_requests[stream_id] = self._large_requests.get(stream_id, 0) + size
+        self.request_bytes += size
+
+    def _forget_request(self, stream_id: int) -> None:
+        self.request_bytes -= self._large_requests.pop(stream_id, 0)
 
     def reset_stream(self, stream_id: int, code: int) -> int:
         """Reset a stream that is open, or refuse one."""
@@ -140,7 +149,7 @@ class ConnectionControl(Generic[StreamT]):
         """End a stream without its answer."""
         stream.move(event)
         del self.streams[stream.stream_id]
-        self.request_bytes -= stream.request_bytes
+        self._forget_request(stream.stream_id)
         self.windows.discard(stream)
 
     def _state_of(self, stream_id: int) -> StreamState:

@@ -186,9 +186,7 @@ class RequestDecoder:
     __slots__ = ("_checked", "_checked_bytes", "_decode", "_names", "_values", "field_bytes")
 
     def __init__(self) -> None:
-        self.field_bytes = (
-            0  # that the fields of the latest request count; 0 where it was like that before it, and short
-        )
+        self.field_bytes = 0  # that the fields of the latest request count; whoever reads it resets it
         self._decode = HpackDecoder().decode
         self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
         self._values = b""
@@ -211,7 +209,6 @@ class RequestDecoder:
             headers = _joined(fields)
             names = tuple(headers)
         values = b"\0".join(headers.values())
-        self.field_bytes = 0
         if values != self._values or names != self._names:
             self._check_fields(headers, names, values)
         method = headers.pop(b":method")
@@ -249,7 +246,7 @@ class RequestDecoder:
         if not host or (authority and host != authority):  # RFC 9113, 8.3.1
             raise Http2StreamError(PROTOCOL_ERROR)
         self.field_bytes = size + len(values)
-        if self.field_bytes <= _LAST_BYTES_MAX:
+        if self.field_bytes <= _LAST_BYTES_MAX:  # then the next ones that are the same count nothing
             self._names, self._values = names, values
 
     def check_trailers(self, block: bytes) -> None:

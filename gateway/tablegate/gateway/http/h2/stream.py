@@ -203,7 +203,6 @@ class Stream:
         "method",
         "oversize",
         "owner",
-        "request_bytes",
         "send_window",
         "state",
         "stream_id",
@@ -220,7 +219,6 @@ class Stream:
         self.headers: Mapping[bytes, bytes]
         self.method, self.target, self.headers = request
         self.send_window = send_window  # bytes of DATA that the client accepts; negative after it shrank its windows
-        self.request_bytes = 0  # that its fields count (see `RequestDecoder`) and a body that is there
         self.body = b""
         self.oversize = False
         self.streams_body = False
