@@ -21,6 +21,7 @@ from tablegate.gateway.server.child import (
     WORKER,
     ChildConfig,
     child_command,
+    child_environment,
     paths_of,
 )
 from tablegate.gateway.server.config import ServeConfig, ServeError
@@ -181,6 +182,7 @@ def _specs(
             # Before, the store says of an earlier run that it is live, which nobody has checked since.
             start_after=STORE_OPENED,
             pass_fds=(pipe.worker_fd,),
+            environment=child_environment(WORKER),
         )
         for number, pipe in enumerate(pipes)
     ]

@@ -40,6 +40,7 @@ BEAT = "beat"  # the replicator: its loop has turned
 
 HANG_LIMIT_S = 60.0  # of a replicator that does nothing; its longest waits, for Redis and brokers, are some seconds
 
+_OPENSSL_CONF = "OPENSSL_CONF"
 _PR_SET_PDEATHSIG = 1
 _PARENT_POLL_S = 0.5
 _PROCESSES = "processes"  # the directory of their files
@@ -123,6 +124,17 @@ def child_command(role: str) -> tuple[str, ...]:
     `google`, takes the place of what a child imports. A crash in a library's C code says on stderr what ran.
     """
     return sys.executable, "-P", "-X", "faulthandler", "-m", "tablegate.gateway.server", role
+
+
+def child_environment(role: str) -> Mapping[str, str]:
+    """Return what a child has in its environment beside its parent's.
+
+    The curves of TLS are no setting of a Python context before 3.15. OpenSSL reads them from its own configuration,
+    once a process, and so a worker has one; not where somebody has set another.
+    """
+    if role != WORKER or _OPENSSL_CONF in os.environ:
+        return {}
+    return {_OPENSSL_CONF: str(Path(__file__).with_name("openssl.cnf"))}
 
 
 def paths_of(tls: "TlsFiles") -> tuple[str, str, str | None]:

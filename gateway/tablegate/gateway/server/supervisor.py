@@ -24,7 +24,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,11 +48,11 @@ _logger = logging.getLogger("tablegate.gateway.server")
 class ChildSpec:
     """A process to keep alive.
 
-    `settings` is the line it reads from stdin; it has `stop_s` to end by itself; those that are `first_to_stop` have
-    ended before the others get their signal. It starts once any process has sent the event `start_after`, where that is
-    given. `before_restart` gets the signal that killed it, 0 for none. SIGUSR1 is passed on to it once it has sent the
-    event `drain_after`, where that is given, and again after a restart. From its first event `BEAT` on it is killed
-    where it sends none for `hang_limit_s`, where that is given.
+    `settings` is the line it reads from stdin, `environment` what it has beside ours; it has `stop_s` to end by itself;
+    those that are `first_to_stop` have ended before the others get their signal. It starts once any process has sent
+    the event `start_after`, where that is given. `before_restart` gets the signal that killed it, 0 for none. SIGUSR1
+    is passed on to it once it has sent the event `drain_after`, where that is given, and again after a restart. From
+    its first event `BEAT` on it is killed where it sends none for `hang_limit_s`, where that is given.
     """
 
     name: str
@@ -62,6 +62,7 @@ class ChildSpec:
     first_to_stop: bool = False
     start_after: str | None = None
     pass_fds: Sequence[int] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     before_restart: Callable[[int], None] | None = None
     drain_after: str | None = None
     hang_limit_s: float | None = None
@@ -92,6 +93,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=self.spec.pass_fds,
+            env={**os.environ, **self.spec.environment},
             process_group=0,
         )
         assert self.process.stdin is not None
