@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 
 from tablegate.gateway.http.listener import Limits, Listener
 from tablegate.gateway.http.tls import TlsFiles
@@ -43,11 +44,15 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(
-    *, tls: TlsFiles | None = None, limits: Limits | None = None, shared_port: bool = False
+    *,
+    tls: TlsFiles | None = None,
+    limits: Limits | None = None,
+    shared_port: bool = False,
+    wall_clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Served]:
     """Listen on a free port."""
     app = SmallApp()
-    listener = Listener(app, "127.0.0.1:0", tls=tls, limits=limits, shared_port=shared_port)
+    listener = Listener(app, "127.0.0.1:0", tls=tls, limits=limits, shared_port=shared_port, wall_clock=wall_clock)
     await listener.start()
     it = Served(listener, app)
     try:

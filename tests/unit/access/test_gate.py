@@ -4,6 +4,7 @@ import http.client
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,16 +180,23 @@ def test_a_stream_ends_whose_view_is_another_now(world: World, tmp_path: Path) -
     assert row.owner == 3
 
 
+@dataclass
+class AnyClient:
+    principal: str | None
+    address: str
+
+
 def test_the_audit_log_has_calls_and_pages(tmp_path: Path) -> None:
     file = write_access(tmp_path, f'{POLICY}\n[audit]\nfile = "audit.log"\n')
     gate = Gate(file, catalogue_of(TENANTS))
     ann, all_ = {b"x-api-key": b"ann"}, {b"x-api-key": b"all"}
-    gate.admit(GET, ann, None, is_get=False)
+    client = AnyClient(principal=None, address="192.0.2.7")
+    gate.admit(GET, ann, client, is_get=False)
     with pytest.raises(Forbidden):
-        gate.admit_to(Right.REFLECTION, "/docs", ann, None)
-    gate.admit_to(Right.REFLECTION, "/docs", all_, None)
+        gate.admit_to(Right.REFLECTION, "/docs", ann, client)
+    gate.admit_to(Right.REFLECTION, "/docs", all_, client)
     with pytest.raises(Unauthenticated, match="the call shows no credential; show one"):
-        gate.admit_to(Right.REFLECTION, "/docs", {}, None)
+        gate.admit_to(Right.REFLECTION, "/docs", {}, client)
     gate.close()
     lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     assert [(line["principal"], line["method"], line["table"], line["allowed"]) for line in lines] == [
@@ -197,6 +205,7 @@ def test_the_audit_log_has_calls_and_pages(tmp_path: Path) -> None:
         ("key all", "/docs", None, True),
         (None, "/docs", None, False),
     ]
+    assert [line.get("address") for line in lines] == [None, None, None, "192.0.2.7"]  # of who is not known otherwise
 
 
 def test_a_wrong_file_changes_nothing(world: World, access_file: Path, caplog: pytest.LogCaptureFixture) -> None:

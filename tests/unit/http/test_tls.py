@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from tablegate.gateway.http.listener import Limits
 from tablegate.gateway.http.tls import TlsError, TlsFiles, WatchedTls
 from tablegate.gateway.http.transport import EMPTY_RECORDS_MAX, RECORDS_AT_ONCE
-from tests.kit.http.certificates import Authority, Pair
-from tests.kit.http.http1 import BIG, Client
-from tests.kit.http.listening import GET, PREFACE, SETTINGS, Served, frame, served
+from tests.kit.http.certificates import VALID, Authority, Pair
+from tests.kit.http.h2 import OPENING, call
+from tests.kit.http.http1 import BIG, Client, until
+from tests.kit.http.listening import GET, LATER, PREFACE, SETTINGS, Served, frame, served
 
 
 @pytest.fixture
@@ -193,6 +195,33 @@ def test_client_certificates(authority: Authority, tmp_path: Path) -> None:
             assert await alert(it, authority.issue("foreign")) == "TLSV1_ALERT_UNKNOWN_CA"
             assert await alert(it, clients.issue("old", expired=True)) == "SSLV3_ALERT_CERTIFICATE_EXPIRED"
             assert await get(await connect(it, good)) == (200, b"")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
+def test_a_connection_ends_with_its_certificate(authority: Authority, protocol: str) -> None:
+    end_s = time.time() + VALID.total_seconds()
+    now_s = end_s - 60
+
+    async def run() -> None:
+        nonlocal now_s
+        files = files_of(authority.issue(), authority.certificate)
+        async with served(tls=files, wall_clock=lambda: now_s) as it:
+            client = await connect(it, client_context(authority, protocol, own=authority.issue("client")))
+            if protocol == "h2":
+                client.writer.write(OPENING + call(1, b"/later"))
+            else:
+                client.writer.write(LATER)
+            await until(lambda: len(it.app.seen) == 1)
+            it.listener._timer.cancel()
+            it.listener._tick()
+            await it.accepted(1)
+            now_s = end_s + 60
+            it.listener._timer.cancel()
+            it.listener._tick()
+            await it.accepted(0)
+            assert it.app.gone.is_set()
 
     asyncio.run(run())
 

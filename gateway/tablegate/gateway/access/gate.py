@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tablegate.gateway.access.audit import AuditLog, audit_log_of
 from tablegate.gateway.access.credentials import Authenticator, authenticator_of
@@ -41,6 +41,18 @@ _OTHER_STREAMS = (f"{_GATEWAY}WatchTable", *(path for path, right in _RIGHTS.ite
 _OPEN = "/grpc.health.v1.Health/"  # for who balances the load: it says of each service whether it is served
 
 _logger = logging.getLogger("tablegate.gateway.access")
+
+
+class Client(Protocol):
+    """Who asks, as far as the connection tells."""
+
+    @property
+    def principal(self) -> str | None:
+        """Return the name of its verified certificate, None without one."""
+
+    @property
+    def address(self) -> str:
+        """Return its address."""
 
 
 class Admitted(NamedTuple):
@@ -97,35 +109,35 @@ class Gate:
             self._keys_version = self._authenticator.version
             self.version += 1
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes], certificate: str | None, *, is_get: bool) -> Admitted:
+    def admit(self, path: str, headers: Mapping[bytes, bytes], client: Client, *, is_get: bool) -> Admitted:
         """Return who calls a method, and what he sees; raise `Unauthenticated` or `Forbidden`."""
         if path.startswith(_OPEN):
             return ADMITTED
         principal = None
         try:
-            principal = self._authenticator.principal(headers, certificate, is_get=is_get)
+            principal = self._authenticator.principal(headers, client.principal, is_get=is_get)
             # By identity: the principal of a credential that was seen before is the same object. It is kept with what
             # was decided, so that no other one gets its number meanwhile.
             admitted = self._known.get((id(principal), path))
             if admitted is None or admitted.principal is not principal:
                 admitted = self._decide(principal, path)
         except (Unauthenticated, Forbidden) as error:
-            self._record(principal, path, str(error))
+            self._record(principal, path, client, str(error))
             raise
         if self._audit is not None:
-            self._record(principal, path, None)
+            self._record(principal, path, client, None)
         return admitted
 
-    def admit_to(self, right: Right, path: str, headers: Mapping[bytes, bytes], certificate: str | None) -> None:
+    def admit_to(self, right: Right, path: str, headers: Mapping[bytes, bytes], client: Client) -> None:
         """Let a request of a page in, or raise `Unauthenticated` or `Forbidden` where who asks has not got a right."""
         principal = None
         try:
-            principal = self._authenticator.principal(headers, certificate, is_get=True)
+            principal = self._authenticator.principal(headers, client.principal, is_get=True)
             self._check(principal, right)
         except (Unauthenticated, Forbidden) as error:
-            self._record(principal, path, str(error))
+            self._record(principal, path, client, str(error))
             raise
-        self._record(principal, path, None)
+        self._record(principal, path, client, None)
 
     def _decide(self, principal: Principal | None, path: str) -> Admitted:
         right, view = _RIGHTS.get(path), None
@@ -143,13 +155,15 @@ class Gate:
         with _asking_for_credentials(principal):
             self._policy.check(principal, right)
 
-    def _record(self, principal: Principal | None, path: str, refusal: str | None) -> None:
-        if self._audit is not None:
-            query = self._catalogue.queries.get(path)
-            table = None if query is None else query.table.name
-            self._audit.record(None if principal is None else principal.name, path, table, refusal=refusal)
+    def _record(self, principal: Principal | None, path: str, client: Client, refusal: str | None) -> None:
+        if self._audit is None:
+            return
+        query = self._catalogue.queries.get(path)
+        table = None if query is None else query.table.name
+        name = None if principal is None else principal.name
+        self._audit.record(name, path, table, refusal=refusal, address=client.address if name is None else None)
 
-    def begin(self, admitted: Admitted, path: str, address: str) -> Admitted:
+    def begin(self, admitted: Admitted, path: str, client: Client) -> Admitted:
         """Return who was let in, with what his call uses from now on; raise `RateExceeded`.
 
         Whoever begins a stream is to end its usage. Who shows no credential is counted by the address.
@@ -157,12 +171,12 @@ class Gate:
         if self._rates.is_empty or path.startswith(_OPEN):
             return admitted
         principal = admitted.principal
-        name = f"address {address}" if principal is None else principal.name
+        name = f"address {client.address}" if principal is None else principal.name
         kind = self._kinds.get(path, Kind.UNARY)
         try:
             return admitted._replace(usage=self._rates.admit(name, self._policy.roles(principal), path, kind))
         except RateExceeded as error:
-            self._record(principal, path, str(error))
+            self._record(principal, path, client, str(error))
             raise
 
     def view_of(self, admission: Admitted, path: str) -> View | None:

@@ -6,7 +6,7 @@ a `Connection`: once a second each is asked to end what takes too long, so that 
 A process that has all the connections it may have is shared by addresses (`http.shares`): who has fewer gets in, and
 who has the most loses one, an idle one if there is any. The same goes for the bytes that all connections hold together
 (`http.memory`). A connection that is old is asked to go: its client comes again, to whichever process or gateway has
-room now, and with the certificate that it has now.
+room now, and with the certificate that it has now. One whose client's certificate has ended is closed.
 
 Where several processes share the port (SO_REUSEPORT), the kernel has chosen a process before it accepts. So a drain
 accepts what is in the queue before it closes the socket: the kernel would reset those clients.
@@ -19,7 +19,9 @@ import logging
 import math
 import socket
 import ssl
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -90,6 +92,7 @@ class _Client:
     account: MemoryAccount
     connection: Connection
     retires_at_s: float
+    ends_at_s: float = math.inf  # when its certificate does, in seconds since 1970
 
 
 class Listener:
@@ -106,7 +109,9 @@ class Listener:
         tls: TlsFiles | None = None,
         shared_port: bool = False,
         limits: Limits | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        self._wall_clock = wall_clock
         self._limits = limits or Limits()
         self.detection_s = self._limits.detection_s
         self.refused_s = self._limits.refused_s
@@ -284,6 +289,7 @@ class Listener:
     ) -> None:
         """Put a connection in the place of the detection."""
         client = self._connections.pop(detection)
+        client.ends_at_s = transport.get_extra_info("certificate_ends_at_s", math.inf)
         turn = self._turns.turn(lambda: self._shares.of(client.address))
         connection: Http1Connection | Http2Connection
         if http2:
@@ -313,10 +319,12 @@ class Listener:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
-        now = self._loop.time()
+        now, wall_s = self._loop.time(), self._wall_clock()
         for connection, client in tuple(self._connections.items()):
             try:
                 connection.tick(now)
+                if wall_s >= client.ends_at_s:
+                    connection.close()  # nothing of it is to be answered any more, and its streams are to end
                 if now >= client.retires_at_s:
                     client.retires_at_s = math.inf
                     connection.retire()

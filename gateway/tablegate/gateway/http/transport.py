@@ -8,6 +8,7 @@ without the alert that tells the client why.
 
 import asyncio
 import contextlib
+import math
 import ssl
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -68,6 +69,7 @@ class TlsTransport(asyncio.Transport, Receiver):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.opened = False  # the handshake is done
         self._principal: str | None = None
+        self._certificate_ends_at_s = math.inf  # of the client's, in seconds since 1970
         self._ended = False  # our half, or both
         self._header = b""  # what has come of a record's header
         self._skipped = 0  # bytes that are still to come of a record
@@ -147,6 +149,8 @@ class TlsTransport(asyncio.Transport, Receiver):
             return False
         self._flush()
         self._principal = principal_of(self._tls)
+        if self._principal is not None:
+            self._certificate_ends_at_s = certificate_end_s(self._tls)
         self.opened = True
         self._on_open()
         return True
@@ -252,9 +256,13 @@ class TlsTransport(asyncio.Transport, Receiver):
 
     @override
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the socket's transport has, or the `ssl_object`, or the `principal` (None: there is none)."""
+        """Return what the socket's transport has, or the `ssl_object`, or of the client's certificate, where there is
+        one, the `principal` (else None), and when the `certificate_ends_at_s`, in seconds since 1970 (else never).
+        """
         if name == "principal":
             return self._principal
+        if name == "certificate_ends_at_s":
+            return self._certificate_ends_at_s
         return self._tls if name == "ssl_object" else self._below.get_extra_info(name, default)
 
     @property
@@ -292,6 +300,15 @@ def principal_of(tls: ssl.SSLObject) -> str | None:
     common_names = (value for kind, value in subject if kind == "commonName")
     whole = ", ".join(f"{kind}={value}" for kind, value in subject)
     return next(uris, None) or next(common_names, None) or whole or _digest(tls)
+
+
+def certificate_end_s(tls: ssl.SSLObject) -> float:
+    """Return when a client's verified certificate ends, in seconds since 1970; never, where that cannot be read."""
+    try:
+        certificate: Any = tls.getpeercert()
+    except ValueError:  # a name is no UTF-8
+        return math.inf
+    return ssl.cert_time_to_seconds(certificate["notAfter"]) if certificate else math.inf
 
 
 def _digest(tls: ssl.SSLObject) -> str:

@@ -280,7 +280,7 @@ class Calls:
             call.admitted = self._admitted_again(gate, call, path)
             if isinstance(method, UnaryMethod):
                 with _as_query_errors():
-                    call.admitted = gate.begin(call.admitted, path, _address_of_unknown(call))
+                    call.admitted = gate.begin(call.admitted, path, call.exchange)
         except QueryError as error:
             self._count_failed(call, path, error)
             raise
@@ -290,7 +290,7 @@ class Calls:
         if self._gate is not None:
             with _as_query_errors():
                 path = exchange.target.partition(b"?")[0].decode("latin-1")  # what follows may hold anything
-                self._gate.admit_to(right, path, exchange.headers, exchange.principal)
+                self._gate.admit_to(right, path, exchange.headers, exchange)
 
     def view_of(self, admitted: Admitted, path: str) -> View | None:
         """Return what who was admitted sees of the table of a query; raise `NotAllowed`."""
@@ -322,7 +322,7 @@ class Calls:
     def _admitted_again(self, gate: Gate, call: ServedCall, path: str) -> Admitted:
         exchange = call.exchange
         with _as_query_errors():
-            return gate.admit(path, exchange.headers, exchange.principal, is_get=exchange.method == b"GET")
+            return gate.admit(path, exchange.headers, exchange, is_get=exchange.method == b"GET")
 
     @property
     def streams(self) -> int:
@@ -418,7 +418,7 @@ class Calls:
         """Count a stream of an admitted client; raise `LimitExceeded`."""
         if self._gate is not None and call.admitted is not ADMITTED:
             with _as_query_errors():
-                call.admitted = self._gate.begin(call.admitted, path, _address_of_unknown(call))
+                call.admitted = self._gate.begin(call.admitted, path, call.exchange)
         with call.admitted.usage as usage:
             yield usage
 
@@ -512,11 +512,6 @@ def _on_account_of(call: ServedCall, method: UnaryMethod | StreamMethod) -> str 
     forwarded is refused by the handler at once; where the handler does not check, the claim changes nothing.
     """
     return None if _is_forwarded(call, method) else call.account
-
-
-def _address_of_unknown(call: ServedCall) -> str:
-    """Return the address of a client of which nothing else is known; "" of others."""
-    return call.exchange.address if call.admitted.principal is None else ""
 
 
 def _place_of(call: ServedCall, principal: str | None) -> Place:
