@@ -115,7 +115,9 @@ class Gate:
             return ADMITTED
         principal = None
         try:
-            principal = self._authenticator.principal(headers, client.principal, is_get=is_get)
+            # Where a header says who it is, the certificate is not asked for: that costs more than a seen token.
+            certificate = None if b"authorization" in headers else client.principal
+            principal = self._authenticator.principal(headers, certificate, is_get=is_get)
             # By identity: the principal of a credential that was seen before is the same object. It is kept with what
             # was decided, so that no other one gets its number meanwhile.
             admitted = self._known.get((id(principal), path))

@@ -276,14 +276,15 @@ class Calls:
         gate = self._gate
         if gate is None or _is_forwarded(call, method):
             return
-        try:
-            call.admitted = self._admitted_again(gate, call, path)
+        exchange = call.exchange
+        try:  # not by `_as_query_errors`, which would cost each call a microsecond
+            call.admitted = gate.admit(path, exchange.headers, exchange, is_get=exchange.method == b"GET")
             if isinstance(method, UnaryMethod):
-                with _as_query_errors():
-                    call.admitted = gate.begin(call.admitted, path, call.exchange)
-        except QueryError as error:
+                call.admitted = gate.begin(call.admitted, path, exchange)
+        except (Unauthenticated, Forbidden, RateExceeded) as refusal:
+            error = _query_error(refusal)
             self._count_failed(call, path, error)
-            raise
+            raise error from None
 
     def admit_to(self, right: Right, exchange: Exchange) -> None:
         """Let a request in that is no call; raise `NotAuthenticated` or `NotAllowed`."""
@@ -534,12 +535,14 @@ def _is_forwarded(call: ServedCall, method: Method) -> bool:
 def _as_query_errors() -> Iterator[None]:
     try:
         yield
-    except Unauthenticated as error:
-        raise NotAuthenticated(str(error)) from None
-    except Forbidden as error:
-        raise NotAllowed(str(error)) from None
-    except RateExceeded as error:
-        raise LimitExceeded(str(error), error.limit, error.retry_after_ms) from None
+    except (Unauthenticated, Forbidden, RateExceeded) as error:
+        raise _query_error(error) from None
+
+
+def _query_error(error: Unauthenticated | Forbidden | RateExceeded) -> QueryError:
+    if isinstance(error, RateExceeded):
+        return LimitExceeded(str(error), error.limit, error.retry_after_ms)
+    return NotAuthenticated(str(error)) if isinstance(error, Unauthenticated) else NotAllowed(str(error))
 
 
 def as_query_error(error: Exception, path: str) -> QueryError:
