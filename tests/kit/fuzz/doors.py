@@ -69,6 +69,17 @@ class _Http2Run:
         except Http2ConnectionError as error:
             self.over = True
             self.seen.append(("over", error.code))
+        self._check_kept_bytes()
+
+    def _check_kept_bytes(self) -> None:
+        """What is counted of requests is that of open streams, and ends with them."""
+        connection = self._connection
+        assert connection.request_bytes == sum(connection._large_requests.values())
+        assert connection._large_requests.keys() <= connection.streams.keys()
+        assert connection.windows.kept >= 0
+        if self.over:
+            connection.end_streams()
+            assert connection.request_bytes == connection.windows.kept == 0
 
 
 def http2(data: bytes) -> None:

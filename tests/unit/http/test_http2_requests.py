@@ -110,6 +110,8 @@ async def test_length_that_is_right(server: Served, client: RawClient) -> None:
 
 
 _MALFORMED = {
+    "no fields": b"",
+    "an empty name": block((b"", b"")),
     "no method": block(*REQUEST[1:]),
     "no scheme": block(REQUEST[0], *REQUEST[2:]),
     "no path": block(*REQUEST[:2], REQUEST[3]),

@@ -19,8 +19,6 @@ could be lost lingers: our half is closed, and what the client still sends is th
 """
 
 import asyncio
-import socket
-import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,14 +32,13 @@ from tablegate.gateway.http.exchange import TEXT, App, ResponseHeaders
 from tablegate.gateway.http.h1_exchange import CLOSE, Http1Exchange
 from tablegate.gateway.http.h1_parser import SLICE_BYTES, Refusal, RequestParser
 from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
-from tablegate.gateway.http.transport import Receiver, address_of
+from tablegate.gateway.http.transport import Receiver, address_of, reset
 
 AHEAD_BYTES_MAX = 64 * 1024  # read, but not yet served; what is in the socket waits there
 WRITE_BUFFER_BYTES = 64 * 1024  # that a client may leave unread before those wait who answer it
 SERVED_MAX = 64  # of them in one turn
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, with no time: the kernel sends a reset instead of an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +226,10 @@ class Http1Connection(Receiver):
         """End at once."""
         self._over = True
         self._account.close()
-        self._transport.abort()
+        if self._transport.get_write_buffer_size():
+            reset(self._transport)
+        else:
+            self._transport.abort()
 
     def _waits_for(self, buffered: int) -> _Wait:
         if buffered:
@@ -299,13 +299,14 @@ class Http1Connection(Receiver):
         else:
             self.advance()
 
-    def break_off(self, *, reset: bool) -> None:
-        """End without what was not sent; `reset` where the end alone would look like that of an answer."""
-        if reset:
-            connection: socket.socket = self._transport.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    def break_off(self, *, by_reset: bool) -> None:
+        """End without what was not sent; `by_reset` where the end alone would look like that of an answer."""
         self._work = None
-        self.close()
+        if by_reset:
+            self._over = True
+            reset(self._transport)
+        else:
+            self.close()
 
     def advance(self) -> None:
         """Parse and serve as far as possible, in the order of the requests."""

@@ -49,8 +49,8 @@ class Connection(Protocol):
     def note_answered(self, exchange: "Http1Exchange") -> None:
         """Go on with the next request."""
 
-    def break_off(self, *, reset: bool) -> None:
-        """End without what was not sent; `reset` where the end alone would look like that of an answer."""
+    def break_off(self, *, by_reset: bool) -> None:
+        """End without what was not sent; `by_reset` where the end alone would look like that of an answer."""
 
     def advance(self) -> None:
         """Parse and serve as far as possible, in the order of the requests."""
@@ -182,7 +182,7 @@ class Http1Exchange:
         if connection is None:
             return
         self._leave()
-        connection.break_off(reset=self.http10)
+        connection.break_off(by_reset=self.http10)
 
     async def read(self) -> bytes:
         """Return what has come of the body since the last read, b"" at its end or where the client is gone."""

@@ -47,7 +47,7 @@ from tablegate.gateway.http.h2.stream import (
 )
 from tablegate.gateway.http.h2_exchange import WRITE_BYTES, Http2Exchange, SendQueue
 from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
-from tablegate.gateway.http.transport import Receiver
+from tablegate.gateway.http.transport import Receiver, reset
 
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
 UNREAD_BYTES_MAX = 64 * 1024  # that wait for a turn, before no more is read
@@ -221,7 +221,7 @@ class Http2Connection(Receiver):
             self.send_queue.flush()
             self._end()
         if self._transport.get_write_buffer_size():
-            self._transport.abort()
+            reset(self._transport)
         else:
             self._transport.close()
 
@@ -434,7 +434,7 @@ class Http2Connection(Receiver):
         self._over_since = self._over_since or now
         limit_s = self._limits.stall_s if self._transport.get_write_buffer_size() else LINGER_S
         if now - self._over_since >= limit_s:
-            self._transport.abort()
+            reset(self._transport)
 
     # Ends.
 

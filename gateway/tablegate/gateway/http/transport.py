@@ -9,7 +9,9 @@ without the alert that tells the client why.
 import asyncio
 import contextlib
 import math
+import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any, cast
@@ -24,6 +26,7 @@ RECORDS_AT_ONCE = 16  # the same, before it is counted what was in them
 EMPTY_RECORDS_MAX = 100  # without data: new keys, which cost 0.2 ms each time, and which clients take after gigabytes
 
 _RECORD_HEADER_BYTES = 5
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, with no time: the kernel sends a reset instead of an end
 
 _buffer = memoryview(bytearray(BUFFER_BYTES))
 
@@ -269,6 +272,14 @@ class TlsTransport(asyncio.Transport, Receiver):
     def application_protocol(self) -> str | None:
         """What ALPN agreed on."""
         return self._tls.selected_alpn_protocol()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close at once, by a reset: what the client has not read, the kernel would else keep, and go on sending it."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and not transport.is_closing():
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

@@ -189,7 +189,7 @@ class RequestDecoder:
         self.field_bytes = 0  # that the fields of the latest request count; whoever reads it resets it
         self._decode = HpackDecoder().decode
         self._names: tuple[bytes, ...] = ()  # of the last request that was right, and its values with zeros between
-        self._values = b""
+        self._values = b"\0"  # of no request: one without fields is none that was right
         self._checked: dict[tuple[bytes, ...], int] = {}  # bytes that the names count, by names that were found right
         self._checked_bytes = 0
 
