@@ -72,25 +72,25 @@ class ConnectionTurns:
 class Turn:
     """The turns of one connection."""
 
-    __slots__ = ("_clock_s", "_siblings", "_unpaid_s", "turns")
+    __slots__ = ("_clock_s", "_siblings", "turns", "unpaid_s")
 
     def __init__(self, turns: ConnectionTurns, siblings: Callable[[], int]) -> None:
         self.turns = turns
         self._siblings = siblings
         self._clock_s = 0.0
-        self._unpaid_s = 0.0  # that its clock was not moved on by
+        self.unpaid_s = 0.0  # that its clock was not moved on by
 
     def wait(self, serve: Callable[[], object]) -> None:
         """Call `serve` when it is this connection's turn."""
         siblings = self._siblings()
         earliest_s = self.turns.least_s + BEHIND_S * siblings
-        self._clock_s = max(self._clock_s + self._unpaid_s * siblings, earliest_s)
-        self._unpaid_s = 0.0
+        self._clock_s = max(self._clock_s + self.unpaid_s * siblings, earliest_s)
+        self.unpaid_s = 0.0
         self.turns.wait(self._clock_s, serve)
 
     def spend(self, took_s: float) -> None:
         """Count time of the loop that the connection took."""
-        self._unpaid_s += took_s
+        self.unpaid_s += took_s
         turns = self.turns
         turns.spent_s += took_s
         if turns.spent_s > turns.round_s:

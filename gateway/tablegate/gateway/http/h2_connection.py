@@ -50,6 +50,7 @@ from tablegate.gateway.http.memory import REQUEST_BYTES, MemoryAccount
 from tablegate.gateway.http.transport import Receiver, reset
 
 TURN_FRAMES = 100  # of one connection, a request with its body in one frame counted as one, before others have theirs
+FEW_STREAMS = 16  # calls at work that are not counted at each turn
 UNREAD_BYTES_MAX = 64 * 1024  # that wait for a turn, before no more is read
 UNSENT_BYTES_MAX = 1 << 20  # of answers that a client does not take, before nothing more of it is served
 LINGER_S = 1.0  # for a client to close its side
@@ -259,12 +260,19 @@ class Http2Connection(Receiver):
             self._fail(error)
         queue.in_turn = False
         queue.flush()
-        if h2.streams or h2.unread or queue.blocked or self._account.kept_bytes:
+        # What a few small calls hold, `tick` counts soon enough.
+        if h2.unread or h2.request_bytes or len(h2.streams) > FEW_STREAMS or self._account.kept_bytes:
             self._count_kept()
         if queue.blocked and not self._over and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._full = True
             self._set_reading()
-        self._turn.spend(time.perf_counter() - begun_s)
+        # As `Turn.spend`: a small call is to pass few functions.
+        took_s = time.perf_counter() - begun_s
+        turn = self._turn
+        turn.unpaid_s += took_s
+        turn.turns.spent_s += took_s
+        if turn.turns.spent_s > turn.turns.round_s:
+            turn.turns.end_round()
         if more and not self._over:
             self._schedule_turn()
 

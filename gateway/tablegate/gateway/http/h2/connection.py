@@ -76,7 +76,7 @@ from tablegate.gateway.http.h2.stream import (
     next_state,
 )
 
-SMALL_BODY_BYTES = 1_024  # of a request that counts for nothing but a stream
+SMALL_BYTES = 1_024  # of fields, and of a body, of a request that counts for nothing but a stream
 STREAMS_MAX = 1_000  # open at once: ten times what most servers allow, and few enough to visit each in a SETTINGS
 CONTINUATIONS_MAX = 32  # frames of one header block: 16 KiB come in two, and empty ones are an attack (CVE-2024-27316)
 
@@ -280,7 +280,7 @@ class ServerConnection(ConnectionControl[StreamT]):
         expected = content_length(headers) if b"content-length" in headers else None
         stream = self._new_stream(self._owner, stream_id, state, request, self._initial_send_window)
         self.streams[stream_id] = stream
-        if self._headers.field_bytes or (body and len(body) > SMALL_BODY_BYTES):
+        if self._headers.field_bytes > SMALL_BYTES or (body and len(body) > SMALL_BYTES):
             self._count_request(stream_id, self._headers.field_bytes + len(body or b""))
             self._headers.field_bytes = 0
         if self._streams_body(stream):
@@ -354,7 +354,8 @@ class ServerConnection(ConnectionControl[StreamT]):
 
     def _with_body(self, stream: StreamT) -> StreamT:
         """Count a body that has come in pieces, with its request."""
-        self._count_request(stream.stream_id, len(stream.body))
+        if len(stream.body) > SMALL_BYTES:
+            self._count_request(stream.stream_id, len(stream.body))
         return stream
 
     def _receive_late(self, state: StreamState, event: StreamEvent) -> None:
