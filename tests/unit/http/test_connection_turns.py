@@ -23,7 +23,7 @@ class Busy:
     def serve(self) -> None:
         self._log.append(self.name)
         self._pass_s(self._took_s)
-        self.turn.spend(self._took_s)
+        self.turn.spend(0.0, self._took_s)
         self.turn.wait(self.serve)
 
 
@@ -109,9 +109,11 @@ def test_after_a_round_what_is_read_is_served_at_once_again() -> None:
     async def run() -> None:
         world = World()
         turn = world.turns.turn(lambda: 1)
-        turn.spend(0.004)
+        turn.spend(1.0, 0.004)
         assert not world.turns.is_busy
-        turn.spend(0.002)
+        turn.spend(1.1, 0.004)  # long after it
+        assert not world.turns.is_busy
+        turn.spend(1.104, 0.002)
         assert world.turns.is_busy
         await asyncio.sleep(0)
         assert not world.turns.is_busy

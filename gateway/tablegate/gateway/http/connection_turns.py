@@ -31,7 +31,10 @@ class ConnectionTurns:
         self.least_s = 0.0  # the clock of who was served last
         self.round_s = round_s
         self._clock = clock
-        self.spent_s = 0.0  # since the last round
+        self.spent_s = (
+            0.0  # since the last round, or since some milliseconds: where little is asked, there are no rounds
+        )
+        self.renewed_at_s = 0.0  # it begins anew with the first turn after this, two rounds later: half of them is busy
         self._waiting: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0  # so that who waits with the same clock is served in order
 
@@ -88,10 +91,13 @@ class Turn:
         self.unpaid_s = 0.0
         self.turns.wait(self._clock_s, serve)
 
-    def spend(self, took_s: float) -> None:
-        """Count time of the loop that the connection took."""
+    def spend(self, begun_s: float, took_s: float) -> None:
+        """Count time of the loop that the connection took, from a time by `time.perf_counter` on."""
         self.unpaid_s += took_s
         turns = self.turns
+        if begun_s > turns.renewed_at_s:
+            turns.renewed_at_s = begun_s + 2 * turns.round_s
+            turns.spent_s = 0.0
         turns.spent_s += took_s
         if turns.spent_s > turns.round_s:
             turns.end_round()

@@ -336,7 +336,7 @@ class Http1Connection(Receiver):
         self._advancing = False
         if not self._over:
             self._after_advance()
-        self._turn.spend(time.perf_counter() - begun_s)
+        self._turn.spend(begun_s, time.perf_counter() - begun_s)
         if more and not self._over:
             self._schedule_turn()
 

@@ -261,18 +261,22 @@ class Http2Connection(Receiver):
         queue.in_turn = False
         queue.flush()
         # What a few small calls hold, `tick` counts soon enough.
-        if h2.unread or h2.request_bytes or len(h2.streams) > FEW_STREAMS or self._account.kept_bytes:
+        few = len(h2.streams) <= FEW_STREAMS
+        if not few or h2.unread or h2.request_bytes or h2.windows.kept or self._account.kept_bytes:
             self._count_kept()
         if queue.blocked and not self._over and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._full = True
             self._set_reading()
         # As `Turn.spend`: a small call is to pass few functions.
         took_s = time.perf_counter() - begun_s
-        turn = self._turn
-        turn.unpaid_s += took_s
-        turn.turns.spent_s += took_s
-        if turn.turns.spent_s > turn.turns.round_s:
-            turn.turns.end_round()
+        turns = self._turn.turns
+        self._turn.unpaid_s += took_s
+        if begun_s > turns.renewed_at_s:
+            turns.renewed_at_s = begun_s + 2 * turns.round_s
+            turns.spent_s = 0.0
+        turns.spent_s += took_s
+        if turns.spent_s > turns.round_s:
+            turns.end_round()
         if more and not self._over:
             self._schedule_turn()
 
