@@ -47,6 +47,7 @@ _KEYS: Sequence[Sequence[KeyColumn]] = [
 def _ratings() -> Any:
     ratings = make_ratings()
     ratings.table.put(rating(number) for number in range(20))
+    ratings.asker.ends.offsets = {"ratings-g1-changelog": ratings.table.next_offsets}  # for who asks for the latest
     return ratings
 
 
