@@ -92,7 +92,7 @@ def test_slow_body() -> None:
 
 def test_body_that_comes_a_byte_at_a_time() -> None:
     async def run() -> None:
-        async with http1_server(Http1Limits(body_s=30, whole_body_s=100)) as server:
+        async with http1_server(Http1Limits(body_s=30, whole_body_s=100, whole_answer_s=50)) as server:
             client, clock = await server.connect(), Clock(server)
             for _ in range(2):  # the second has a time of its own
                 await taken(server, client, b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n")

@@ -196,9 +196,12 @@ class Http1Connection(Receiver):
         whole = (wait, self._answered) if is_bounded else None
         if whole != self._whole:
             self._whole, self._whole_since = whole, now
-        elif wait is _Wait.BODY and is_bounded and now - self._whole_since >= self._limits.whole_body_s:
-            self._refuse(408, f"the request's body was not whole after {self._limits.whole_body_s:g} s")
-        elif is_bounded and now - self._whole_since >= self._limits.whole_answer_s:
+        elif not is_bounded:
+            return
+        elif wait is _Wait.BODY:
+            if now - self._whole_since >= self._limits.whole_body_s:
+                self._refuse(408, f"the request's body was not whole after {self._limits.whole_body_s:g} s")
+        elif now - self._whole_since >= self._limits.whole_answer_s:
             self.close()
 
     def _count_kept(self) -> None:
