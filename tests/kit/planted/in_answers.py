@@ -226,15 +226,15 @@ BUGS = [
     Bug(
         "a forward token that is refused is final",
         GATEWAY + "cluster/scatter.py",
-        '"SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND}',
-        '"SHUTTING_DOWN", _BEHIND}',
+        '"SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND,',
+        '"SHUTTING_DOWN", _BEHIND,',
         "tests/unit/cluster/test_scatter.py::test_who_was_away_may_yet_accept_a_token_that_others_refuse",
     ),
     Bug(
         "a replica that is behind is the answer",
         GATEWAY + "cluster/scatter.py",
-        '"SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND}',
-        '"SHUTTING_DOWN", _TOKEN_REFUSED}',
+        '"SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND,',
+        '"SHUTTING_DOWN", _TOKEN_REFUSED,',
         "tests/unit/cluster/test_scatter.py::test_where_one_is_behind_another_may_be_fresher",
     ),
     Bug(

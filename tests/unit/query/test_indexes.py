@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import grpc
 import pytest
 
 from tablegate.gateway.access.views import View
@@ -213,6 +214,57 @@ def test_until_an_index_is_whole_its_queries_say_so(asker: Asker, filled: Filled
         while not filled.store.build_indexes(filled.store_id, partition, limit=2):
             pass
     assert asker.ask("GetAccountByNumber", number="1").account == rows[1]
+
+
+def _ask_each(cluster: GrpcCluster, gateway: str, row: Any) -> None:
+    """Ask each kind of query by an index whose answer has an account."""
+    for method, fields in (
+        ("GetAccountByNumber", {"number": row.number}),
+        ("GetAccountOfBank", {"bank": row.bank, "number": row.number}),
+        ("BatchGetAccountsByNumber", {"numbers": [row.number, "none"]}),
+        ("ListAccountsInCity", {"city": row.address.city}),
+        ("ListAccountsOfBank", {"bank": row.bank}),
+    ):
+        assert row.number in str(cluster.ask(gateway, method, **fields)), method
+
+
+@pytest.mark.parametrize("unbuilt", ["a", "b", "ab"])
+def test_a_replica_whose_index_is_not_whole_leaves_it_to_others(accounts: Accounts, unbuilt: str) -> None:
+    """Only where all of them build it, they say so."""
+    row = next(row for row in accounts.rows.values() if row.address.city)
+    with GrpcCluster(
+        {"a": range(6), "b": range(6), "c": ()}, contract=ACCOUNTS, table="accounts", service=SERVICE
+    ) as cluster:
+        tables = [cluster[name].table for name in unbuilt]
+        for table in tables:
+            table.store.keep_indexes(table.store_id, RowIndexes((), table.table.row_class))
+        cluster.put(accounts.rows.values())
+        for table in tables:
+            table.store.keep_indexes(table.store_id, table.table.row_indexes)
+        for gateway in "abc":
+            if unbuilt != "ab":
+                _ask_each(cluster, gateway, row)
+                continue
+            for method, fields in (
+                ("GetAccountByNumber", {"number": row.number}),
+                ("GetAccountOfBank", {"bank": row.bank, "number": row.number}),
+                ("ListAccountsInCity", {"city": "Bonn"}),
+            ):
+                with pytest.raises(grpc.RpcError, match="is being built") as refused:
+                    cluster.ask(gateway, method, **fields)
+                assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_replica_alone_whose_index_is_not_whole_says_so(accounts: Accounts) -> None:
+    row = next(iter(accounts.rows.values()))
+    with GrpcCluster({"a": range(6), "b": ()}, contract=ACCOUNTS, table="accounts", service=SERVICE) as cluster:
+        table = cluster["a"].table
+        table.store.keep_indexes(table.store_id, RowIndexes((), table.table.row_class))
+        cluster.put(accounts.rows.values())
+        table.store.keep_indexes(table.store_id, table.table.row_indexes)
+        for gateway in "ab":
+            with pytest.raises(grpc.RpcError, match="is being built"):
+                cluster.ask(gateway, "GetAccountOfBank", bank=row.bank, number=row.number)
 
 
 def test_a_page_token_of_another_request_is_refused(asker: Asker, filled: FilledTable) -> None:

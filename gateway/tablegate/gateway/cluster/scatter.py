@@ -44,12 +44,13 @@ MEAN_WEIGHT = 0.1  # of the newest answer in the mean
 
 _DOMAIN = "tablegate"
 _BEHIND = "NOT_CAUGHT_UP"
+_INDEX_NOT_BUILT = "INDEX_NOT_BUILT"
 # An error without a reason of ours comes from the network or a proxy on the way, so another gateway may well answer.
 _TOKEN_REFUSED = "FOREIGN_FORWARD"
 _ANOTHER_MAY_ANSWER = frozenset(
-    {"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND}
+    {"", "PARTITION_UNAVAILABLE", "STORE_UNAVAILABLE", "SHUTTING_DOWN", _TOKEN_REFUSED, _BEHIND, _INDEX_NOT_BUILT}
 )
-_IS_THERE = frozenset({"PARTITION_UNAVAILABLE", _BEHIND})  # an answer of a gateway that is well
+_IS_THERE = frozenset({"PARTITION_UNAVAILABLE", _BEHIND, _INDEX_NOT_BUILT})  # an answer of a gateway that is well
 _ANOTHER_MAY_CONTINUE = frozenset({"OVERLOADED", "TABLE_REBUILT"})  # too: not all switch generations at once
 
 PartialResult = TypeVar("PartialResult")
@@ -99,8 +100,8 @@ class PeerFailed(Exception):
 
     @property
     def is_behind(self) -> bool:
-        """Return whether the gateway has the partition, but not as fresh as is asked for."""
-        return self.reason == _BEHIND
+        """Return whether the gateway has the partition, but not as fresh as is asked for, or not its index yet."""
+        return self.reason in (_BEHIND, _INDEX_NOT_BUILT)
 
     @property
     def is_token_refused(self) -> bool:

@@ -33,7 +33,7 @@ from tablegate.gateway.cluster.scatter import Forwarded, PeerFailed
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.query.call import Answer, Call
 from tablegate.gateway.query.consistency import ConsistencyRequirement, when_fresh
-from tablegate.gateway.query.errors import NotCaughtUp, PartitionUnavailable, StoreAway, status_of
+from tablegate.gateway.query.errors import IndexNotBuilt, NotCaughtUp, PartitionUnavailable, StoreAway, status_of
 from tablegate.gateway.query.router import Scope
 from tablegate.gateway.query.serving import ServedGeneration, TableAccess, error_for_store
 from tablegate.gateway.stores.base import StoreUnavailable
@@ -184,11 +184,11 @@ def _as_query_error(reason: NotServedHere) -> Exception:
 
 @contextmanager
 def unless_store_away(reason: NotServedHere) -> Iterator[None]:
-    """Where others cannot answer either, raise that the store is away, if it was for that that they were asked."""
+    """Where others cannot answer either, raise that the store is away, or an index is not whole, if that was why."""
     try:
         yield
     except PartitionUnavailable:
-        if isinstance(reason, StoreUnavailable):
+        if isinstance(reason, StoreUnavailable | IndexNotBuilt):
             raise reason from None
         raise
 
