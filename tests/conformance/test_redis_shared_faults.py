@@ -67,6 +67,7 @@ def test_whatever_goes_wrong_who_is_live_has_all_rows_and_changes(
     if losses is not Losses.SLOTS:  # else who has what may be forgotten, though it is there
         assert world.slots().keys() <= {b"tables"}
     assert world.checked
+    assert world.checked_indexes
     assert bool(world.went_back) is (losses is not Losses.NONE)
     world.close()
 

@@ -1,6 +1,7 @@
 """Gateways that do with a store in Redis what replicators do, a step at a time, as chance has it.
 
-They follow two changelogs, each of one partition, from which compaction takes what was overwritten.
+They follow two changelogs, each of one partition, from which compaction takes what was overwritten. Each start of one
+may have another contract, with other indexes.
 """
 
 import random
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Change, Phase, Position, StoreUnavailable, StoreWentBack
 from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
@@ -18,6 +20,7 @@ from tablegate.gateway.stores.redis.store import RedisReader, RedisStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tablegate.v1.changelog_pb2 import Manifest
 from tests.kit.store.changes import change, position
+from tests.kit.table.accounts import TAGS, accounts_table, index
 
 P0 = Partition(0)
 TABLES = ("x", "y")
@@ -26,6 +29,8 @@ EXPIRING = KEYS[8:]
 HISTORY_MAX = 60
 RECORDS_MAX = 500
 ALL = 10_000
+INDEXES = (index("by_tag"), index("by_number"))
+CONTRACTS = [RowIndexes(each, INDEXES[0].row_class) for each in (INDEXES, INDEXES, INDEXES[:1], INDEXES[1:], ())]
 
 
 class Killed(BaseException):
@@ -89,7 +94,7 @@ class Log:
         self.order = random_.sample(EXPIRING, len(EXPIRING))
         self.records: list[Change] = []
         for offset in range(RECORDS_MAX):
-            row = None if random_.random() < 0.3 else f"{name}{offset}".encode()
+            row = None if random_.random() < 0.3 else _row(random_, name, offset)
             self.records.append(change(offset, random_.choice(KEYS), offset + 1, row))
         self.states = list(states(self.records))
 
@@ -101,6 +106,13 @@ class Log:
     def gone(self, *, lag: int = 0) -> set[bytes]:
         """Return the keys that are expired, by a clock that is so many of them behind."""
         return set(self.order[: max(0, self.expired - lag)])
+
+
+def _row(random_: random.Random, name: str, offset: int) -> bytes:
+    """Return an account whose entries lie among those of others."""
+    tags = random_.choices(TAGS, k=random_.choice((0, 1, 1, 3)))
+    row: Any = accounts_table().row_class(bank=name, account_id=offset, number=str(offset % 7), tags=tags)
+    return bytes(row.SerializeToString())
 
 
 def states(records: Sequence[Change]) -> Iterator[dict[bytes, bytes]]:
@@ -137,6 +149,7 @@ class Gateway:
         self._garbage: list[StoreId] = []
         self._given_up: set[StoreId] = set()
         self._lag = 0  # of its clock
+        self._indexes = CONTRACTS[0]
         self._is_busy = False
 
     def step(self) -> None:
@@ -169,6 +182,7 @@ class Gateway:
         if self.reader is None:
             self.reader = RedisReader(self._world.url, self.name)
         self._lag = self._chance.randrange(2)
+        self._indexes = self._chance.choice(CONTRACTS)
         found = {name: self._state(store, name) for name in TABLES}
         named = {StoreId(state.store_id) for state in found.values()}
         for store_id in named:
@@ -189,7 +203,7 @@ class Gateway:
     def _act(self, store: RedisStore) -> None:
         chance, name = self._chance, self._chance.choice(TABLES)
         followed = self.followed.get(name)
-        match chance.randrange(24):
+        match chance.randrange(28):
             case 0:
                 store.set_status(b"up")
             case 1 if followed is not None and chance.random() < 0.3:
@@ -209,6 +223,8 @@ class Gateway:
                     self._garbage.pop(0)
             case 7 if chance.random() < 0.3:
                 raise Killed
+            case 8 | 9 | 10 | 11 if followed is not None:
+                store.build_indexes(followed.store_id, P0, limit=chance.choice([1, 4, ALL]))
             case _ if followed is None:
                 self._follow(store, name)
             case _:
@@ -233,6 +249,7 @@ class Gateway:
                 joined = None
             found = position(0, phase=Phase.RESTORING) if joined is None else joined.position
         followed = Followed(store_id, found.next_offset, barrier, found.phase)
+        store.keep_indexes(store_id, self._indexes)
         self._read(store, name, followed, 0)
         if is_new:
             store.put_table(name, state)

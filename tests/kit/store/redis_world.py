@@ -1,21 +1,23 @@
 """Gateways of one Redis, in any order, while everything goes wrong; all from one seed.
 
 Before and after each round trip of a gateway another one may act, Redis may lose what it had, and the gateway may die;
-an answer may be lost. Whoever is LIVE must have all rows, and the history all changes.
+an answer may be lost. Whoever is LIVE must have all rows, and the history all changes; an index that is whole has the
+entries of the rows, and no others.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from tablegate.gateway.contract.types import Offset, StoreId
+from tablegate.gateway.contract.types import Offset, Partition, StoreId
 from tablegate.gateway.stores.base import PastChange, Phase, Position, Snapshot, StoreUnavailable
 from tablegate.gateway.stores.redis.connection import parse_address
 from tablegate.gateway.stores.redis.layout import Keys
 from tablegate.gateway.stores.redis.store import GONE_MS
 from tablegate.internal.v1.store_pb2 import TableState
 from tests.kit.programs.redis import RedisServer
-from tests.kit.store.redis_gateways import ALL, EXPIRING, KEYS, P0, RECORDS_MAX, TABLES, Gateway, Killed, Log
+from tests.kit.store.redis_gateways import ALL, EXPIRING, INDEXES, KEYS, P0, RECORDS_MAX, TABLES, Gateway, Killed, Log
+from tests.kit.table.accounts import entries_of
 
 NAMES = ("a", "b-2", "c.{x}:é")
 
@@ -64,7 +66,7 @@ class Gateways:
     def __init__(self, server: RedisServer, seed: int, *, losses: Losses, trouble: float) -> None:
         self.chance = random.Random(seed)
         self.url = server.new_url()
-        self.went_back = self.checked = 0
+        self.went_back = self.checked = self.checked_indexes = 0
         self.logs: Mapping[str, Log] = {name: Log(name, self.chance) for name in TABLES}
         self.gateways = [Gateway(self, name) for name in NAMES]
         self._server = server
@@ -188,10 +190,28 @@ class Gateways:
         rows = dict(snapshot.range(*place, start=b"", end=None, limit=ALL))
         assert without(gone, rows) == expected
         assert snapshot.get_many(*place, KEYS) == [rows.get(key) for key in KEYS]
+        self._check_indexes(snapshot, place, rows)
         check_history(snapshot.history(*place, start=found.history_start, limit=ALL), found, log, rows)
         for subscriber in self._subscribers[log.name]:
             if self.chance.random() < 0.3 and subscriber.take(snapshot, state, found, gone):
                 assert without(gone, subscriber.rows) == expected
+
+    def _check_indexes(self, snapshot: Snapshot, place: tuple[StoreId, Partition], rows: dict[bytes, bytes]) -> None:
+        """An index that is whole has what the rows say, read at once and in pages, up and down."""
+        for index in INDEXES:
+            wanted = entries_of(index, rows)
+            found = snapshot.index_range(*place, index, start=b"", end=None, limit=ALL)
+            if found is None:
+                continue
+            assert found == wanted, index.name
+            self.checked_indexes += 1
+            for descending in (False, True):
+                entries = wanted[::-1] if descending else wanted
+                after = entries[len(entries) // 2][0] if entries else None
+                rest = snapshot.index_range(
+                    *place, index, start=b"", end=None, limit=2, after=after, descending=descending
+                )
+                assert rest is None or rest == entries[len(entries) // 2 + 1 :][:2], index.name
 
     def leave(self) -> None:
         """Let nothing more go wrong, and everybody give everything away."""

@@ -101,15 +101,15 @@ call_many('HSET', rows, put)
 call_many('HSET', repairs, unmended)
 call_many('ZADD', order, live)
 if index_count > 0 or redis.call('EXISTS', indexes) == 1 then
-  local is_kept = {}
+  local is_kept, anew = {}, '$INDEX_ANEW' .. string.format('%.0f', new_next)
   for i = 7, first - 1 do
     is_kept[ARGV[i]] = true
-    redis.call('HSETNX', indexes, ARGV[i], stored and '$INDEX_BUILDING' or '$INDEX_WHOLE')
+    redis.call('HSETNX', indexes, ARGV[i], stored and anew or '$INDEX_WHOLE')
   end
   if #changes > 0 then
     -- Of what this gateway does not keep, its rows lack entries from now on.
     for _, id in ipairs(redis.call('HKEYS', indexes)) do
-      if not is_kept[id] then redis.call('HSET', indexes, id, '$INDEX_BUILDING') end
+      if not is_kept[id] then redis.call('HSET', indexes, id, anew) end
     end
     local changed = {}
     for _, key in ipairs(touched) do

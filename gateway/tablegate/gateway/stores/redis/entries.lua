@@ -12,6 +12,17 @@ local function members_of(key, packed)
   return members
 end
 
+-- Returns packed index keys but those of one index.
+local function packed_without(packed, id)
+  local kept, at = {}, 1
+  while packed and at <= #packed do
+    local index_key, after = struct.unpack('>I2c0', packed, at)
+    if string.sub(index_key, 1, $INDEX_ID_BYTES) ~= id then kept[#kept + 1] = string.sub(packed, at, after - 1) end
+    at = after
+  end
+  return table.concat(kept)
+end
+
 -- Puts the entries of rows in place of those that they had: `keys`, and by key the packed index keys, or none.
 local function put_entries(index_keys, index_entries, keys, packed)
   local added, removed, kept, gone = {}, {}, {}, {}

@@ -11,7 +11,8 @@ where it names nothing. `ID` is the store id, `P` the partition. Gateways of one
   PREFIX:{ID/P}:index_keys     hash, key → index keys of its row, each behind its length in two bytes
   PREFIX:{ID/P}:index_entries  sorted set of entries, all of one score: index key, row key, and in two bytes how long
                             the columns of the index key are
-  PREFIX:{ID/P}:indexes     hash, id of an index → "whole", or "from:" and the lowest row key that may lack entries
+  PREFIX:{ID/P}:indexes     hash, id of an index → "whole", or "from:" and the lowest row key that may lack entries, or
+                            "anew:" and the next offset since when any may, so that no two beginnings are the same
   PREFIX:{ID/P}:position    hash; at: id of the newest change in the history (offset 8, order 4), then
                             `layout.pack_position`, with the phase and incarnation of whoever was first; gateway → its
                             own phase: who keeps the partition
@@ -60,7 +61,7 @@ DEFAULT_PREFIX = "tablegate"
 
 GATEWAY = "gateway:"  # what the names of gateways begin with
 
-INDEX_WHOLE, INDEX_BUILDING = "whole", "from:"
+INDEX_WHOLE, INDEX_BUILDING, INDEX_ANEW = "whole", "from:", "anew:"
 
 KNOWN_BYTES = 55  # of the value of a stored position: the phase, and `at` up to the incarnation
 

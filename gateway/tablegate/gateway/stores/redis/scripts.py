@@ -15,7 +15,7 @@ from typing import Any
 from tablegate.gateway.contract.indexes import INDEX_ID_BYTES
 from tablegate.gateway.stores.base import Phase
 from tablegate.gateway.stores.lmdb.layout import IS_ROW, RECORD_ORDER
-from tablegate.gateway.stores.redis.layout import INDEX_BUILDING, INDEX_WHOLE, StaleKind
+from tablegate.gateway.stores.redis.layout import INDEX_ANEW, INDEX_WHOLE, StaleKind
 
 _FILES = files(__package__)
 
@@ -38,7 +38,7 @@ class Script:
             "IS_ROW": IS_ROW,
             "RECORD_ORDER": RECORD_ORDER,
             "INDEX_ID_BYTES": INDEX_ID_BYTES,
-            "INDEX_BUILDING": INDEX_BUILDING,
+            "INDEX_ANEW": INDEX_ANEW,
             "INDEX_WHOLE": INDEX_WHOLE,
             **{kind.name: kind for kind in StaleKind},
         }

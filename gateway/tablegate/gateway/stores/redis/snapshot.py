@@ -249,7 +249,7 @@ class RedisSnapshot(Snapshot):
         moment, at = self._position(part), self._keys_of(part)
         if moment is None:
             return None
-        head = index.id
+        head, limit = index.id, max(limit, 0)
         above = after_prefix(head) if end is None else head + end
         low = b"[" + head + start if after is None or descending else b"(" + head + after
         high = b"+" if above is None else b"(" + above
@@ -257,7 +257,7 @@ class RedisSnapshot(Snapshot):
             high = b"(" + head + after
         order = ("REV",) if descending else ()
         keys = (at.position, at.rows, at.index_entries, at.indexes)
-        asked = max(limit, 0)
+        asked = limit
         while True:
             answer = self._connection.call(READ_INDEX, keys, (self._keys.gateway, head, low, high, asked, *order))
             now, state, members, values = answer
@@ -266,15 +266,16 @@ class RedisSnapshot(Snapshot):
             found = zip(members, map(_live_row, values), strict=True)
             rows = [(member[INDEX_ID_BYTES:], row) for member, row in found if row is not None]
             undone = {} if now == moment.value else self._first_changes(part, moment, self._moved(moment, now))
-            if not undone:
-                return rows[:asked]
+            if not undone or not limit:
+                return rows[:limit]
             is_whole = len(members) < asked
             edge = None if is_whole else members[-1][INDEX_ID_BYTES:]
             bounds = _EntryBounds(start, end, after, edge, descending)
             rows = _entries_before(rows, undone, index, bounds)
             if is_whole or len(rows) >= limit:
-                return rows[: max(limit, 0)]
-            asked = limit + sum(len(index.keys_of(each.row)) for each in undone.values() if each.row is not None)
+                return rows[:limit]
+            # How many entries are taken back, only the rows of now tell: each of them may have any number.
+            asked *= 2
 
     @override
     def history(

@@ -416,17 +416,20 @@ class RedisStore(RedisReader, StoreWriter):
             return True
         self._keep_for_snapshots(partial(RedisSnapshot.copy_partition, part=part))
         index_id, state = unfinished[0]
-        first = b"[" + state.removeprefix(INDEX_BUILDING.encode())
+        building = INDEX_BUILDING.encode()
+        first = b"[" + (state.removeprefix(building) if state.startswith(building) else b"")
         asked = (self._keys.gateway, first, b"+", limit)
         _, names, values = self._connection.call(READ_RANGE, (keys.position, keys.rows, keys.order), asked)
         is_end = len(names) < limit
-        arguments = [index_id, state, INDEX_WHOLE if is_end else INDEX_BUILDING.encode() + names[-1] + b"\x00"]
+        arguments = [index_id, state, INDEX_WHOLE if is_end else building + names[-1] + b"\x00"]
         for name, value in zip(names, values, strict=True):
             row = layout.live_row(stored_part(value))
             index_keys = [] if row is None else indexes.keys_of(row)
-            arguments += (name, record_of(value), pack_index_keys(index_keys))
-        self._connection.call(BUILD, (keys.rows, keys.index_keys, keys.index_entries, keys.indexes), arguments)
-        return is_end and len(unfinished) == 1
+            of_this = [each for each in index_keys if each.startswith(index_id)]
+            arguments += (name, record_of(value), pack_index_keys(of_this))
+        build_keys = (keys.rows, keys.index_keys, keys.index_entries, keys.indexes)
+        is_as_far = self._connection.call(BUILD, build_keys, arguments)
+        return bool(is_as_far) and is_end and len(unfinished) == 1
 
     @override
     def expire(self, store_id: StoreId, partition: Partition, keys: Sequence[bytes], *, time_ms: int) -> int:
