@@ -238,8 +238,9 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
         switch_s: float = SWITCH_S,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         gate: Callable[[Catalogue], Gate] | None = None,
+        contracts: Mapping[str, Path] | None = None,
     ) -> None:
-        """Make the gateways; `gate` makes what decides who may call them."""
+        """Make the gateways; `gate` makes what decides who may call them; `contracts`: of those with another one."""
         self._service = service
         self._tls = tls
         self._channels: dict[str, grpc.Channel] = {}
@@ -252,7 +253,7 @@ class GrpcCluster(AbstractContextManager["GrpcCluster"]):
             signer = (signers or {}).get(gateway_id, SIGNER)
             return ClusterGateway(
                 gateway_id,
-                contract,
+                (contracts or {}).get(gateway_id, contract),
                 table,
                 partition_count,
                 signer,

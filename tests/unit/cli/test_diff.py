@@ -34,6 +34,7 @@ from tablegate.v1.changelog_pb2 import KeyColumn, Manifest
 from tests.kit.programs.redis import RedisServer, needs_redis
 from tests.kit.replication.memory_log import MemoryBroker
 from tests.kit.replication.replicator import START_MS, FakeClock, Gateway, Job
+from tests.kit.table.accounts import ACCOUNTS
 from tests.kit.table.contracts import bind_sources, edited
 
 THING = """syntax = "proto3";
@@ -93,6 +94,12 @@ def of_rows(old: Catalogue, new: Catalogue) -> list[Difference]:
     [table] = compare(old, new)
     methods = {path.rpartition("/")[2] for path in (*old.queries, *new.queries)}
     return [each for each in table.differences if each.subject not in methods]
+
+
+def of_queries(old: Catalogue, new: Catalogue) -> list[Difference]:
+    """Return the differences that `of_rows` leaves out."""
+    [table] = compare(old, new)
+    return [each for each in table.differences if each not in of_rows(old, new)]
 
 
 class World:
@@ -338,6 +345,26 @@ def test_indexes_come_and_go_without_a_restore(tmp_path: Path) -> None:
         [difference] = of_rows(old, new)
         assert (difference.subject, difference.rows, difference.breaks_clients) == ('index "by"', Effect.SAFE, False)
         assert difference.text.startswith(words)
+
+
+def test_a_query_that_reads_by_another_index(tmp_path: Path) -> None:
+    """Keys of a batch mean something else then, and nothing refuses them; a walk only begins anew."""
+    text = ACCOUNTS.read_text("utf-8")
+    other = 'index: {\n      name: "by_code"\n      columns: "address.city"\n      unique: true\n    }\n    '
+    added = edited(text, ('    index: {\n      name: "by_city"\n', f'    {other}index: {{\n      name: "by_city"\n'))
+    by_code = edited(added, ('batch_get: {index: "by_number"}', 'batch_get: {index: "by_code"}'))
+    state = '      columns: "tags"\n      columns: "state"\n'
+    other_order = edited(text, (state, f'{state}      columns: "number"\n'))
+    bindings = [
+        bind_sources(tmp_path / str(at), accounts__v1__accounts=each)
+        for at, each in enumerate((added, by_code, text, other_order))
+    ]
+    [batch] = of_queries(bindings[0], bindings[1])
+    assert batch.breaks_clients
+    assert batch.text == 'takes the values of index "by_code", it took those of index "by_number"'
+    [walk] = of_queries(bindings[2], bindings[3])
+    assert not walk.breaks_clients
+    assert "rows come in another order, and page tokens are refused once" in walk.text
 
 
 def test_what_is_no_difference(tmp_path: Path) -> None:

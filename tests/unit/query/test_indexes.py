@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -26,6 +27,7 @@ from tests.kit.call.asker import Asker
 from tests.kit.gateways_in_process.cluster import ALONE, GrpcCluster, Placement
 from tests.kit.store.memory import MemoryStore
 from tests.kit.table.accounts import ACCOUNTS, BANKS, CITIES, SERVICE, TAGS, account
+from tests.kit.table.contracts import edited
 from tests.kit.table.filled import FilledTable, LocalCall, catalogue_of
 
 SCATTERED: Placement = {"a": [0, 1, 2], "b": [2, 3], "c": [4, 5, 0]}
@@ -265,6 +267,39 @@ def test_a_replica_alone_whose_index_is_not_whole_says_so(accounts: Accounts) ->
         for gateway in "ab":
             with pytest.raises(grpc.RpcError, match="is being built"):
                 cluster.ask(gateway, "GetAccountOfBank", bank=row.bank, number=row.number)
+
+
+def test_a_page_of_another_order_is_no_part_of_a_page(tmp_path: Path) -> None:
+    """While gateways get a contract whose query reads by another index, some still answer by the one before."""
+    balances = "".join(
+        f'  optional int64 {name} = {number} [(tablegate.v1.param) = {{\n    column: "balance"\n    op: {op}\n  }}];\n'
+        for name, number, op in (("min_balance", 2, "OP_GTE"), ("below_balance", 3, "OP_LT"))
+    )
+    text = edited(ACCOUNTS.read_text("utf-8"), (balances, ""))
+    paths = {name: tmp_path / name / "accounts.proto" for name in ("by_balance", "by_number")}
+    for name, path in paths.items():
+        column = f'      columns: "{name.removeprefix("by_")}"\n'
+        path.parent.mkdir()
+        path.write_text(edited(text, ('      columns: "balance"\n', column)))
+    row_class: Any = catalogue_of(ACCOUNTS).tables["accounts"].row_class
+    rows = [
+        row_class(bank=f"bank{number}", account_id=1, number=str(99 - number), address={"city": "Bonn"}, balance=number)
+        for number in range(12)
+    ]
+    placed: Placement = {"a": [0, 1, 2], "b": [3, 4, 5], "c": [3, 4, 5]}
+    with GrpcCluster(
+        placed,
+        contract=paths["by_balance"],
+        table="accounts",
+        service=SERVICE,
+        contracts={"b": paths["by_number"], "c": paths["by_number"]},
+    ) as cluster:
+        cluster.put(rows)
+        with pytest.raises(grpc.RpcError) as refused:
+            walk(cluster, "ListAccountsInCity", gateways="a", page_size=2, city="Bonn")
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        found = walk(cluster, "ListAccountsInCity", gateways="a", page_size=12, city="Bonn")  # they have no more
+        assert [row.balance for row in found] == list(range(12))
 
 
 def test_a_page_token_of_another_request_is_refused(asker: Asker, filled: FilledTable) -> None:

@@ -80,8 +80,8 @@ class IndexColumn:
         self._encode, bytes_min = _encoder_of(column)
         self.bytes_min = bytes_min + self.may_be_null
         kind = column.message_type.full_name if column.message_type is not None else column.type
-        numbers = ".".join(str(each.number) for each in path)
-        self.text = f"{numbers}:{kind}:{self.may_be_null}:{self.is_repeated}"
+        self.numbers = ".".join(str(each.number) for each in path)
+        self.text = f"{self.numbers}:{kind}:{self.may_be_null}:{self.is_repeated}"
         self._within = [each.name for each in within]
         self._is_tracked = column.has_presence
         self.read: Callable[[Any], Any] = self._reader()

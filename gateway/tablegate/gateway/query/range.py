@@ -32,7 +32,14 @@ from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.wire import FieldEncoder, fields
 from tablegate.gateway.query.call import Answer, Call, UnaryHandler
 from tablegate.gateway.query.consistency import ConsistencyRequirement, behind_walk, requirement_reader
-from tablegate.gateway.query.errors import InvalidField, InvalidPageToken, NotCaughtUp, QueryError
+from tablegate.gateway.query.errors import (
+    InvalidField,
+    InvalidPageToken,
+    NotCaughtUp,
+    PartitionUnavailable,
+    QueryError,
+    status_of,
+)
 from tablegate.gateway.query.forwarding import (
     NotServedHere,
     answer,
@@ -331,7 +338,7 @@ class RangeRead:
             token = access.forward_token(served.generation, partitions)
             left_s = call.time_left_s()
             answer = await router.forwarder.unary(peer, plan.query.path, self._data, token, left_s, may_wait=may_wait)
-            return self._partial(peer, answer)
+            return self._partial(peer, answer, partitions)
 
         return await router.gather(
             access.table.name,
@@ -344,8 +351,8 @@ class RangeRead:
             may_wait=may_wait,
         )
 
-    def _partial(self, peer: Peer, answer: Forwarded) -> _PartialResult:
-        """Take an answer apart; raise `PeerFailed` where it is no page."""
+    def _partial(self, peer: Peer, answer: Forwarded, partitions: Sequence[Partition]) -> _PartialResult:
+        """Take an answer apart; raise `PeerFailed` where it is no page, or one of another order."""
         response = answer.message
         query, place_of, page = self._plan.query, self._plan.order.place_of, self._page
         info_number = 0 if query.read_info is None else query.read_info.number
@@ -367,10 +374,14 @@ class RangeRead:
             if token is None:
                 raise PeerFailed(Status(code=code_pb2.INTERNAL, message="an answer that says not what was read"))
             info = ReadInfo(consistency_token=token.decode("ascii")).SerializeToString()
-        until = rows[-1][0] if page_token and rows else None
-        if page_token and (self.access.visible is not None or page.tests):
-            # It has looked at more rows than it has shown.
-            until = self._plan.opened(self._request, page_token).after_key
+        try:
+            until = self._plan.opened(self._request, page_token).after_key if page_token else None
+        except InvalidPageToken:
+            # Its contract is older or newer, and reads by another index: these are the first rows of another order.
+            text = (
+                f'gateway "{peer.gateway_id}" reads it in another order, by another contract, or signs by another key'
+            )
+            raise PeerFailed(status_of(PartitionUnavailable(self.access.table.name, partitions[0], text))) from None
         return _PartialResult(peer.gateway_id, rows, until, info, {})
 
     def _merge_sources(self, served: ServedGeneration, results: Sequence[_PartialResult]) -> bytes:

@@ -8,7 +8,7 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 
 from tablegate.gateway.cli.diff.differences import Difference
 from tablegate.gateway.cli.diff.messages import message_differences
-from tablegate.gateway.contract.catalogue import Catalogue, Param, Query
+from tablegate.gateway.contract.catalogue import BatchGetQuery, Catalogue, Param, Query, RangeQuery
 from tablegate.gateway.contract.http_rules import FieldPath, HttpRoute
 
 _LIMITS = {
@@ -108,12 +108,26 @@ def _options(old: Any, new: Any) -> Iterator[Difference]:
     if getattr(old, "disconnects_slow", None) != getattr(new, "disconnects_slow", None):
         what = "is disconnected" if new.disconnects_slow else "misses values between"
         yield _broken(old.path, f"a slow subscriber {what}")
-    indexes = [getattr(query, "index", None) for query in (old, new)]
-    if len({None if index is None else index.id for index in indexes}) > 1:
-        before, now = ("the key" if index is None else f'index "{index.name}"' for index in indexes)
-        yield Difference(_name(old.path), f"reads by {now}, it read by {before}: page tokens are refused once")
+    yield from _indexes(old, new)
     if getattr(old, "scatter", None) != getattr(new, "scatter", None):
         yield Difference(_name(old.path), f"scatter is {str(new.scatter).lower()}")
+
+
+def _indexes(old: Any, new: Any) -> Iterator[Difference]:
+    indexes = [getattr(query, "index", None) for query in (old, new)]
+    before, now = ("the key" if index is None else f'index "{index.name}"' for index in indexes)
+    if isinstance(new, RangeQuery) and len({None if index is None else index.id for index in indexes}) > 1:
+        text = f"reads by {now}, it read by {before}: rows come in another order, and page tokens are refused once"
+        yield Difference(_name(old.path), text)
+    if isinstance(new, BatchGetQuery) and _asked_by(old) != _asked_by(new):
+        yield _broken(old.path, f"takes the values of {now}, it took those of {before}")
+
+
+def _asked_by(query: BatchGetQuery) -> frozenset[str]:
+    """Return the numbers of the columns whose values a BatchGet takes."""
+    if query.index is None:
+        return frozenset(str(query.table.row.fields_by_name[column.name].number) for column in query.table.key)
+    return frozenset(column.numbers for column in query.index.columns)
 
 
 def _method(catalogue: Catalogue, path: str) -> MethodDescriptor:
