@@ -218,6 +218,28 @@ def test_what_a_full_store_refuses_is_in_no_index(open_store: OpenStore) -> None
     written.check()
 
 
+def test_a_full_store_builds_no_index(open_store: OpenStore) -> None:
+    """The last of the room is for what says that it is full."""
+    full: list[bool] = []
+    written = Written(open_store(is_full=lambda: bool(full)), 16, None)
+    written.write_some()
+    written.store.keep_indexes(ID, ALL)
+    written.write([])
+    full.append(True)
+    with pytest.raises(StoreFull):
+        written.build()
+    assert written.read(index("by_city")) is None
+    full.clear()
+    written.build()
+    full.append(True)
+    written.store.keep_indexes(ID, RowIndexes((), TABLE.row_class))
+    written.build()  # to remove entries makes it no fuller
+    full.clear()
+    written.store.keep_indexes(ID, ALL)
+    written.build()
+    written.check()
+
+
 def test_partitions_have_entries_of_their_own(store: StoreWriter) -> None:
     written = Written(store, 15)
     written.write_some()

@@ -267,6 +267,8 @@ class MemoryStore(OwnStore):
             unfinished = [start for start in content.parts[name].built.values() if start is not None]
             if not unfinished:
                 return True
+            if self._free_bytes() < 1:
+                raise StoreFull("no room for entries")
             part, indexes, start = content.part(name), self._indexes[store_id], min(unfinished)
             some = [key for key in part.keys if key >= start][: max(limit, 0)]
             for key in some:

@@ -1,6 +1,7 @@
 """Stores of each kind, as the conformance suite opens them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from typing_extensions import override
 
@@ -15,7 +16,7 @@ OpenStore = Callable[..., StoreWriter]
 
 
 class FillingRedis(RedisStore):
-    """The store over a Redis whose memory is full while `is_full` says so and a batch comes."""
+    """The store over a Redis whose memory is full while `is_full` says so and something is written."""
 
     def __init__(self, server: RedisServer, is_full: Callable[[], bool]) -> None:
         super().__init__(server.new_url(), history_changes_max=HISTORY_CHANGES_MAX)
@@ -24,10 +25,21 @@ class FillingRedis(RedisStore):
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
-        if not self._is_full():
+        with self._filled():
             return super().apply(store_id, partition, changes, position)
+
+    @override
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        with self._filled():
+            return super().build_indexes(store_id, partition, limit=limit)
+
+    @contextmanager
+    def _filled(self) -> Iterator[None]:
+        if not self._is_full():
+            yield
+            return
         self._server.run("CONFIG", "SET", "maxmemory", "1")
         try:
-            return super().apply(store_id, partition, changes, position)
+            yield
         finally:
             self._server.run("CONFIG", "SET", "maxmemory", "0")

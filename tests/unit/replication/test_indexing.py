@@ -97,3 +97,25 @@ def test_an_index_of_a_table_that_restores_is_whole_at_once(indexed: Catalogue) 
     while not gateway.is_served():
         gateway.steps(1)
     assert entries(gateway, indexed) == expected(gateway, indexed)
+
+
+def test_a_build_waits_while_the_store_is_full(indexed: Catalogue) -> None:
+    """What is stored is served on; with room, the build goes on from where it was."""
+    clock = FakeClock()
+    broker = MemoryBroker(clock.now_ms)
+    broker.create("tables", 1)
+    job = Job(broker).create().publish()
+    job.put(range(ROWS))
+    gateway = Gateway(broker, clock, index_rows_max=STEP_ROWS)
+    gateway.steps(12)
+    gateway.catalogue = indexed
+    gateway.restart()
+    gateway.steps(4)
+    assert None in entries(gateway, indexed)
+    gateway.full = True
+    gateway.seconds(20)
+    assert gateway.is_served()
+    assert None in entries(gateway, indexed)
+    gateway.full = False
+    gateway.steps(40, pass_s=0.3)
+    assert entries(gateway, indexed) == expected(gateway, indexed)

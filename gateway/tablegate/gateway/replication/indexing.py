@@ -13,11 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from tablegate.gateway.kafka.log import Clock
 from tablegate.gateway.replication.partitions import PartitionReplica
 from tablegate.gateway.replication.table import TableReplicator
-from tablegate.gateway.stores.base import StoreWriter
+from tablegate.gateway.stores.base import StoreFull, StoreWriter
 
 BUILD_ROWS_MAX = 500  # at once: a few milliseconds, as a live record may wait for it
 POLL_EVERY_S = 1.0  # for partitions that came
 CHECK_EVERY_S = 10.0  # of a store that others write to, who may not keep our indexes
+FULL_RETRY_S = 1.0  # what a full store refused
+
+_Apart = Callable[[TableReplicator], AbstractContextManager[None]]
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 
@@ -32,7 +35,7 @@ class IndexBuilding:
         self._whole: set[PartitionReplica] = set()
         self._waiting: list[tuple[TableReplicator, PartitionReplica]] = []
         self._building: PartitionReplica | None = None  # the first that waits, once it is known not to be whole
-        self._poll_at_s = self._check_at_s = 0.0
+        self._poll_at_s = self._check_at_s = self._full_until_s = 0.0
 
     @property
     def is_under_way(self) -> bool:
@@ -43,9 +46,22 @@ class IndexBuilding:
         self,
         tables: Collection[TableReplicator],
         *,
-        apart: Callable[[TableReplicator], AbstractContextManager[None]] = lambda _: nullcontext(),
+        apart: _Apart = lambda _: nullcontext(),
     ) -> None:
-        """Go on with one partition, by `rows_max` rows. What is done to a table is done in `apart` of it."""
+        """Go on with one partition, by `rows_max` rows. What is done to a table is done in `apart` of it.
+
+        Raise `StoreFull`; what it refused is tried again after a moment.
+        """
+        if self._clock.monotonic_s() < self._full_until_s:
+            return
+        try:
+            self._step(tables, apart)
+        except StoreFull:
+            self._full_until_s = self._clock.monotonic_s() + FULL_RETRY_S
+            self._building = None
+            raise
+
+    def _step(self, tables: Collection[TableReplicator], apart: _Apart) -> None:
         if not self._waiting:
             self._poll(tables)
         while self._waiting:

@@ -290,6 +290,7 @@ class StoreWriter(StoreReader, Protocol):
         """Add entries of at most `limit` rows to indexes that are not whole; or remove so many of one that is gone.
 
         Return True when nothing is left to do. A crash, or other work in between, leaves the rest for a repeat.
+        Raise as `apply` does.
         """
 
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:

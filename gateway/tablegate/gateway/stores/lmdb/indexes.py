@@ -105,6 +105,11 @@ def unfinished(transaction: Any, environment: Environment, prefix: bytes) -> lis
     return [(index_id, state) for index_id, state in _states(transaction, environment, prefix) if state != _WHOLE]
 
 
+def is_gone(state: bytes) -> bool:
+    """Return whether an index is gone, and its entries are to be removed."""
+    return state == _GONE
+
+
 def put_entries(
     transaction: Any,
     environment: Environment,

@@ -282,10 +282,7 @@ class LmdbStore(LmdbReader, OwnStore):
 
     @override
     def apply(self, store_id: StoreId, partition: Partition, changes: Sequence[Change], position: Position) -> Applied:
-        # Refused before the disk is full: logs, and the status that says so, need some room.
-        if self._free_bytes() < environments.FREE_BYTES_MIN:
-            least_mib = environments.FREE_BYTES_MIN >> 20
-            raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
+        self._check_free_disk()
         prefix, indexes = partition_prefix(store_id, partition), self._indexes.get(store_id)
         with Guarded(self._environment.path), self._write() as transaction:
             if indexes is not None and transaction.get(prefix, db=self._environment.positions) is None:
@@ -293,6 +290,12 @@ class LmdbStore(LmdbReader, OwnStore):
             applied, count, stale = self._put_rows(transaction, prefix, changes, indexes)
             self._put_position(transaction, prefix, applied, count, position)
         return Applied(count, stale)
+
+    def _check_free_disk(self) -> None:
+        """Raise `StoreFull` before the disk is full: logs, and the status that says so, need some room."""
+        if self._free_bytes() < environments.FREE_BYTES_MIN:
+            least_mib = environments.FREE_BYTES_MIN >> 20
+            raise StoreFull(f"less than {least_mib} MiB are free on the disk of {self._environment.path}: free some")
 
     @override
     def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
@@ -315,8 +318,11 @@ class LmdbStore(LmdbReader, OwnStore):
         with Guarded(environment.path):
             # Looked at without the writer's lock first: mostly there is nothing to do.
             with environment.env.begin() as transaction:
-                if not lmdb_indexes.unfinished(transaction, environment, prefix):
-                    return True
+                found = lmdb_indexes.unfinished(transaction, environment, prefix)
+            if not found:
+                return True
+            if not lmdb_indexes.is_gone(found[0][1]):  # to remove entries makes the disk no fuller
+                self._check_free_disk()
             with self._write() as transaction:
                 (index_id, state), *_ = lmdb_indexes.unfinished(transaction, environment, prefix)
                 lmdb_indexes.work_on(transaction, environment, prefix, indexes, index_id, state, limit)
