@@ -30,6 +30,7 @@ Entry = tuple[bytes, bytes]
 class EntryRun(NamedTuple):
     """Which entries of an index are wanted: whose column bytes are in `bounds`, and that lie behind `after`."""
 
+    reader: "IndexReader"
     bounds: KeyBounds
     after: bytes | None
     descending: bool
@@ -37,6 +38,10 @@ class EntryRun(NamedTuple):
     def behind(self, entry: bytes) -> "EntryRun":
         """Return what is behind an entry."""
         return self._replace(after=entry)
+
+    def rows(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, limit: int) -> list[Entry]:
+        """Return the first rows of a partition; raise `IndexNotBuilt`."""
+        return self.reader.entries(snapshot, served, partition, self, limit)
 
 
 class IndexReader:
@@ -87,7 +92,7 @@ class IndexReader:
     def row(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, values: bytes) -> bytes | None:
         """Return the one row that has these values, as it is seen; raise `IndexNotBuilt` or `IndexNotUnique`."""
         visible = self._access.visible
-        run = EntryRun(KeyBounds(values, after_prefix(values)), None, descending=False)
+        run = EntryRun(self, KeyBounds(values, after_prefix(values)), None, descending=False)
         limit = 2 if visible is None else SAME_VALUES_MAX
         rows = [row for _, row in self.entries(snapshot, served, partition, run, limit)]
         is_full = len(rows) == limit

@@ -17,7 +17,7 @@ Decision: docs/decisions/0123-a-range-filters-its-run.md
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2
@@ -119,6 +119,16 @@ class Page:
         self.read_before = ReadPositions() if token is None else positions_of(token)
 
 
+class RowRun(Protocol):
+    """What a page wants, of each partition: rows in an order."""
+
+    def rows(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, limit: int) -> list[Row]:
+        """Return the first rows of a partition, at most `limit`; raise `IndexNotBuilt`."""
+
+    def behind(self, place: bytes, /) -> "RowRun":
+        """Return what is behind a key, or an entry of the index."""
+
+
 class StoreRead(NamedTuple):
     """The rows of a page and one more, where there is one; and what they were read from.
 
@@ -195,17 +205,17 @@ class RangePlan:
                 positions[partition] = position = access.live(snapshot, served, partition)
                 if requirement is not None:
                     requirement.check(access, served, partition, position)
-            run, order = self.remaining(page, served), self.order
+            run = self.remaining(page, served)
             if run is None:
                 return StoreRead([], served, positions)
             show = self._shower(page)
             if show is None:
-                rows = _merge_partitions(order, snapshot, served, list(positions), run, page)
+                rows = _merge_partitions(run, snapshot, served, list(positions), page)
                 return StoreRead(rows, served, positions)
             most = access.limits.read_rows_max
             each_max = max(min(READ_ROWS_MIN, most), most // max(1, len(positions)))
             wanted = page.size + 1
-            found = [_shown_rows(order, snapshot, served, each, run, show, wanted, each_max) for each in positions]
+            found = [_shown_rows(run, snapshot, served, each, show, wanted, each_max) for each in positions]
             rows, until = _merged(found, page)
         return StoreRead(rows, served, positions, until)
 
@@ -245,7 +255,7 @@ class RangePlan:
             return served.partitions
         return list(self.access.places_of(page.partition_prefix, served.partition_count))
 
-    def remaining(self, page: Page, served: ServedGeneration) -> "KeyRun | EntryRun | None":
+    def remaining(self, page: Page, served: ServedGeneration) -> RowRun | None:
         """Return what the page token leaves, None for nothing; raise `TableRebuilt` or `PartitionUnavailable`."""
         token = page.token
         if token is not None:
@@ -404,19 +414,14 @@ def _page_token_refused(fault: str) -> QueryError:
 
 
 def _merge_partitions(
-    order: "KeyOrder | IndexOrder",
-    snapshot: Snapshot,
-    served: ServedGeneration,
-    partitions: list[Partition],
-    run: Any,
-    page: Page,
+    run: RowRun, snapshot: Snapshot, served: ServedGeneration, partitions: list[Partition], page: Page
 ) -> list[Row]:
     """Return the page's rows and one more, where there is one, in order over all `partitions`."""
     # One row more than the page tells whether there is a next page, without a second read.
     limit = page.size + 1
     rows: list[Row] = []
     for partition in partitions:
-        rows += order.rows(snapshot, served, partition, run, limit)
+        rows += run.rows(snapshot, served, partition, limit)
     # Timsort finds the sorted runs, so this is a merge in C, and faster than heapq's in Python.
     if len(partitions) > 1:
         rows.sort(key=KEY, reverse=page.descending)  # runs that are sorted already: this merges them
@@ -435,6 +440,12 @@ class KeyRun(NamedTuple):
         if self.descending:
             return self._replace(end=key if self.end is None else min(self.end, key))
         return self._replace(start=max(self.start, key + b"\x00"))  # the lowest key above it
+
+    def rows(self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, limit: int) -> list[Row]:
+        """Return the first rows of a partition."""
+        return snapshot.range(
+            served.store_id, partition, start=self.start, end=self.end, limit=limit, descending=self.descending
+        )
 
 
 class KeyOrder:
@@ -466,14 +477,6 @@ class KeyOrder:
             run = run.behind(after)
         return None if run.end is not None and run.start >= run.end else run
 
-    def rows(
-        self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, run: KeyRun, limit: int
-    ) -> list[Row]:
-        """Return the first rows of a run in a partition."""
-        return snapshot.range(
-            served.store_id, partition, start=run.start, end=run.end, limit=limit, descending=run.descending
-        )
-
     def place_of(self, row: bytes, _page: Page) -> bytes:
         """Return the key of a row that another gateway gave; raise `ValueError` where it is no row."""
         return self._access.key_of_row(row)
@@ -500,13 +503,7 @@ class IndexOrder:
 
     def run(self, page: Page, after: bytes | None) -> EntryRun | None:
         """Return the entries of a page behind `after`; None where there are none."""
-        return None if page.bounds.empty else EntryRun(page.bounds, after, descending=page.descending)
-
-    def rows(
-        self, snapshot: Snapshot, served: ServedGeneration, partition: Partition, run: EntryRun, limit: int
-    ) -> list[Row]:
-        """Return the first rows of a run in a partition; raise `IndexNotBuilt`."""
-        return self._reader.entries(snapshot, served, partition, run, limit)
+        return None if page.bounds.empty else EntryRun(self._reader, page.bounds, after, descending=page.descending)
 
     def place_of(self, row: bytes, page: Page) -> bytes:
         """Return the entry of a row that another gateway gave; raise `ValueError` where it is not of the page."""
@@ -519,11 +516,10 @@ class IndexOrder:
 
 
 def _shown_rows(
-    order: KeyOrder | IndexOrder,
+    run: RowRun,
     snapshot: Snapshot,
     served: ServedGeneration,
     partition: Partition,
-    run: Any,
     show: Show,
     wanted: int,
     read_max: int,
@@ -538,7 +534,7 @@ def _shown_rows(
         if read_max <= 0:
             return rows, last
         limit = min(read_max, READ_ROWS)
-        found = order.rows(snapshot, served, partition, run, limit)
+        found = run.rows(snapshot, served, partition, limit)
         rows += [(key, seen) for key, row in found if (seen := show(row)) is not None]
         if len(found) < limit:
             break
