@@ -316,6 +316,20 @@ BUGS = [
         "tests/unit/query/subscribe/test_broadcaster.py::test_who_is_elsewhere_does_not_join",
     ),
     Bug(
+        "a replica whose index is not whole keeps the others from being asked",
+        GATEWAY + "cluster/scatter.py",
+        "_TOKEN_REFUSED, _BEHIND, _INDEX_NOT_BUILT}",
+        "_TOKEN_REFUSED, _BEHIND}",
+        "tests/unit/query/test_indexes.py::test_a_replica_whose_index_is_not_whole_leaves_it_to_others",
+    ),
+    Bug(
+        "the first rows of another order are taken for a page",
+        GATEWAY + "query/range.py",
+        "            until = self._plan.opened(self._request, page_token).after_key if page_token else None\n",
+        "            until = rows[-1][0] if page_token else None\n",
+        "tests/unit/query/test_indexes.py::test_a_page_of_another_order_is_no_part_of_a_page",
+    ),
+    Bug(
         "the index of subscriptions forgets the row before",
         GATEWAY + "query/subscribe/selection_index.py",
         "for row in (change.row, change.before) if row is not None",

@@ -126,6 +126,27 @@ BUGS = [
         "        if True:\n",
         "tests/conformance/test_indexes.py::test_an_index_that_comes_back_has_no_old_entries",
     ),
+    Bug(
+        "the build of an index passes over a row between two steps",
+        GATEWAY + "stores/lmdb/indexes.py",
+        "                until = _BUILDING + cursor.key()[layout.PREFIX_BYTES :]\n",
+        "                until = _BUILDING + cursor.key()[layout.PREFIX_BYTES :] + bytes(1)\n",
+        "tests/conformance/test_indexes.py::test_an_index_that_comes_back_has_no_old_entries",
+    ),
+    Bug(
+        "the build of an index in Redis removes what another contract keeps",
+        GATEWAY + "stores/redis/build.lua",
+        "packed_without(stored[i], ARGV[1]) .. ",
+        "",
+        "tests/conformance/test_redis_indexes.py::test_a_build_leaves_what_another_contract_keeps",
+    ),
+    Bug(
+        "two beginnings of a build in Redis are the same",
+        GATEWAY + "stores/redis/apply.lua",
+        "'$INDEX_ANEW' .. string.format('%.0f', new_next)",
+        "'$INDEX_ANEW'",
+        "tests/conformance/test_redis_indexes.py::test_a_build_misses_no_row_that_another_contract_writes_beside_it",
+    ),
     # What is to be repaired.
     Bug(
         "of two contents the last stays",

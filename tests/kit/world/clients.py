@@ -16,13 +16,15 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from tablegate.gateway.cluster.scatter import PeerFailed
 from tablegate.gateway.query.errors import QueryError, status_of
 from tablegate.v1.query_pb2 import (
+    ORDER_ASCENDING,
+    ORDER_DESCENDING,
     SUBSCRIBE_PHASE_CURRENT,
     SUBSCRIBE_PHASE_RESET,
     ReadInfo,
 )
 from tests.kit.call.subscribing import token_of
 from tests.kit.table.filled import LocalCall
-from tests.kit.world.checker import CheckedCopy, Guarantee, GuaranteeBroken, Stated
+from tests.kit.world.checker import CheckedCopy, Checker, Guarantee, GuaranteeBroken, Stated
 from tests.kit.world.gateway import Answered, WorldGateway
 from tests.kit.world.job import source_of
 
@@ -265,6 +267,33 @@ class Walker(Client):
                 break
             await asyncio.sleep(self.chance.choice([0.0, 0.1, 0.5]))
         self.world.checker.walk(pages, f"walk of {self.name}")
+
+
+class Finder(Client):
+    """Reads the whole table by its index, of gateways some of which have none yet, or build it."""
+
+    async def begin(self) -> None:  # type: ignore[override]
+        gateway, descending = self.gateway(), self.chance.random() < 0.5
+        order = ORDER_DESCENDING if descending else ORDER_ASCENDING
+        answered = await self.ask(gateway, "ListRatingsByCount", page_size=1_000, order=order)
+        if answered.error is not None:
+            return
+        message, what = answered.message, self.what("read by the index", gateway)
+        at = dict(stated_by(message.read_info).positions)
+        self.world.record(f"{self.name}: {gateway.name} has {[row.movie_id for row in message.ratings]} at {at}")
+        self.world.found_by_index += 1
+        check_by_count(self.world.checker, message, self.world.keys, what, descending=descending)
+
+
+def check_by_count(checker: Checker, message: Any, keys: int, what: str, *, descending: bool) -> None:
+    """Raise where an answer by the index is not the table, each row once, in the order of counts."""
+    counts = [row.rating_count for row in message.ratings]
+    rows = {row.movie_id: row.rating_count for row in message.ratings}
+    if len(rows) != len(counts) or message.next_page_token:
+        raise GuaranteeBroken(Guarantee.PAGES, f"{what} has a row twice, or is no whole page")
+    if counts != sorted(counts, reverse=descending):
+        raise GuaranteeBroken(Guarantee.PAGES, f"{what} is in another order")
+    checker.rows(stated_by(message.read_info), range(keys), rows, what)
 
 
 class Scanner(Client):

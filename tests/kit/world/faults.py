@@ -12,6 +12,7 @@ from tablegate.gateway.contract.types import Offset, Partition, Version, make_ve
 from tablegate.gateway.kafka.log import TopicPartition
 from tablegate.v1.changelog_pb2 import Manifest, ProgressMarker
 from tests.kit.replication.replicator import ratings
+from tests.kit.world import contracts
 from tests.kit.world.checker import Guarantee
 from tests.kit.world.gateway import WorldGateway
 from tests.kit.world.job import WorldJob, key_bytes, value_of
@@ -91,6 +92,22 @@ class Start(Fault):
         gateway = chance.choice(down)
         gateway.start()
         return f"{gateway.name} starts"
+
+
+class OtherContract(Fault):
+    """A gateway starts again, with the contract that has an index, or the one that has none."""
+
+    weight = 4
+
+    def happen(self, world: "World", chance: random.Random) -> str | None:
+        gateway = _spare(world, chance)
+        if gateway is None:
+            return None
+        gateway.kill()
+        has_index = gateway.catalogue is contracts.indexed()
+        gateway.catalogue = contracts.plain() if has_index else contracts.indexed()
+        gateway.start()
+        return f"{gateway.name} has a contract {'without' if has_index else 'with'} an index"
 
 
 class ReplicatorKilled(Fault):
@@ -626,6 +643,7 @@ class Walks(Fault):
 FAULTS: tuple[Fault, ...] = (
     Kill(),
     Start(),
+    OtherContract(),
     ReplicatorKilled(),
     Frozen(),
     Thaws(),

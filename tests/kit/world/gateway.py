@@ -1,7 +1,8 @@
 """A gateway of a world: the product's replicator and handlers over a disk that fails, asked without a network.
 
 Its replicator and its worker end apart, as the two processes of a gateway do: what supervises the replicator starts it
-again after `RESTART_S`, whatever it ended with, and wipes a store that is corrupt.
+again after `RESTART_S`, whatever it ended with, and wipes a store that is corrupt. Whoever changes its contract,
+`catalogue`, starts it anew.
 """
 
 import asyncio
@@ -36,7 +37,9 @@ from tests.kit.world.stores import Disk, DiskReader, DiskWriter, Killed
 
 RESTART_S = 0.5
 CALL_S = 2.0
+INDEX_ROWS_MAX = 2  # of a step: a partition has some five
 GONE = status_pb2.Status(code=code_pb2.UNAVAILABLE, message="connection reset")
+UNKNOWN = status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no such method")
 
 
 @dataclass
@@ -135,7 +138,7 @@ class WorldGateway:
         self.last_error = ""  # that the replicator ended with
         self.restarts = 0
         self.replicator: Replicator | None = None
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._broker = broker
         self._world = clock
         self._gateways = gateways
@@ -158,7 +161,7 @@ class WorldGateway:
         )
         self.notifier.listen(on_change=self._note, on_shutdown=lambda: None)
         self.methods = query_methods(
-            self._catalogue,
+            self.catalogue,
             DiskReader(self.disk),
             SIGNER,
             self.notifier,
@@ -175,7 +178,7 @@ class WorldGateway:
     def _note(self, changes: StoreChanges) -> None:
         if changes.status or changes.everything:
             with suppress(StoreUnavailable), self.disk.store.snapshot() as snapshot:
-                self.router.refresh(snapshot, self._catalogue.tables)
+                self.router.refresh(snapshot, self.catalogue.tables)
 
     def kill(self) -> None:
         """End all of its processes at this instruction."""
@@ -205,7 +208,7 @@ class WorldGateway:
         writer: Any = DiskWriter(self.disk)
         store = NotifyingStore(writer, self._notify)
         self.replicator = Replicator(
-            self._catalogue,
+            self.catalogue,
             log=self.log,
             store=store,
             clock=self.clock,
@@ -213,6 +216,7 @@ class WorldGateway:
             start_id=hash_of(self.name, self.restarts),
             repair_grace_s=self._repair_grace_s,
             publish=store.publish,
+            index_rows_max=INDEX_ROWS_MAX,
         )
         if self.is_draining:
             self.replicator.drain()
@@ -246,7 +250,9 @@ class WorldGateway:
 
     async def unary(self, path: str, data: bytes, call: LocalCall) -> bytes:
         """Return the answer; raise a `QueryError`, or `PeerFailed` where the gateway goes."""
-        method = self.methods[path]
+        method = self.methods.get(path)
+        if method is None:
+            raise PeerFailed(UNKNOWN)
         assert isinstance(method, UnaryMethod)
         answer = method.handler(data, call)
         return answer if isinstance(answer, bytes) else bytes(await self._process.run(answer))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from tablegate.gateway.contract.indexes import RowIndexes
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import (
     Applied,
@@ -201,6 +202,12 @@ class DiskWriter:
         drop = self._store.drop_tombstones
         return int(self._write("drop", lambda: drop(store_id, partition, before_ms=before_ms, limit=limit)))
 
+    def keep_indexes(self, store_id: StoreId, indexes: RowIndexes) -> None:
+        self._write("keep_indexes", lambda: self._store.keep_indexes(store_id, indexes))
+
+    def build_indexes(self, store_id: StoreId, partition: Partition, *, limit: int) -> bool:
+        return bool(self._write("build", lambda: self._store.build_indexes(store_id, partition, limit=limit)))
+
     def put_table(self, name: str, state: TableState) -> None:
         self._write("put_table", lambda: self._store.put_table(name, state))
 
@@ -227,4 +234,4 @@ class DiskWriter:
         return getattr(self._store, name)
 
 
-_NEEDS_SPACE = {"apply", "put_table", "set_status", "expire", "new_store_id"}
+_NEEDS_SPACE = {"apply", "put_table", "set_status", "expire", "new_store_id", "keep_indexes", "build"}

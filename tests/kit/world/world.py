@@ -15,18 +15,20 @@ from typing import Any
 
 from tablegate.gateway.kafka.log import TopicPartition
 from tests.kit.replication.replicator import FakeClock
-from tests.kit.table.filled import catalogue_of
+from tests.kit.world import contracts
 from tests.kit.world.broker import WorldBroker
 from tests.kit.world.checker import Checker, Guarantee, GuaranteeBroken, Stated, TrueLog
 from tests.kit.world.clients import (
     SERVICE,
     Client,
+    Finder,
     Reader,
     Scanner,
     Session,
     Subscriber,
     Walker,
     batch_rows,
+    check_by_count,
     stated_by,
 )
 from tests.kit.world.gateway import Answered, WorldGateway
@@ -86,6 +88,7 @@ class World:
         self.lag_rate = 0.0
         self.is_job_away = False
         self.has_odd_records = False
+        self.found_by_index = 0  # answers
         self.chance = random.Random(f"{seed}-world")
         self.job_chance = random.Random(f"{seed}-job")
         self._disk_chance = random.Random(f"{seed}-disk")
@@ -97,13 +100,14 @@ class World:
         self.events = Events()
         self.jobs = [WorldJob(1, self.events, self.broker, self.log, partitions)]
         self.job.publish()
-        self.catalogue = catalogue_of()
+        self.catalogue = contracts.indexed()
+        contract_chance = random.Random(f"{seed}-contract")
         self.gateways: dict[str, WorldGateway] = {}
         for number in range(gateways):
             name = f"g{number}"
             self.gateways[name] = gateway = WorldGateway(
                 name,
-                catalogue=self.catalogue,
+                catalogue=contract_chance.choice([contracts.plain(), contracts.indexed()]),
                 broker=self.broker,
                 clock=clock,
                 gateways=self.gateways,
@@ -119,6 +123,7 @@ class World:
             Reader("reader", self, self._client_chance("reader")),
             Reader("reader-too", self, self._client_chance("reader-too")),
             Walker("walker", self, self._client_chance("walker")),
+            Finder("finder", self, self._client_chance("finder")),
             Scanner("scanner", self, self._client_chance("scanner")),
             *self.subscribers,
         ]
@@ -238,8 +243,9 @@ class World:
             gateway.log.lags_until_s = 0.0
             gateway.clock.skew_ms = 0
             gateway.unreachable.clear()
-            if gateway.is_draining and gateway.is_up:
+            if gateway.is_up and (gateway.is_draining or gateway.catalogue is not self.catalogue):
                 gateway.kill()
+            gateway.catalogue = self.catalogue
             if not gateway.is_up:
                 gateway.start()
         for job in self.jobs:
@@ -273,6 +279,9 @@ class World:
         for name in self.gateways:
             stated, rows = self._table_of(name)
             self.checker.rows(stated, range(KEYS), rows, f"the table at {name}")
+            by_count = self._await(self.gateways[name], "ListRatingsByCount", page_size=1_000)
+            assert by_count.error is None, by_count.error
+            check_by_count(self.checker, by_count.message, self.keys, f"the index at {name}", descending=False)
 
     def why_not_settled(self) -> GuaranteeBroken | None:
         """Return what is not as it should be once nothing happens any more."""
@@ -292,6 +301,10 @@ class World:
                 if stated.positions.get(partition) != end:
                     text = f"{name} stays at {partition}@{stated.positions.get(partition)}; the changelog ends at {end}"
                     return GuaranteeBroken(Guarantee.CONVERGENCE, text)
+            found = self._await(self.gateways[name], "ListRatingsByCount", page_size=1_000)
+            if found.error is not None:
+                text = f"{name} does not answer by its index: {found.error.message}"
+                return GuaranteeBroken(Guarantee.STAYS_UP, text)
         for subscriber in self.subscribers:
             if not subscriber.copy.is_current or subscriber.stated is None:
                 return GuaranteeBroken(Guarantee.WHOLE, f"the copy of {subscriber.name} does not become current")
@@ -301,9 +314,13 @@ class World:
         return None
 
     def _all_of(self, name: str) -> Answered:
-        query: Any = self.catalogue.queries[f"{SERVICE}/BatchGetRatings"]
-        request = query.request_class(keys=[{"movie_id": key} for key in range(KEYS)])
-        task = self.loop.create_task(self.gateways[name].ask(query.path, request, query.response_class))
+        return self._await(self.gateways[name], "BatchGetRatings", keys=[{"movie_id": key} for key in range(KEYS)])
+
+    def _await(self, gateway: WorldGateway, method: str, **fields: Any) -> Answered:
+        """Return how a call ends."""
+        query: Any = self.catalogue.queries[f"{SERVICE}/{method}"]
+        request = query.request_class(**fields)
+        task = self.loop.create_task(gateway.ask(query.path, request, query.response_class))
         for _ in range(12):
             self.loop.turn()
             if task.done():
@@ -311,7 +328,7 @@ class World:
             self.step(0.25)
         task.cancel()
         self.loop.turn()
-        raise GuaranteeBroken(Guarantee.STAYS_UP, f"{name} neither answers nor refuses")
+        raise GuaranteeBroken(Guarantee.STAYS_UP, f"{gateway.name} neither answers nor refuses")
 
     def _table_of(self, name: str) -> tuple[Stated, Mapping[int, int]]:
         answered = self._all_of(name)
