@@ -21,11 +21,9 @@ from tablegate.gateway.stores.lmdb.store import LmdbReader, LmdbStore
 from tablegate.internal.v1.store_pb2 import TableState
 from tests.kit.store.changes import change, position
 from tests.kit.store.crash_writer import KEYS, batch_of
-from tests.kit.table.accounts import accounts_table, entries_of
 
 ID, P0 = StoreId(1), Partition(0)
 KILLS = 20
-INDEX_KILLS = 15
 
 
 def fill(path: Path, *, boot_id: str = "boot", rows: int = 1) -> LmdbStore:
@@ -211,44 +209,6 @@ def check_prefix(path: Path) -> int:
         assert kept == offsets
     abandon(store)
     return batches
-
-
-@pytest.mark.tools
-def test_indexes_agree_with_rows_whenever_the_store_is_killed(tmp_path: Path) -> None:
-    """Batches come, indexes are built and removed: each that is whole has the entries of the rows, and no others."""
-    random_ = random.Random(8)
-    whole = 0
-    for _ in range(INDEX_KILLS):
-        command = [sys.executable, "-m", "tests.kit.store.crash_indexes", str(tmp_path / "store")]
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"writing\n"
-        time.sleep(random_.uniform(0, 0.08))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        whole += check_indexes(tmp_path / "store")
-        if random_.random() < 0.1:
-            shutil.rmtree(tmp_path / "store")
-    assert whole > INDEX_KILLS, whole
-
-
-def check_indexes(path: Path) -> int:
-    """Check the indexes of accounts that are whole; return how many."""
-    store = LmdbStore(path)
-    with store.snapshot() as snapshot:
-        rows = dict(snapshot.range(ID, P0, start=b"", end=None, limit=10_000))
-        found = {
-            index.name: (snapshot.index_range(ID, P0, index, start=b"", end=None, limit=100_000), index)
-            for index in accounts_table().indexes
-        }
-        is_begun = snapshot.position(ID, P0) is not None
-    whole = [(entries, index) for entries, index in found.values() if entries is not None]
-    for entries, index in whole:
-        assert entries == entries_of(index, rows), index.name
-    assert whole or not is_begun
-    abandon(store)
-    return len(whole)
 
 
 def test_what_expires_makes_room_for_what_comes(tmp_path: Path) -> None:
