@@ -1,6 +1,8 @@
 """A table of a topic that others write: a key is where its producer has put it, or nobody knows where."""
 
-from collections.abc import Iterator
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
 from tests.kit.gateways_in_process.cluster import ALONE, EACH_ON_ONE, EACH_ON_TWO, GrpcCluster, Placement
 from tests.kit.gateways_in_process.metadata import at
+from tests.kit.table.accounts import ACCOUNTS, BANKS, SERVICE, account
 from tests.kit.table.filled import rating
 
 FOREIGN = ForeignTopic(key_codec=changelog_pb2.KEY_CODEC_INT64, value_codec=changelog_pb2.VALUE_CODEC_JSON)
@@ -21,17 +24,25 @@ GATEWAYS = ["a", "b", "c", ALONE]
 
 
 @contextmanager
-def _cluster(placement: Placement, partitioner: Any) -> Iterator[GrpcCluster]:
-    with GrpcCluster(placement) as running:
+def _cluster(
+    placement: Placement,
+    partitioner: Any,
+    *,
+    place: Callable[[bytes], Partition] | None = None,
+    rows: Iterable[Any] | None = None,
+    **contract: Any,
+) -> Iterator[GrpcCluster]:
+    with GrpcCluster(placement, **contract) as running:
+        name = running.whole.table.table.name
         for gateway in (running.whole, *running.gateways.values()):
             with gateway.table.store.snapshot() as snapshot:
-                state = snapshot.table("ratings")
+                state = snapshot.table(name)
             assert state is not None
             state.manifest.foreign.CopyFrom(FOREIGN)
             state.manifest.foreign.record_partitioner = partitioner
-            gateway.do(partial(gateway.table.store.put_table, "ratings", state))
-            gateway.table.place = _place
-        running.put(rating(number, count=number + 1) for number in range(60))
+            gateway.do(partial(gateway.table.store.put_table, name, state))
+            gateway.table.place = place or _place
+        running.put(rows or [rating(number, count=number + 1) for number in range(60)])
         yield running
 
 
@@ -125,3 +136,26 @@ def test_a_manifest_that_the_contract_cannot_read_is_told(cluster: GrpcCluster) 
         cluster.ask(ALONE, "GetRating", movie_id=1)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "keys of codec utf8 are one column of type string" in str(refused.value.details())
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_an_index_of_what_may_be_anywhere_is_asked_everywhere(gateway: str) -> None:
+    """Also where its columns would choose the partition."""
+    choice = random.Random(4)
+    found = (account(choice) for _ in range(60))
+    rows = {(row.bank, row.account_id): row for row in found}.values()
+    with _cluster(
+        EACH_ON_ONE,
+        changelog_pb2.RECORD_PARTITIONER_UNKNOWN,
+        place=lambda key: Partition(zlib.crc32(key) % 6),
+        rows=rows,
+        contract=ACCOUNTS,
+        table="accounts",
+        service=SERVICE,
+    ) as cluster:
+        for row in rows:
+            assert cluster.ask(gateway, "GetAccountOfBank", bank=row.bank, number=row.number).account == row
+        for bank in BANKS:
+            page = cluster.ask(gateway, "ListAccountsOfBank", bank=bank, page_size=99)
+            numbers = [row.number for row in page.accounts]
+            assert sorted(numbers) == sorted(row.number for row in rows if row.bank == bank)

@@ -412,7 +412,8 @@ def _range_reader(query: RangeQuery, access: TableAccess) -> Read:
 
         def reads(served: ServedGeneration) -> Reads:
             plan.remaining(page, served)
-            found = _all_or_one(plan.partitions(page, served), access, is_one=page.partition_prefix is not None)
+            is_one = page.partition_prefix is not None and not served.is_anywhere
+            found = _all_or_one(plan.partitions(page, served), access, is_one=is_one)
             return found if query.index is None else found._replace(why=f'{found.why}; by index "{query.index.name}"')
 
         return reads

@@ -321,7 +321,7 @@ class RangeRead:
     async def remote(self, reason: NotServedHere) -> bytes:
         """Return the answer of the gateway that has the one partition, or of all sources together."""
         query, access = self._plan.query, self.access
-        if self._page.partition_prefix is not None:
+        if self._page.partition_prefix is not None and not access.is_anywhere:
             return await forward_whole(self, reason, query.path, self._data, access.forward_token())
         served, local, _ = access.view(self.partitions)
         if isinstance(reason, NotCaughtUp):
