@@ -184,7 +184,7 @@ def test_every_read_shows_what_is_not_expired(
     drawn: list[tuple[str, int, str]], swept: set[int], page_size: int, descending: bool, gate_from: str | None
 ) -> None:
     turns = Windows(TURNS, "/turns.v1.TurnsService")
-    rows = [turns.row(NOW_US + at, gate=gate, code=code, count=1) for gate, at, code in drawn]
+    rows = [turns.row(NOW_US + at, gate=gate, code=code, count=len(code) + at % 3) for gate, at, code in drawn]
     turns.filled.put(rows)
     expired = [row for row, (_, at, _) in zip(rows, drawn, strict=True) if at + 10 <= 0]
     kept = sorted((row for row in rows if row not in expired), key=turns.filled.key_of)
@@ -199,6 +199,11 @@ def test_every_read_shows_what_is_not_expired(
     assert [row for page in pages for row in page] == (wanted[::-1] if descending else wanted)
     assert all(len(page) == page_size for page in pages[:-1])
     assert pages[-1] or not wanted
+
+    fields.pop("gate_from", None)
+    by_count = [row for page in turns.walk("ListTurnsByCount", "turns", count_from=1, **fields) for row in page]
+    wanted = sorted((row for row in kept if row.count >= 1), key=lambda row: (row.count, turns.filled.key_of(row)))
+    assert by_count == (wanted[::-1] if descending else wanted)
 
     scanned = [row for message in turns.asker.stream("ScanTurns") for row in message.turns]
     assert sorted(scanned, key=turns.filled.key_of) == kept
