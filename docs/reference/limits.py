@@ -120,7 +120,7 @@ def _of_queries() -> list[tuple[str, str, str]]:
             "changes queued for a subscriber that reads too slowly",
             _bytes(QUERY.subscriber_bytes_max),
             (
-                "it is taken out of the broadcast and gets the newest value of each key from the store; where its "
+                "it is taken out of the broadcast and gets the last of each key's changes at each step; where its "
                 "contract says `slow: SLOW_SUBSCRIBER_DISCONNECT`, its stream ends"
             ),
         ),
