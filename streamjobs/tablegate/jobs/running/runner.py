@@ -67,6 +67,7 @@ def _keep(
 ) -> None:
     tables: list[RunningTable] = []
     failures: list[JobError] = []
+    changed = ChangedFiles(settings_of(options.bootstrap).files())  # since before the first table has read them
 
     def start(plan: Plan) -> None:
         if not stop.is_set():
@@ -80,7 +81,7 @@ def _keep(
         # The first alone: it is there soonest so, and what each start needs is loaded then.
         for together in (plans[:1], plans[1:]):
             failures += _start(together, start, tables, stop)
-        changed, next_look_s = ChangedFiles(settings_of(options.bootstrap).files()), 0.0
+        next_look_s = 0.0
         while tables and not stop.wait(POLL_S):
             failures += _poll(tables, stop)
             if time.monotonic() >= next_look_s:
