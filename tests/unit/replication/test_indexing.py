@@ -46,11 +46,10 @@ def expected(gateway: Gateway, catalogue: Catalogue) -> list[Any]:
     return found
 
 
-def test_an_added_index_is_built_beside_live_records(indexed: Catalogue) -> None:
-    clock = FakeClock()
-    broker = MemoryBroker(clock.now_ms)
-    broker.create("tables", 1)
-    job = Job(broker).create().publish()
+def test_an_added_index_is_built_beside_live_records(
+    indexed: Catalogue, broker: MemoryBroker, clock: FakeClock, job: Job
+) -> None:
+    job.publish()
     job.put(range(ROWS))
     gateway = Gateway(broker, clock, index_rows_max=STEP_ROWS)
     gateway.steps(12)
@@ -72,11 +71,8 @@ def test_an_added_index_is_built_beside_live_records(indexed: Catalogue) -> None
     assert entries(gateway, indexed) == expected(gateway, indexed)
 
 
-def test_a_build_goes_on_after_a_restart(indexed: Catalogue) -> None:
-    clock = FakeClock()
-    broker = MemoryBroker(clock.now_ms)
-    broker.create("tables", 1)
-    job = Job(broker).create().publish()
+def test_a_build_goes_on_after_a_restart(indexed: Catalogue, broker: MemoryBroker, clock: FakeClock, job: Job) -> None:
+    job.publish()
     job.put(range(ROWS))
     gateway = Gateway(broker, clock, index_rows_max=STEP_ROWS)
     gateway.steps(12)
@@ -87,11 +83,10 @@ def test_a_build_goes_on_after_a_restart(indexed: Catalogue) -> None:
     assert entries(gateway, indexed) == expected(gateway, indexed)
 
 
-def test_an_index_of_a_table_that_restores_is_whole_at_once(indexed: Catalogue) -> None:
-    clock = FakeClock()
-    broker = MemoryBroker(clock.now_ms)
-    broker.create("tables", 1)
-    job = Job(broker).create().publish()
+def test_an_index_of_a_table_that_restores_is_whole_at_once(
+    indexed: Catalogue, broker: MemoryBroker, clock: FakeClock, job: Job
+) -> None:
+    job.publish()
     job.put(range(100))
     gateway = Gateway(broker, clock, catalogue=indexed)
     while not gateway.is_served():
@@ -99,12 +94,11 @@ def test_an_index_of_a_table_that_restores_is_whole_at_once(indexed: Catalogue) 
     assert entries(gateway, indexed) == expected(gateway, indexed)
 
 
-def test_a_build_waits_while_the_store_is_full(indexed: Catalogue) -> None:
+def test_a_build_waits_while_the_store_is_full(
+    indexed: Catalogue, broker: MemoryBroker, clock: FakeClock, job: Job
+) -> None:
     """What is stored is served on; with room, the build goes on from where it was."""
-    clock = FakeClock()
-    broker = MemoryBroker(clock.now_ms)
-    broker.create("tables", 1)
-    job = Job(broker).create().publish()
+    job.publish()
     job.put(range(ROWS))
     gateway = Gateway(broker, clock, index_rows_max=STEP_ROWS)
     gateway.steps(12)

@@ -31,9 +31,8 @@ class ConnectionTurns:
         self.least_s = 0.0  # the clock of who was served last
         self.round_s = round_s
         self._clock = clock
-        self.spent_s = (
-            0.0  # since the last round, or since some milliseconds: where little is asked, there are no rounds
-        )
+        # Since the last round, or since some milliseconds: where little is asked, there are no rounds.
+        self.spent_s = 0.0
         self.renewed_at_s = 0.0  # it begins anew with the first turn after this, two rounds later: half of them is busy
         self._waiting: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0  # so that who waits with the same clock is served in order

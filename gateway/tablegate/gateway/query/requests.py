@@ -82,8 +82,12 @@ def value_encoder(name: str, key_type: KeyType) -> Callable[[Any], bytes]:
 
 def column_reader(field: FieldDescriptor, column: KeyColumn) -> ReadKey:
     """Return the function from a message to the key bytes of its `field`, which holds `column`."""
+    return _value_reader(field, value_encoder(field.name, column.type))
+
+
+def _value_reader(field: FieldDescriptor, encode: Callable[[Any], bytes]) -> ReadKey:
+    """Return the function from a message to what `encode` makes of its `field`, which must be set."""
     name = field.name
-    encode = value_encoder(name, column.type)
 
     def read(message: Message) -> bytes:
         return encode(getattr(message, name))
@@ -231,27 +235,14 @@ def _run_of(op: Op, value: bytes) -> tuple[bytes | None, bytes | None]:
 def index_value_reader(field: FieldDescriptor, column: IndexColumn) -> ReadKey:
     """Return the function from a message to the bytes of its `field`, as an index has them of `column`."""
     name, encode = field.name, column.encode
-    if is_timestamp(field):
+    if not is_timestamp(field):
+        return _value_reader(field, encode)
 
-        def read_time(message: Message) -> bytes:
-            value = getattr(message, name)
-            timestamp_parts(name, value)
-            return encode(value)
+    def encode_time(value: Any) -> bytes:
+        timestamp_parts(name, value)
+        return encode(value)
 
-        read: ReadKey = read_time
-    else:
-
-        def read_value(message: Message) -> bytes:
-            return encode(getattr(message, name))
-
-        read = read_value
-
-    def read_required(message: Message) -> bytes:
-        if not message.HasField(name):
-            raise InvalidField(name, "is required; set it")
-        return read(message)
-
-    return read_required if field.has_presence else read
+    return _value_reader(field, encode_time)
 
 
 def index_values_reader(fields: Sequence[FieldDescriptor], columns: Sequence[IndexColumn]) -> ReadKey:
@@ -316,38 +307,31 @@ class Fixed(NamedTuple):
 
 def fixed_reader(params: Sequence[Param]) -> Callable[[Message], list[Fixed]]:
     """Return the function from a request to what the rows that pass its filters have one value of."""
-    equal = [(param, _column_value(param)) for param in params if param.op is Op.EQ and _is_plain(param.column)]
+    equal = [
+        (param, _is_given(param), _wanted_reader(param), _column_value(param)) for param in params if param.op is Op.EQ
+    ]
 
     def read(request: Message) -> list[Fixed]:
         return [
-            Fixed(param.column_name, _value_of(param.column, getattr(request, param.field.name)), of_row)
-            for param, of_row in equal
-            if param.required or not param.field.has_presence or request.HasField(param.field.name)
+            Fixed(param.column_name, wanted(getattr(request, param.field.name)), of_row)
+            for param, is_given, wanted, of_row in equal
+            if is_given(request)
         ]
 
     return read
 
 
-def _is_plain(column: FieldDescriptor) -> bool:
-    """Return whether values of a column are equal where, and only where, what `_value_of` makes of them is."""
-    return not column.is_repeated and (column.message_type is None or is_timestamp(column))
-
-
-def _value_of(column: FieldDescriptor, value: Any) -> Hashable:
-    return (value.seconds, value.nanos) if is_timestamp(column) else value
-
-
 def _column_value(param: Param) -> Callable[[Any], Hashable]:
-    column, names = param.column, [field.name for field in (*param.within, param.column)]
-    if len(names) == 1 and column.message_type is None:
-        return operator.attrgetter(names[0])
+    """Return the function from a row to what it has in a column, as `_wanted_reader` gives what a request asks for."""
+    read = operator.attrgetter(param.column_name)
+    if not is_timestamp(param.column):
+        return read
 
-    def read(row: Any) -> Hashable:
-        for name in names:
-            row = getattr(row, name)
-        return _value_of(column, row)
+    def read_time(row: Any) -> Hashable:
+        moment = read(row)
+        return moment.seconds, moment.nanos
 
-    return read
+    return read_time
 
 
 def _column_of_row(param: Param) -> FieldDescriptor:

@@ -10,8 +10,9 @@ less.
 Decision: docs/decisions/0038-one-worker-answers-metrics.md
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib import metadata
 from itertools import accumulate
 from typing import Any
@@ -85,13 +86,11 @@ class Metrics(Collector):
 
 def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
     """Yield what processes have kept: the calls of all workers together, and what each process uses."""
-    version = metadata.version("tablegate-gateway")
-    yield _gauge("build_info", "1 with the version of the gateway.", ["version"], [([version], 1)])
+    yield _gauge("build_info", "1 with the version of the gateway.", ["version"], [([_version()], 1)])
     yield _durations(processes)
-    refused: defaultdict[str, int] = defaultdict(int)
+    refused = Counter[str]()
     for numbers in processes:
-        for limit, count in numbers.get("refused", {}).items():
-            refused[limit] += count
+        refused.update(numbers.get("refused", {}))
     about = "Calls that a limit refused, by its name."
     yield _counter("refused_calls", about, ["limit"], [([limit], count) for limit, count in refused.items()])
     for name, about in (("streams", "Streams that are open."), ("connections", "Connections that clients have.")):
@@ -103,6 +102,11 @@ def process_metrics(processes: Sequence[Numbers]) -> Iterator[Metric]:
         ("start_time_seconds", "When the process was started, in Unix time.", "start_s"),
     ):
         yield _gauge(f"process_{name}", about, ["process"], _each(processes, key))
+
+
+@cache
+def _version() -> str:
+    return metadata.version("tablegate-gateway")  # it reads files
 
 
 def _each(processes: Sequence[Numbers], key: str) -> list[Sample]:
