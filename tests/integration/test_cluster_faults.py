@@ -308,12 +308,14 @@ def test_a_restart_of_the_broker_loses_nothing(site: Site, restarts: int) -> Non
     with Load(site.cells, cluster) as load:
         for number in range(restarts):
             load.wait_for_reads()
-            with load.history.fault(f"restart {number} of the broker"):
+            with load.history.fault(f"restart {number} of the broker") as saw:
                 if number % 2:
                     site.broker.kill()
                 else:
                     site.broker.stop()
                 load.wait_for_any(100)
+                soon(lambda: site.cells.unacknowledged > 0, "changes wait for Kafka")
+                saw(f"{site.cells.unacknowledged} changes waited for Kafka, and gateways answered")
                 site.broker.start()
                 cluster.wait_whole()
         load.finish()

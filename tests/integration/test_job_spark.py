@@ -92,11 +92,17 @@ with spark_session("t", master="local[1]", checkpoints="c", spark_log=Path("log"
     assert found.stderr.rstrip().endswith("read its log, and look at what --conf gives: spark.driver.memory")
 
 
-def test_java_maps_the_archive_of_its_classes(spark: SparkSession, broker: Broker) -> None:
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    for kind, pid in (("spark", gateway.proc.pid), ("broker", broker.pid)):
-        assert f"/classes/{kind}-" in Path(f"/proc/{pid}/maps").read_text()
+def test_java_maps_the_archive_of_its_classes(broker: Broker, tmp_path: Path) -> None:
+    """A process of its own starts Spark: in this one a test may have started Java without our options."""
+    script = """
+from pathlib import Path
+from tablegate.jobs.running.session import spark_session
+with spark_session("t", master="local[2]", checkpoints="c", spark_log=Path("log")) as spark:
+    print(Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text())
+"""
+    found = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "/classes/spark-" in found.stdout
+    assert "/classes/broker-" in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def some_keys(count: int) -> list[tuple[KeyValue, ...]]:

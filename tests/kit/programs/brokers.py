@@ -22,13 +22,6 @@ START_TIMEOUT_S = 120.0  # 10 s on a quiet machine
 ANSWER_TIMEOUT_S = 5.0
 
 
-def _free_ports(count: int) -> list[int]:
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return sorted(ports)
-
-
 class Brokers:
     """Brokers 1, 2, …, which run while the block does. `settings` are Kafka's own, over those of the demo.
 
@@ -48,8 +41,8 @@ class Brokers:
         self._directory = directory
         self._settings = dict(settings or {})
         self._linked = list(linked)
-        self._ports = dict(zip(self.nodes, _free_ports(count), strict=True))
-        self._controller_ports = dict(zip(self.nodes, _free_ports(count), strict=True))
+        self._ports = {node: free_port() for node in self.nodes}
+        self._controller_ports = {node: free_port() for node in self.nodes}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._running = ExitStack()
 

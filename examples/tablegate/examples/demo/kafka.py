@@ -2,6 +2,7 @@
 
 import base64
 import fcntl
+import itertools
 import os
 import random
 import re
@@ -25,6 +26,7 @@ from tablegate.jobs.jars.java import find_java
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections, which come and go
+_NEXT_PORTS = itertools.count(random.randrange(len(PORTS)))  # where another process would not begin
 HEAP_MB = 512
 START_TIMEOUT_S = 90.0  # 2 s on a quiet machine
 STOP_GRACE_S = 15.0  # 0.3 s with few partitions
@@ -229,7 +231,7 @@ class Broker:
                 f"port {self._wanted_port} on {HOST} is taken, so Kafka cannot listen on it: "
                 "end the program that has it, or choose another port"
             )
-        return first, free_port(but=first)
+        return first, free_port()
 
     def _properties(self, port: int, controller_port: int, log: Path) -> str:
         """Return the broker's configuration. Its ports are in it anew at each start; the data does not care."""
@@ -309,9 +311,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def free_port(but: int | None = None) -> int:
-    """Return a port that nobody has, and that no program gets who asks for any; raise `SetupError`."""
-    for port in random.sample(PORTS, k=200):
-        if port != but and _is_free(port):
+def free_port() -> int:
+    """Return a port that nobody has, and that no program gets who asks for any; raise `SetupError`.
+
+    A process gets each of them once, also where nobody listens on it yet.
+    """
+    for place in itertools.islice(_NEXT_PORTS, len(PORTS)):
+        port = PORTS[place % len(PORTS)]
+        if _is_free(port):
             return port
     raise SetupError(f"no free port was found on {HOST}: end some programs and try again")

@@ -185,6 +185,11 @@ class Cells:
             noted = partial(self._note, generation, None, 0, False, is_final)
             self._send(generation.topic, partition, b"", marker.SerializeToString(), on_acknowledged=noted)
 
+    @property
+    def unacknowledged(self) -> int:
+        """Return how many records wait for Kafka."""
+        return len(self._waiting)
+
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take in what Kafka has acknowledged. A client that hears nothing for long gives way to another."""
         self._producer.poll(timeout_s)
