@@ -133,7 +133,7 @@ def _print_more(address: str) -> None:
     print_line("With curl:")
     print_line(f"  curl {address}/v1/ratings/362", markup=False)
     print_line(f"  curl -N '{address}/v1/ratings:scan?minAverageRating=8'", markup=False)
-    print_line(f"In a browser: http://{address}/docs")
+    print_line(f"In a browser: http://{address}/")
 
 
 class Answers:

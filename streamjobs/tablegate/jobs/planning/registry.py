@@ -63,22 +63,6 @@ class SchemaRegistry:
             )
         return sort_schemas(topic, schema, found).and_lost(lost)
 
-    def find(self, schema_id: int) -> str | None:
-        """Return the JSON text of an Avro schema; None where the registry has none of that id."""
-        with _Connection(self._settings) as connection:
-            schema = connection.by_id(schema_id)
-        return schema.schema_str if schema is not None and not other_kind(schema) else None
-
-    def newest(self, subject: str) -> str | None:
-        """Return the JSON text of a subject's newest Avro schema; None where the registry has no such subject."""
-        with _Connection(self._settings) as connection:
-            schema = connection.newest(subject)
-        if schema is not None and (kind := other_kind(schema)):
-            raise JobError(
-                f'subject "{subject}" has a schema of {kind}, and only Avro can be read; name another subject'
-            )
-        return schema.schema_str if schema is not None else None
-
     def register_value_schema(self, topic: str, schema: str) -> int:
         """Register the schema of a changelog's values and return its id."""
         return self.register(f"{topic}-value", schema)
@@ -126,11 +110,6 @@ class _Connection:
             question = partial(self._client.get_schema, schema_id)
         found = self._ask(f"schema {schema_id} cannot be read", question)
         return self._written_out(found, f"schema {schema_id}") if found is not None else None
-
-    def newest(self, subject: str) -> Schema | None:
-        """Return the newest schema of a subject, None where there is none."""
-        found = self._ask(f'subject "{subject}" cannot be read', partial(self._client.get_latest_version, subject))
-        return self._written_out(found.schema, f'subject "{subject}"') if found is not None else None
 
     def register(self, subject: str, schema: str) -> int:
         """Register an Avro schema and return its id."""
