@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from google.protobuf import json_format
+from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
@@ -34,12 +34,21 @@ from tablegate.v1.status_pb2 import (
 
 OUT = Console(highlight=False)
 
+_AS_IN_CONTRACT = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+
 
 def to_dict(message: Message) -> dict[str, Any]:
     """Return `message` as protobuf's JSON has it, with the contract's field names and unset fields shown."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
+    descriptor: Any = message.DESCRIPTOR
+    pool = descriptor.file.pool
+    try:
+        return json_format.MessageToDict(message, descriptor_pool=pool, **_AS_IN_CONTRACT)
+    except TypeError:  # an Any whose type the contract does not have
+        from tablegate.gateway.http.json_codec import JsonCodec
+
+        copied = type(message).FromString(message.SerializeToString())
+        shown: dict[str, Any] = JsonCodec([pool]).to_value(copied, **_AS_IN_CONTRACT)
+        return shown
 
 
 def rows(messages: Sequence[Message]) -> None:
@@ -94,7 +103,7 @@ def _entries(map_: Any, value: Any) -> Iterator[tuple[Any, Any]]:
 def _one(inside: Any, field: Any, value: Any) -> str:
     if is_money(field):
         return _decimal(inside)
-    if is_message(field):
+    if is_message(field) and field.message_type.full_name != any_pb2.Any.DESCRIPTOR.full_name:
         parts = {one.name: _cell(inside, one, value.get(one.name, "")) for one in _fields(inside)}
         return " ".join(f"{name}={text.replace(chr(10), ', ')}" for name, text in parts.items() if text)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)

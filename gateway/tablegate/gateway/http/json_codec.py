@@ -158,14 +158,17 @@ class JsonCodec:
     def _special(self, message: Message) -> str:
         return _encode(json_format.MessageToDict(message, descriptor_pool=self._any_types))
 
-    def to_value(self, message: Message) -> Any:
-        """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`."""
+    def to_value(self, message: Message, **style: bool) -> Any:
+        """Return what the JSON of a message holds; raise as `to_json` does. May change Anys inside `message`.
+
+        `style`: options of `json_format.MessageToDict`.
+        """
         try:
-            return json_format.MessageToDict(message, descriptor_pool=self._any_types)
+            return json_format.MessageToDict(message, descriptor_pool=self._any_types, **style)
         except TypeError:
             _seal(self._any_types, message)
             sealed: Any = _SealedTypes(self._pools)
-            return json_format.MessageToDict(message, descriptor_pool=sealed)
+            return json_format.MessageToDict(message, descriptor_pool=sealed, **style)
 
     def unpacked(self, packed: any_pb2.Any) -> Message | None:
         """Return the message in an Any; None where its type is not known or its bytes are not of it."""
