@@ -397,12 +397,14 @@ def publishing_page() -> str:
 
 
 def client_page() -> str:
-    """Return the page of the Python client, for threads and for asyncio."""
+    """Return the page of the Python client, for threads, for asyncio and for Arrow."""
     module = importlib.import_module("tablegate.client")
     aio = importlib.import_module("tablegate.client.aio")
+    arrow = importlib.import_module("tablegate.client.arrow")
     own = [name for name in public(aio) if getattr(aio, name) is not getattr(module, name, None)]
     text = NOTE + f"# tablegate.client\n\n{about_module(module)}\n" + members(module)
-    return text + f"\n# tablegate.client.aio\n\n{about_module(aio)}\n" + members(aio, own)
+    text += f"\n# tablegate.client.aio\n\n{about_module(aio)}\n" + members(aio, own)
+    return text + f"\n# tablegate.client.arrow\n\n{about_module(arrow)}\n" + members(arrow)
 
 
 # --- text

@@ -1,5 +1,6 @@
 """The commands against a door in this process: output, exit codes, sentences."""
 
+import csv
 import json
 import signal
 import subprocess
@@ -8,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -96,6 +99,53 @@ def test_scan_gives_every_row_or_as_many_as_asked(address: str) -> None:
     assert len(_rows(_run("scan", "ratings", "--limit", "5", "--address", address, "--json"))) == 5
 
 
+def test_scan_writes_files_for_other_programs(address: str, tmp_path: Path) -> None:
+    shown = _rows(_run("scan", "ratings", "--address", address, "--json"))
+    for name in ("r.csv", "r.jsonl", "r.arrow", "r.parquet"):
+        written = _run("scan", "ratings", "-o", str(tmp_path / name), "--address", address)
+        assert (written.exit_code, written.stdout) == (0, ""), written.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.arrow", "r.csv", "r.jsonl", "r.parquet"]
+    assert [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()] == shown
+    lines = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
+    assert lines == [{name: str(value) for name, value in row.items()} for row in shown]
+    parquet = pq.read_table(tmp_path / "r.parquet")
+    assert pa.ipc.open_stream(tmp_path / "r.arrow").read_all() == parquet
+    assert parquet["movie_id"].to_pylist() == [int(row["movie_id"]) for row in shown]
+    assert parquet["average_rating"].to_pylist() == [row["average_rating"] for row in shown]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "arrow", "parquet"])
+def test_scan_writes_to_a_pipe(address: str, form: str) -> None:
+    words = [sys.executable, "-m", "tablegate.gateway.cli", "scan", "ratings", "--limit", "3", "--address", address]
+    written = subprocess.run([*words, "--format", form], capture_output=True, check=True).stdout
+    match form:
+        case "csv":
+            assert len(written.splitlines()) == 4
+        case "json":
+            assert [json.loads(line)["rating_count"] for line in written.splitlines()] != []
+        case "arrow":
+            assert pa.ipc.open_stream(written).read_all().num_rows == 3
+        case _:
+            assert pq.read_table(pa.BufferReader(written)).num_rows == 3
+
+
+def test_scan_of_no_rows_writes_the_columns(address: str, tmp_path: Path) -> None:
+    words = ["scan", "ratings", "min_rating_count=1000000000", "--address", address]
+    for name in ("none.csv", "none.parquet"):
+        assert _run(*words, "-o", str(tmp_path / name)).exit_code == 0
+    assert (tmp_path / "none.csv").read_text() == "movie_id,average_rating,rating_count,update_time\n"
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+
+
+def test_a_scan_that_fails_leaves_the_file_as_it_was(address: str, tmp_path: Path) -> None:
+    file = tmp_path / "ratings.csv"
+    file.write_text("old")
+    assert _run("scan", "ratings", "min_rating_count=many", "--address", address, "-o", str(file)).exit_code == 1
+    assert _run("scan", "ratings", "--address", "127.0.0.1:1", "-o", str(file)).exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["ratings.csv"]
+    assert file.read_text() == "old"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -107,6 +157,10 @@ def test_scan_gives_every_row_or_as_many_as_asked(address: str) -> None:
         (["get", "ratings", "movie_id=many"], "movie_id"),
         (["range", "ratings", "page_token=x"], "INVALID_ARGUMENT (INVALID_PAGE_TOKEN)"),
         (["scan", "ratings", "scan_options={"], 'field "scan_options"'),
+        (["scan", "ratings", "-o", "ratings.xlsx"], 'suffix of "ratings.xlsx" names no format: add --format json, csv'),
+        (["scan", "ratings", "-o", "no/r.csv"], '"no/r.csv" cannot be written (No such file or directory): give'),
+        (["scan", "ratings", "-o", "r.csv", "--format", "table"], "a table is for the terminal"),
+        (["scan", "ratings", "-o", "/dev/null", "--format", "csv"], '"/dev/null" is no file: give another --output'),
     ],
 )
 def test_a_wrong_question_gets_one_sentence(address: str, words: list[str], sentence: str) -> None:

@@ -110,6 +110,7 @@ def test_command_that_asks_a_gateway_imports_no_jobs_client_or_examples() -> Non
         ("tablegate.jobs.table", "tablegate-jobs"),
         ("tablegate.examples.demo", "tablegate"),
         ("tablegate.client", "tablegate-client"),
+        ("pyarrow", "'tablegate-client[arrow]'"),
     ],
 )
 def test_what_is_not_installed_is_named(module: str, distribution: str) -> None:

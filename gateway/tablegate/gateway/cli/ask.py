@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from google.protobuf.message import Message
 
-from tablegate.gateway.cli import show
+from tablegate.gateway.cli import row_files, show
 from tablegate.gateway.cli.connecting import LOCAL, Address, AsJson, AskError, NotServedHere, gateway_at
 from tablegate.gateway.cli.errors import fail
+from tablegate.gateway.cli.row_files import Format
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", metavar="TABLE")]
 Fields = Annotated[
@@ -52,13 +53,38 @@ def range_(
 def scan(
     table: TableName,
     fields: Fields = None,
-    limit: Annotated[int | None, typer.Option(help="Print at most this many rows. Default: all rows.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Give at most this many rows. Default: all rows.", min=1)] = None,
+    form: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="Write rows as this. Default: a table, or what the suffix of --output names.",
+            envvar="TABLEGATE_SCAN_FORMAT",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write rows to this file, which is replaced once all are there.", metavar="FILE"
+        ),
+    ] = None,
     address: Address = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold]."""
+    """Stream every row that passes the filters: [bold]tablegate scan ratings min_rating_count=2[/bold].
+
+    For pandas, Polars or DuckDB: [bold]tablegate scan ratings -o ratings.parquet[/bold].
+    """
     with gateway_at(address) as gateway:
-        _print_rows(gateway.scan(table, fields or [], limit=limit), as_json=as_json)
+        try:
+            wanted = row_files.format_of(form, output, as_json=as_json)
+            rows = gateway.scan(table, fields or [], limit=limit)
+            if wanted is Format.TABLE:
+                show.rows(list(rows))
+            else:
+                row_files.write_rows(rows, gateway.row_class(table), wanted, output)
+        except AskError as error:
+            fail(error)
 
 
 def subscribe(

@@ -331,6 +331,10 @@ class Gateway:
                     yielded += 1
                     yield row
 
+    def row_class(self, table: str) -> type[Message]:
+        """Return the class of a table's rows."""
+        return _query(self.catalogue(), table, ScanQuery, "Scan").table.row_class
+
     def subscribe(
         self, table: str, arguments: Sequence[str], *, tokens: "TokenStore", changes_only: bool
     ) -> "Subscription":

@@ -1,0 +1,166 @@
+"""Rows as Arrow: every kind of field, held to what protobuf's own reading of a row gives."""
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import json_format, wrappers_pb2
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from tablegate.client.arrow import arrow_schema, arrow_table, record_batches
+from tests.kit.table.filled import orders
+from tests.kit.table.things import thing_service
+
+ORDER: Any = orders().row_class
+ADDRESS: Any = GetMessageClass(ORDER.DESCRIPTOR.fields_by_name["address"].message_type)
+POOL = ORDER.DESCRIPTOR.file.pool
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def random_order(choice: random.Random) -> Message:
+    """Return an order of which each field is set or not."""
+    order = ORDER(id=choice.randrange(-(2**63), 2**63))
+    _fill(order, choice)
+    return order
+
+
+def _fill(message: Any, choice: random.Random) -> None:
+    for field in message.DESCRIPTOR.fields:
+        if choice.random() < 0.4:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            _fill_map(getattr(message, field.name), field.message_type.fields_by_name, choice)
+        elif field.is_repeated:
+            for _ in range(choice.randrange(3)):
+                if field.message_type is not None:
+                    _fill_message(getattr(message, field.name).add(), choice)
+                else:
+                    getattr(message, field.name).append(_value(field, choice))
+        elif field.message_type is not None:
+            getattr(message, field.name).SetInParent()
+            _fill_message(getattr(message, field.name), choice)
+        else:
+            setattr(message, field.name, _value(field, choice))
+
+
+def _fill_map(entries: Any, entry: Any, choice: random.Random) -> None:
+    for _ in range(choice.randrange(3)):
+        key = _value(entry["key"], choice)
+        if entry["value"].message_type is not None:
+            _fill_message(entries[key], choice)
+        else:
+            entries[key] = _value(entry["value"], choice)
+
+
+def _fill_message(message: Any, choice: random.Random) -> None:
+    match message.DESCRIPTOR.name:
+        case "Timestamp":
+            message.FromMicroseconds(choice.randrange(-(10**15), 10**15))
+        case "Duration":
+            message.FromMicroseconds(choice.randrange(-(10**15), 10**15))
+        case "Struct":
+            message.update({"a": [1, None, "é"], "b": {"c": True}})
+        case "Value":
+            message.string_value = "v"
+        case "Any":
+            message.Pack(choice.choice((ADDRESS(street="s"), wrappers_pb2.DoubleValue(value=0.5))))
+        case _:
+            _fill(message, choice)
+
+
+def _value(field: Any, choice: random.Random) -> Any:
+    if field.enum_type is not None:
+        return choice.choice((0, 1, 77))  # the last has no name
+    kinds = {
+        field.CPPTYPE_STRING: b"\0\xff" if field.type == field.TYPE_BYTES else choice.choice(("", "é", "x\0")),
+        field.CPPTYPE_BOOL: choice.random() < 0.5,
+        field.CPPTYPE_DOUBLE: choice.choice((0.1, math.inf, -0.0)),
+        field.CPPTYPE_FLOAT: choice.choice((0.5, -math.inf)),
+    }
+    return kinds.get(field.cpp_type, choice.randrange(2**31))
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """Return a message as Python has the row of an Arrow table."""
+    return {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _plain_field(message: Any, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of = field.message_type.fields_by_name
+        return [(_plain(key, of["key"]), _plain(value[key], of["value"])) for key in sorted(value)]
+    if field.is_repeated:
+        return [_plain(item, field) for item in value]
+    return None if field.has_presence and not message.HasField(field.name) else _plain(value, field)
+
+
+def _plain(value: Any, field: Any) -> Any:
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name if value in field.enum_type.values_by_number else str(value)
+    if field.message_type is None:
+        return value
+    match field.message_type.full_name:
+        case "google.protobuf.Timestamp":
+            return EPOCH + timedelta(microseconds=value.ToMicroseconds())
+        case "google.protobuf.Duration":
+            return timedelta(microseconds=value.ToMicroseconds())
+        case "google.protobuf.Struct" | "google.protobuf.Value" | "google.protobuf.Any":
+            return json.dumps(json_format.MessageToDict(value, descriptor_pool=POOL), ensure_ascii=False)
+        case name if name.startswith("google.protobuf."):
+            return value.value
+        case _:
+            return plain(value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_kind_of_field(seed: int) -> None:
+    choice = random.Random(seed)
+    rows = [random_order(choice) for _ in range(30)]
+    table = arrow_table(rows, ORDER)
+    table.validate(full=True)
+    assert table.schema == arrow_schema(ORDER)
+    assert table.to_pylist(maps_as_pydicts=None) == [plain(row) for row in rows]
+
+
+def test_no_rows_have_columns() -> None:
+    table = arrow_table([], ORDER)
+    assert (table.num_rows, table.schema) == (0, arrow_schema(ORDER))
+    assert table.schema.field("times").type == pa.list_(pa.timestamp("us", "UTC"))
+
+
+def test_batches_end_by_rows_and_by_bytes() -> None:
+    rows = [ORDER(id=number) for number in range(10)]
+    assert [batch.num_rows for batch in record_batches(rows, ORDER, batch_rows=4)] == [4, 4, 2]
+    large = [ORDER(id=number, tags=["x" * 1_000]) for number in range(3)]
+    assert [batch.num_rows for batch in record_batches(large, ORDER, batch_bytes=1_000)] == [1, 1, 1]
+
+
+def test_rows_are_read_when_their_batch_is_made() -> None:
+    read: list[int] = []
+
+    def rows() -> Iterator[Message]:
+        for number in range(6):
+            read.append(number)
+            yield ORDER(id=number)
+
+    next(record_batches(rows(), ORDER, batch_rows=2))
+    assert read == [0, 1]
+
+
+def test_an_any_of_unknown_type_is_its_bytes() -> None:
+    packed = {"type_url": "type.example/unknown.Type", "value": b"\x01"}
+    table = arrow_table([ORDER(id=1, anything=packed)], ORDER)
+    assert json.loads(table["anything"][0].as_py()) == {"@type": "type.example/unknown.Type", "value": "AQ=="}
+
+
+def test_a_message_that_contains_itself_is_refused() -> None:
+    thing = thing_service().methods_by_name["GetThing"].output_type
+    with pytest.raises(ValueError, match=r"test\.things\.v1\.Inner contains itself"):
+        arrow_schema(GetMessageClass(thing))
