@@ -11,7 +11,7 @@ from tests.kit.store.memory import MemoryStore
 from tests.kit.store.opened import HISTORY_CHANGES_MAX, FillingRedis, OpenStore
 
 
-@pytest.fixture(params=["memory", "lmdb", "redis", "notifying"])
+@pytest.fixture(params=["memory", "lmdb", "redis", "redis-nodes", "notifying"])
 def store_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -32,6 +32,8 @@ def open_store(store_kind: str, tmp_path: Path, request: pytest.FixtureRequest) 
                 store = NotifyingStore(store, lambda _: None)
         elif store_kind == "redis":
             store = FillingRedis(request.getfixturevalue("redis_server"), is_full)
+        elif store_kind == "redis-nodes":
+            store = FillingRedis(request.getfixturevalue("redis_nodes"), is_full)
         else:
             path = tmp_path / str(len(stores))
             store = LmdbStore(path, history_changes_max=HISTORY_CHANGES_MAX, free_bytes=free_bytes)

@@ -1,4 +1,4 @@
-"""A real Redis, on a socket in a directory of its own or on a free port."""
+"""A real Redis, on a socket in a directory of its own or on a free port; alone, or as several nodes."""
 
 import shutil
 import signal
@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from tablegate.examples.demo.kafka import free_port
 from tablegate.gateway.stores.base import StoreUnavailable
 
 PATIENCE_S = 30.0
+_QUICK = ("--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
 
 NOT_INSTALLED = "redis-server is not installed: apt-get install redis-server"
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason=NOT_INSTALLED)
@@ -116,6 +117,15 @@ class RedisServer:
     def run(self, *command: Any) -> Any:
         return self.client.execute_command(*command)  # type: ignore[no-untyped-call]
 
+    def raw(self, *command: Any) -> Any:
+        """Return the answer of a command as Redis gives it."""
+        connection: Any = self.client.connection_pool.get_connection()
+        try:
+            connection.send_command(*command)
+            return connection.read_response()
+        finally:
+            self.client.connection_pool.release(connection)
+
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
@@ -132,3 +142,77 @@ def own_redis_server() -> Iterator[RedisServer]:
         pytest.skip(NOT_INSTALLED)
     with RedisServer() as server:
         yield server
+
+
+class RedisNodeServers:
+    """A Redis of several nodes: three with a third of the slots each, and with `copies` a copy of each of them.
+
+    They run while the block does. `url` names the first.
+    """
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self._bus_ports = [free_port() for _ in range(6 if copies else 3)]
+        self.servers = [
+            RedisServer("--cluster-enabled", "yes", "--cluster-port", str(port), *_QUICK, port=True)
+            for port in self._bus_ports
+        ]
+        self._running = ExitStack()
+
+    def __enter__(self) -> "RedisNodeServers":
+        with ExitStack() as starting:
+            for server in self.servers:
+                starting.enter_context(server)
+            self._join()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def _join(self) -> None:
+        first, slots = self.servers[0], 16_384
+        for number, server in enumerate(self.servers[:3]):
+            server.run("CLUSTER", "ADDSLOTSRANGE", number * slots // 3, (number + 1) * slots // 3 - 1)
+        for server, bus_port in zip(self.servers[1:], self._bus_ports[1:], strict=True):
+            first.run("CLUSTER", "MEET", "127.0.0.1", server.port, bus_port)
+        for server in self.servers:
+            server.until(lambda server=server: self._knows_all(server))  # type: ignore[misc]
+        for master, copy in zip(self.servers, self.servers[3:], strict=False):
+            copy.run("CLUSTER", "REPLICATE", self.id_of(master))
+            copy.until(lambda copy=copy: b"master_link_status:up" in copy.raw("INFO", "replication"))  # type: ignore[misc]
+        for server in self.servers:
+            server.until(lambda server=server: b"cluster_state:ok" in server.raw("CLUSTER", "INFO"))  # type: ignore[misc]
+
+    def _knows_all(self, server: RedisServer) -> bool:
+        return f"cluster_known_nodes:{len(self.servers)}".encode() in server.raw("CLUSTER", "INFO")
+
+    @staticmethod
+    def id_of(server: RedisServer) -> str:
+        """Return the name that nodes have for each other."""
+        return str(server.raw("CLUSTER", "MYID").decode())
+
+    def of_slot(self, slot: int) -> RedisServer:
+        """Return who has a slot."""
+        for start, end, (_, port, *_), *_ in self.servers[0].raw("CLUSTER", "SLOTS"):
+            if start <= slot <= end:
+                return next(server for server in self.servers if server.port == port)
+        raise AssertionError(f"nobody has slot {slot}")
+
+    def url(self, *, prefix: str = "tablegate") -> str:
+        return self.servers[0].url(prefix=prefix)
+
+    def new_url(self) -> str:
+        """Return the URL of a store that nobody has used."""
+        return self.servers[0].new_url()
+
+    def run(self, *command: Any) -> list[Any]:
+        """Run a command on each node."""
+        return [server.run(*command) for server in self.servers]
+
+
+@pytest.fixture(scope="session")
+def redis_nodes() -> Iterator[RedisNodeServers]:
+    if shutil.which("redis-server") is None:
+        pytest.skip(NOT_INSTALLED)
+    with RedisNodeServers() as nodes:
+        yield nodes

@@ -8,7 +8,7 @@ from typing_extensions import override
 from tablegate.gateway.contract.types import Partition, StoreId
 from tablegate.gateway.stores.base import Applied, Change, Position, StoreWriter
 from tablegate.gateway.stores.redis.store import RedisStore
-from tests.kit.programs.redis import RedisServer
+from tests.kit.programs.redis import RedisNodeServers, RedisServer
 
 HISTORY_CHANGES_MAX = 5
 
@@ -18,7 +18,7 @@ OpenStore = Callable[..., StoreWriter]
 class FillingRedis(RedisStore):
     """The store over a Redis whose memory is full while `is_full` says so and something is written."""
 
-    def __init__(self, server: RedisServer, is_full: Callable[[], bool]) -> None:
+    def __init__(self, server: RedisServer | RedisNodeServers, is_full: Callable[[], bool]) -> None:
         super().__init__(server.new_url(), history_changes_max=HISTORY_CHANGES_MAX)
         self._server = server
         self._is_full = is_full

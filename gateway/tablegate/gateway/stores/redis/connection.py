@@ -13,18 +13,19 @@ from hiredis import pack_command
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection, parse_url
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
-    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -147,6 +148,13 @@ class RedisConnection:
 
     def run(self, *commands: Command) -> list[Any]:
         """Return the answers of commands that are sent at once; raise `StoreUnavailable` or `StoreFull`."""
+        try:
+            return self.exchange(*commands)
+        except RedisError as error:
+            raise as_store_error(error, self.address.text) from None
+
+    def exchange(self, *commands: Command) -> list[Any]:
+        """Do what `run` does, and raise what Redis's client raises; `StoreUnavailable` for a while after a failure."""
         with self._lock:
             # While Redis hangs, each call would wait for its timeout again, and hold up the event loop of a worker.
             if self._failure and time.monotonic() - self._failed_s < REST_S:
@@ -161,14 +169,14 @@ class RedisConnection:
                     self._connection.disconnect()
                     answers = self._exchange(commands)
             except RedisError as error:
-                failure = as_store_error(error, self.address.text)
                 if isinstance(error, RedisConnectionError | RedisTimeoutError):
-                    self._failure, self._failed_s = str(failure), time.monotonic()
+                    self._failure = str(as_store_error(error, self.address.text))
+                    self._failed_s = time.monotonic()
                 # Answers may be left unread on the connection. A write that Redis refused for want of memory has been
-                # answered.
-                if not isinstance(error, OutOfMemoryError):
+                # answered, and so has one for keys that another node has.
+                if not isinstance(error, OutOfMemoryError | AskError):
                     self._connection.disconnect()
-                raise failure from None
+                raise
             self._failure = ""
             return answers
 
@@ -258,12 +266,16 @@ def _trouble(error: RedisError) -> str:
         return "is a replica and takes no writes: name the primary in the store's URL"
     if isinstance(error, BusyLoadingError):
         return "is loading its data: wait until it has"
-    if isinstance(error, MovedError | ClusterDownError):
-        return "is one of several nodes of a cluster, and does not have all slots: name a Redis that has"
+    if isinstance(error, ClusterDownError):
+        return f"is one of several nodes of a cluster that is down ({error}): look at its CLUSTER INFO"
+    if isinstance(error, TryAgainError):
+        return "moves a slot to another node: ask again"
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return f"does not answer ({error}): see that it runs, and that its address in the store's URL is right"
     if isinstance(error, InvalidResponse):
         return f"is something else than Redis ({error}): check the address in the store's URL"
+    if "SELECT is not allowed" in str(error):
+        return "is one of several nodes of a cluster, which have no database but 0: name none in the store's URL"
     if "DB index" in str(error):
         return "has no database of that number: name another in the store's URL, or raise databases in Redis"
     if "unknown command" in str(error):

@@ -27,7 +27,7 @@ from tablegate.gateway.stores.base import (
     StoreUnavailable,
 )
 from tablegate.gateway.stores.lmdb import layout
-from tablegate.gateway.stores.redis.connection import Command, RedisConnection
+from tablegate.gateway.stores.redis.connection import Command
 from tablegate.gateway.stores.redis.layout import (
     INDEX_WHOLE,
     Keys,
@@ -40,6 +40,7 @@ from tablegate.gateway.stores.redis.layout import (
     stored_part,
     unpack_stored_position,
 )
+from tablegate.gateway.stores.redis.nodes import Redis, RedisNodes
 from tablegate.gateway.stores.redis.scripts import READ_HISTORY, READ_INDEX, READ_RANGE, READ_VALUES
 from tablegate.internal.v1.store_pb2 import TableState
 
@@ -75,7 +76,7 @@ class RedisSnapshot(Snapshot):
 
     def __init__(
         self,
-        connection: RedisConnection,
+        connection: Redis,
         keys: Keys,
         known: KnownStates,
         *,
@@ -127,8 +128,8 @@ class RedisSnapshot(Snapshot):
         if name not in self._states:
             known = self._known.get(name)
             # A read of a table needs its positions next. They are guessed from the state that was read last, so the
-            # common Get is two round trips.
-            parts = [] if known is None else _prefetched(known[1])
+            # common Get is two round trips. Of several nodes each would be asked: one for the position is less.
+            parts = [] if known is None or isinstance(self._connection, RedisNodes) else _prefetched(known[1])
             parts = [each for each in parts if each not in self._positions]
             state, *values = self._connection.run(("HGET", self._keys.states, name), *map(self._ask_position, parts))
             for part, value in zip(parts, values, strict=True):
@@ -410,7 +411,7 @@ def _entries_before(
     return sorted(kept, reverse=bounds.descending)
 
 
-def _lost(connection: RedisConnection) -> StoreUnavailable:
+def _lost(connection: Redis) -> StoreUnavailable:
     return StoreUnavailable(f"the store in {connection.address.text} changed while it was read: ask again")
 
 

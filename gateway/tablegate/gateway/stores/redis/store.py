@@ -47,7 +47,7 @@ from tablegate.gateway.stores.base import (
     StoreWriter,
 )
 from tablegate.gateway.stores.lmdb import layout
-from tablegate.gateway.stores.redis.connection import Command, RedisConnection, parse_address
+from tablegate.gateway.stores.redis.connection import Command, parse_address
 from tablegate.gateway.stores.redis.layout import (
     FORMAT_VERSION,
     INDEX_BUILDING,
@@ -67,6 +67,7 @@ from tablegate.gateway.stores.redis.layout import (
     stored_part,
     unpack_stored_position,
 )
+from tablegate.gateway.stores.redis.nodes import Redis, connect
 from tablegate.gateway.stores.redis.scripts import (
     APPLY,
     BUILD,
@@ -115,7 +116,7 @@ class RedisReader(StoreReader):
     def _use(self, url: str, gateway: str, *, timeout_s: float) -> None:
         address = parse_address(url)
         self._text = address.text
-        self._connection = RedisConnection(address, timeout_s=timeout_s)
+        self._connection = connect(address, timeout_s=timeout_s)
         self._keys = Keys(address.prefix, gateway)
         self._states: KnownStates = {}
         self._incarnation = b""
@@ -496,7 +497,7 @@ class RedisStore(RedisReader, StoreWriter):
 class Removal:
     """Removes partitions of one prefix, for a gateway that is there."""
 
-    def __init__(self, connection: RedisConnection, keys: Keys) -> None:
+    def __init__(self, connection: Redis, keys: Keys) -> None:
         self._connection = connection
         self._keys = keys
 
@@ -557,7 +558,7 @@ class Removal:
 def wipe(url: str) -> None:
     """Remove everything of the store's prefix, of all gateways: they see it. Raise `StoreUnavailable`."""
     address = parse_address(url)
-    connection = RedisConnection(address, timeout_s=WRITE_TIMEOUT_S)
+    connection = connect(address, timeout_s=WRITE_TIMEOUT_S)
     keys = Keys(address.prefix, "")
     for name in connection.run(("HKEYS", keys.gateways))[0]:
         own = keys.of_gateway(name.decode())
