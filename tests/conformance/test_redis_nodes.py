@@ -21,12 +21,6 @@ pytestmark = needs_redis
 PARTITIONS = 12
 
 
-@pytest.fixture
-def own_nodes() -> Iterator[RedisNodeServers]:
-    with RedisNodeServers(copies=True) as nodes:
-        yield nodes
-
-
 def slot_of(url: str, store_id: StoreId = ID, partition: Partition = P0) -> int:
     keys = Keys(parse_address(url).prefix, "").of(StoredPartition(store_id, partition))
     return key_slot(keys.rows.encode())
@@ -109,14 +103,14 @@ def test_a_slot_that_moves_is_followed(redis_nodes: RedisNodeServers) -> None:
     assert rows_of(reader) == expected_rows(applied + 5)
 
 
-def test_a_copy_takes_over_from_a_node_that_dies(own_nodes: RedisNodeServers) -> None:
-    url = own_nodes.url()
+def test_a_copy_takes_over_from_a_node_that_dies(own_redis_nodes: RedisNodeServers) -> None:
+    url = own_redis_nodes.url()
     store, reader = RedisStore(url), RedisReader(url)
     apply_batches(store, 0, 5)
-    dying = own_nodes.of_slot(slot_of(url))
+    dying = own_redis_nodes.of_slot(slot_of(url))
     dying.run("WAIT", 1, 5_000)  # its copy has all of that
     dying.kill()
-    survivor = next(server for server in own_nodes.servers if server is not dying)
+    survivor = next(server for server in own_redis_nodes.servers if server is not dying)
     with pytest.raises(StoreUnavailable, match="does not answer"):
         apply_batches(store, 5, 6)
 
@@ -133,13 +127,13 @@ def test_a_copy_takes_over_from_a_node_that_dies(own_nodes: RedisNodeServers) ->
     assert rows_of(reader) == expected_rows(7)
 
 
-def test_writes_that_a_failover_lost_are_noticed(own_nodes: RedisNodeServers) -> None:
-    url = own_nodes.url()
+def test_writes_that_a_failover_lost_are_noticed(own_redis_nodes: RedisNodeServers) -> None:
+    url = own_redis_nodes.url()
     store = RedisStore(url)
     apply_batches(store, 0, 3)
-    dying = own_nodes.of_slot(slot_of(url))
+    dying = own_redis_nodes.of_slot(slot_of(url))
     dying.run("WAIT", 1, 5_000)
-    copy = own_nodes.servers[own_nodes.servers.index(dying) + 3]
+    copy = own_redis_nodes.servers[own_redis_nodes.servers.index(dying) + 3]
     copy.process.send_signal(signal.SIGSTOP)
     dying.run("CLIENT", "KILL", "TYPE", "replica")
     apply_batches(store, 3, 4)
@@ -172,10 +166,10 @@ def test_a_node_that_begins_to_evict_is_noticed(redis_nodes: RedisNodeServers) -
         last.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
-def test_no_node_answers(own_nodes: RedisNodeServers) -> None:
-    store, reader = RedisStore(own_nodes.url()), RedisReader(own_nodes.url())
+def test_no_node_answers(own_redis_nodes: RedisNodeServers) -> None:
+    store, reader = RedisStore(own_redis_nodes.url()), RedisReader(own_redis_nodes.url())
     apply_batches(store, 0, 2)
-    for server in own_nodes.servers:
+    for server in own_redis_nodes.servers:
         server.kill()
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match=r"Redis at 127\.0\.0\.1:\d+ does not answer"):
@@ -184,4 +178,4 @@ def test_no_node_answers(own_nodes: RedisNodeServers) -> None:
             rows_of(reader)
     assert reader.is_current()
     with pytest.raises(StoreUnavailable):
-        RedisStore(own_nodes.url())
+        RedisStore(own_redis_nodes.url())

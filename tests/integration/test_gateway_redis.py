@@ -7,12 +7,13 @@ from typing import Any
 
 import grpc
 import pytest
+from redis.crc import key_slot
 
 from tablegate.examples.demo.kafka import Broker
 from tests.kit.gateway_processes.changelog import RatingsChangelog, many
 from tests.kit.gateway_processes.cluster import Cluster, Member
 from tests.kit.gateway_processes.gateway import GatewayProcess, MonotoneReader, soon
-from tests.kit.programs.redis import RedisServer
+from tests.kit.programs.redis import RedisNodeServers, RedisServer
 from tests.kit.table.filled import RATINGS, catalogue_of
 
 pytestmark = pytest.mark.jvm
@@ -85,6 +86,26 @@ def test_a_redis_that_dies_is_waited_for(
     changelog.put({7: (1.0, 2), 1_000: (2.0, 1)})
     own_redis_server.start("--appendonly", "yes")
     soon(lambda: gateway.rows() == changelog.rows, "it goes on by itself")
+
+
+def test_a_copy_of_a_node_of_redis_takes_over(
+    tmp_path: Path,
+    changelog: RatingsChangelog,
+    own_redis_nodes: RedisNodeServers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TABLEGATE_STORE", own_redis_nodes.url())
+    with GatewayProcess(tmp_path / "gateway", changelog.bootstrap, tables_topic=changelog.tables_topic) as gateway:
+        gateway.wait_until_serving()
+        with MonotoneReader(gateway, [*changelog.rows][:50]) as reader:
+            soon(lambda: reader.answers > 100, "rows are read")
+            own_redis_nodes.of_slot(key_slot(b"tablegate:{tables}:store")).kill()
+            soon(lambda: reader.unavailable, "it sees that the node is away")
+            answers = reader.answers
+            changelog.put({7: (1.0, 2), 3: (2.0, 1)})
+            soon(lambda: reader.answers > answers + 100, "rows are read again")
+        assert reader.violations == []
+        soon(lambda: gateway.rows() == changelog.rows, "it has what was written meanwhile")
 
 
 @pytest.fixture

@@ -210,6 +210,15 @@ class RedisNodeServers:
         return [server.run(*command) for server in self.servers]
 
 
+@pytest.fixture
+def own_redis_nodes() -> Iterator[RedisNodeServers]:
+    """Nodes with copies that a test may kill."""
+    if shutil.which("redis-server") is None:
+        pytest.skip(NOT_INSTALLED)
+    with RedisNodeServers(copies=True) as nodes:
+        yield nodes
+
+
 @pytest.fixture(scope="session")
 def redis_nodes() -> Iterator[RedisNodeServers]:
     if shutil.which("redis-server") is None:

@@ -34,6 +34,10 @@ Node = tuple[str, int]
 """Host and port."""
 
 
+_known: dict[str, Sequence[Node]] = {}
+"""Nodes and their copies, by the address of one of them: while that is away, stores are opened by the others."""
+
+
 class _Block(NamedTuple):
     """Commands that one node runs together: one, or a transaction."""
 
@@ -53,8 +57,7 @@ class RedisNodes:
         self._first = first
         self._timeout_s = timeout_s
         self._nodes: dict[Node, RedisConnection] = {}
-        self._slots: list[Node | None] = []
-        self._all: Sequence[Node] = ()  # who has slots, and their copies
+        self._slots: list[Node | None] = [None] * SLOTS
         self._asked_s = float("-inf")
         self._ask_slots()
 
@@ -108,6 +111,8 @@ class RedisNodes:
     ) -> dict[int, Sequence[Any]]:
         """Return the answers of a node; none, and remember where else to ask, where it has the slots no more."""
         if node is None:
+            if self._ask_slots() and any(self._slots[block.slot] for block in blocks.values()):
+                return {}
             raise StoreUnavailable(f"{self.address.text} has slots that no node serves: look at its CLUSTER INFO")
         connection = self._node(node)
         is_asked = any(block.slot in asking for block in blocks.values())
@@ -151,7 +156,7 @@ class RedisNodes:
         if now_s - self._asked_s < REST_S:
             return True
         self._asked_s = now_s
-        for connection in (*map(self._node, self._all), self._first):
+        for connection in (*map(self._node, _known.get(self.address.text, ())), self._first):
             try:
                 [ranges] = connection.exchange(("CLUSTER", "SLOTS"))
             except (RedisError, StoreUnavailable):
@@ -162,7 +167,7 @@ class RedisNodes:
                 named = [((host or b"").decode().replace("?", "") or self._host, port) for host, port, *_ in nodes]
                 slots[start : end + 1] = [named[0]] * (end + 1 - start)
                 found |= dict.fromkeys(named)
-            self._slots, self._all = slots, tuple(found)
+            self._slots, _known[self.address.text] = slots, tuple(found)
             return True
         return False
 
@@ -173,9 +178,13 @@ Redis = RedisConnection | RedisNodes
 def connect(address: RedisAddress, *, timeout_s: float) -> Redis:
     """Return the Redis at an address, with all of its nodes where it is one of several; raise `StoreUnavailable`."""
     found = RedisConnection(address, timeout_s=timeout_s)
-    if b"cluster_enabled:1" in found.run(("INFO", "cluster"))[0]:
+    try:
+        [answer] = found.run(("INFO", "cluster"))
+    except StoreUnavailable:
+        if address.text not in _known:
+            raise
         return RedisNodes(found, timeout_s=timeout_s)
-    return found
+    return RedisNodes(found, timeout_s=timeout_s) if b"cluster_enabled:1" in answer else found
 
 
 def _blocks(commands: Sequence[Command]) -> Iterator[_Block]:
