@@ -67,16 +67,18 @@ class Changelog:
                 while len(producer) > _QUEUED_MAX:
                     producer.poll(0.1)
         producer.flush()
-        producer.produce("tables", self._manifest(bootstrap).SerializeToString(), key=self._table.name)
-        producer.flush()
-
-    def _manifest(self, bootstrap: str) -> changelog_pb2.Manifest:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         found = admin.describe_topics(TopicCollection([self._topic]))
+        manifest = self.manifest(str(found[self._topic].result().topic_id))
+        producer.produce("tables", manifest.SerializeToString(), key=self._table.name)
+        producer.flush()
+
+    def manifest(self, topic_id: str) -> changelog_pb2.Manifest:
+        """Return what says that the table is this topic."""
         return self._table.manifest(
             generation=1,
             changelog_topic=self._topic,
-            changelog_topic_id=str(found[self._topic].result().topic_id),
+            changelog_topic_id=topic_id,
             partition_count=PARTITIONS,
             value_schemas={1: json.dumps(self._schema)},
             sources=[changelog_pb2.SourceTopic(topic=SOURCE_TOPIC, partition_count=1, keyed=True)],

@@ -58,13 +58,18 @@ class TheirTopic:
             item["price"] = f"{int(item['price'].get('units', 0))}.{item['price'].get('nanos', 0):09}"
         return json.dumps(found, separators=(",", ":")).encode()
 
+    def record(self, number: int) -> dict[str, Any]:
+        """Return what `Producer.produce` takes for the row of a number."""
+        key = number.to_bytes(8, "big", signed=True)
+        partition = murmur2_partition(key, PARTITIONS)
+        return {"topic": self._topic, "key": key, "value": self.value(number), "partition": partition}
+
     def seed(self, bootstrap: str, rows: int) -> None:
         """Create the topic, and write the rows 1 … rows."""
         create_topic(bootstrap, self._topic, PARTITIONS, {"cleanup.policy": "compact"})
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
         for number in range(1, rows + 1):
-            key = number.to_bytes(8, "big", signed=True)
-            producer.produce(self._topic, self.value(number), key, murmur2_partition(key, PARTITIONS))
+            producer.produce(**self.record(number))
             if number % 10_000 == 0:
                 producer.poll(0)
                 while len(producer) > _QUEUED_MAX:
@@ -75,14 +80,14 @@ class TheirTopic:
         """Write that the table is this topic."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
         found = admin.describe_topics(TopicCollection([self._topic]))
-        manifest = self._manifest(generation, str(found[self._topic].result().topic_id))
+        manifest = self.manifest(generation, str(found[self._topic].result().topic_id))
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce("tables", manifest.SerializeToString(), key=self._table.name)
         producer.flush()
 
     def read_us(self) -> float:
         """Return the CPU that it takes to make a row of a record, without Kafka and store, in microseconds."""
-        rows = ForeignRows(self._table, self._manifest(1, "id"))
+        rows = ForeignRows(self._table, self.manifest(1, "id"))
         records = [
             (key, self.value(number), murmur2_partition(key, PARTITIONS))
             for number in range(_READ_RECORDS)
@@ -93,7 +98,8 @@ class TheirTopic:
             rows.read(*record)
         return (time.process_time() - before_s) / _READ_RECORDS * 1e6
 
-    def _manifest(self, generation: int, topic_id: str) -> changelog_pb2.Manifest:
+    def manifest(self, generation: int, topic_id: str) -> changelog_pb2.Manifest:
+        """Return what says that the table is this topic."""
         return self._table.manifest(
             generation=generation,
             changelog_topic=self._topic,

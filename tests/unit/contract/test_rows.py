@@ -120,6 +120,40 @@ def test_not_a_number_and_minus_zero_are_kept() -> None:
     assert row.HasField("maybe_real")
 
 
+BORDERS = sorted({sign * (2**bits + more) for bits in range(63) for more in (-1, 0, 1) for sign in (1, -1)})
+MICROS = 1_000_000
+TIME_BORDERS = [
+    sign * (whole + more)
+    for whole in [*(2**bits for bits in range(57)), *(2**bits * MICROS for bits in range(38))]
+    for more in (-1, 0, 1, 268_435, 268_436, MICROS - 1)
+    for sign in (1, -1)
+    if -62_135_596_800 * MICROS <= sign * (whole + more) <= 253_402_300_799_999_999
+]
+
+
+def test_numbers_and_times_at_the_borders_of_their_lengths() -> None:
+    """Few bytes are read and written in other ways than many; a time may be the last of a value, or not."""
+    table = everything()
+    schema = row_schema(table)
+    for name, numbers in (("i64", BORDERS), ("time", TIME_BORDERS)):
+        for behind in ("maybe_flag", "maybe_real"):
+            own = {**schema, "fields": [each for each in schema["fields"] if each["name"] in ("id", name, behind)]}
+            rows = RowDecoder(table, {1: json.dumps(own), 2: json.dumps(schema)})
+            for number in numbers:
+                columns = {"id": number, name: number, behind: None}
+                expected = expected_row(table, columns).SerializeToString(deterministic=True)
+                assert rows.decode(framed(own, columns)) == expected, number
+
+
+def test_texts_of_a_schema_are_no_code() -> None:
+    schema = row_schema(ratings())
+    for number, text in enumerate(('"""', "\n    raise SystemExit\n", "{fields}", "'+exit()+'")):
+        schema["fields"].insert(number, {"name": text, "type": {"type": "string", "doc": text}, "doc": text})
+    body = b"\x02a\x02b\x02c\x02d" + b"\x0e" + b"\x00" * 3
+    row: Any = ratings().row_class.FromString(decoder(ratings(), schema).decode(b"\x00\x00\x00\x00\x01" + body))
+    assert row.movie_id == 7
+
+
 def test_the_schema_of_ratings() -> None:
     assert row_schema(ratings()) == {
         "type": "record",

@@ -7,17 +7,18 @@ There is nothing between Avro and Protobuf: the columns of a value become wire b
 write varints and little-endian floats, so most of a row is copied. That is twice as fast as reading Avro into a
 dictionary and writing a message from it (measured: a restore is mostly this), and refuses what does not fit.
 
-A message in a row is read by the same loop, with steps of its own. What a list has is read by its one step, repeated.
+What is done with each field is a step, made of the schema and the contract. `row_code` compiles the steps of a row into
+one function. A message in a row has steps of its own. What a list has is read by its one step, repeated.
 
 Decision: docs/decisions/0006-avro-to-protobuf-bytes.md
 Decision: docs/decisions/0095-rows-as-they-are.md
+Decision: docs/decisions/0124-row-readers-are-compiled.md
 """
 
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Never
 
 from google.protobuf import json_format
@@ -28,6 +29,19 @@ from google.protobuf.message_factory import GetMessageClass
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import DURATION_S_MAX, WRAPPERS, oneof_of
 from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
+from tablegate.gateway.contract.row_code import (
+    VARINTS,
+    Kind,
+    Step,
+    UndecodableRecord,
+    check_text,
+    compiled_items,
+    compiled_part,
+    compiled_row,
+    ends_early,
+    read_long,
+    varint,
+)
 from tablegate.gateway.contract.value_schemas import (
     ARRAY,
     DECIMAL,
@@ -45,16 +59,12 @@ from tablegate.gateway.contract.value_schemas import (
 )
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_PART, _RAW, _CHECKED_RAW, _INTEGER, _NUMBER, _TEXT = range(-1, 5)  # how a value is read: see `_read`
-_FAST_INTEGER_MAX = 2**31 - 1  # fits each integer type
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_SHIFTS = tuple(range(7, 64, 7))  # of the bytes of a varint after the first
 _RAW_BYTES = {"float": 4, "double": 8, "boolean": 1}
 _TEXT_TYPES = ("string", "bytes", DECIMAL, JSON)  # a length, then so many bytes
 _ITEMS_AT_ONCE = 64  # of a list: what is read is joined, and to join it is to copy it
 _JSON_DEPTH_MAX = 75  # messages in one another that JSON becomes: protobuf's parsers end at 100, with row and answer
 
-_KEY_NUMBER = struct.Struct(">Q").pack  # of a number + 2**63, as `keys.ENCODERS` has it
 _KEY_TEXT: Callable[[bytes], bytes] = ENCODERS[KeyType.BYTES]  # type: ignore[assignment]  # of UTF-8 as well
 
 _Field = FieldDescriptor
@@ -85,45 +95,6 @@ _FIXED = {
 }
 
 
-class UndecodableRecord(ValueError):
-    """A changelog value that is no row of the table; the message is the reason, without data."""
-
-
-class _Step(NamedTuple):
-    """How to read one field."""
-
-    null_byte: int | None  # the byte before a null, where the union has one
-    value_byte: int | None  # the byte before a value; None: no union
-    kind: int
-    tag: bytes
-    raw_bytes: int
-    zero: bytes | None  # the raw value that is not written; None: each is
-    encode: Callable[..., Any]  # from what was read to wire bytes; of a `_PART` from value and place to bytes and place
-
-
-def _small_varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-_SMALL_MAX = 2**14 - 1
-_VARINTS = [_small_varint(number) for number in range(2**14)]
-_VARINTS_GOING_ON = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(2**14)]
-
-
-def varint(number: int) -> bytes:
-    """Return a number >= 0 as protobuf writes it."""
-    parts = b""
-    while number > 16_383:
-        parts += _VARINTS_GOING_ON[number & 16_383]
-        number >>= 14
-    return parts + _VARINTS[number]
-
-
 class KeyParts:
     """The key columns of the value that was read last, as key bytes: `parts` has each, in the order of the key."""
 
@@ -131,33 +102,25 @@ class KeyParts:
         self.parts = [b""] * len(table.key)
         self._slots = {column.name: (slot, column.type) for slot, column in enumerate(table.key)}
 
-    def step(self, field: AvroField, step: _Step) -> _Step:
+    def step(self, field: AvroField, step: Step) -> Step:
         """Return the step of a field, which keeps its key bytes where it is a column of the key."""
         found = None if field.column is None else self._slots.get(field.column.name)
         if found is None:
             return step
         slot, key_type = found
-        parts, tag, write, zero = self.parts, step.tag, step.encode, step.zero
+        step = step._replace(null_byte=None)  # a key has no null
+        if key_type in (KeyType.INT64, KeyType.TIMESTAMP):
+            return step._replace(slot=slot)
+        parts, write = self.parts, _calling(step).encode
+        assert write is not None
 
-        def encode_number(number: int) -> bytes:
-            if is_plain and 0 < number <= _FAST_INTEGER_MAX:  # as `read_row` does
-                row = tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
-            else:
-                row = write(number)  # it refuses what is no value of the column
-            parts[slot] = _KEY_NUMBER(number + 2**63)
-            return row
-
-        def encode_bytes(value: bytes) -> bytes:
-            row = b"" if value == zero else write(value)
+        def encode(value: bytes) -> bytes:
+            row: bytes = write(value)
             parts[slot] = value if key_type is KeyType.BOOL else _KEY_TEXT(value)
             return row
 
-        is_plain = step.kind == _INTEGER
-        is_number = key_type in (KeyType.INT64, KeyType.TIMESTAMP)
-        # Without a byte for null: a key has none. A number is always encoded, and a raw value is also where it is zero.
-        kind = _NUMBER if is_plain else step.kind
-        encode = encode_number if is_number else encode_bytes
-        return step._replace(null_byte=None, kind=kind, zero=None, encode=encode)
+        kind = Kind.CHECKED_RAW if key_type is KeyType.BOOL else Kind.TEXT
+        return step._replace(kind=kind, zero=None, encode=encode)
 
 
 def row_reader(fields: Sequence[AvroField], *, start: int, key: KeyParts | None = None) -> Callable[[bytes], bytes]:
@@ -165,93 +128,10 @@ def row_reader(fields: Sequence[AvroField], *, start: int, key: KeyParts | None 
 
     It leaves the columns of the key in `key`.
     """
-    steps = _steps(fields, key)
-
-    def read_row(value: bytes) -> bytes:
-        try:
-            row, at = _read(value, start, steps)
-        except IndexError:
-            raise _ends_early() from None
-        if at != len(value):
-            raise _ends_early() if at > len(value) else UndecodableRecord("value has bytes after the row")
-        return row
-
-    return read_row
+    return compiled_row(_steps(fields, key), start=start, parts=[] if key is None else key.parts)
 
 
-def _read(value: bytes, at: int, steps: Iterable[_Step]) -> tuple[bytes, int]:
-    """Return what is read from a place on as wire bytes, and the place behind it.
-
-    Runs for each record of a restore: no call that can be spared.
-    """
-    row = b""
-    for null_byte, value_byte, kind, tag, raw_bytes, zero, encode in steps:
-        if value_byte is not None:
-            branch = value[at]
-            at += 1
-            if branch == null_byte:
-                continue
-            if branch != value_byte:
-                raise UndecodableRecord("value has a null or a union branch that its column cannot have")
-        if kind <= _CHECKED_RAW:
-            raw = value[at : at + raw_bytes]
-            at += raw_bytes
-            if raw != zero:
-                if kind == _RAW:
-                    row += tag + raw
-                elif kind == _CHECKED_RAW:
-                    row += encode(raw)
-                else:
-                    part, at = encode(value, at)
-                    row += part
-            continue
-        number = value[at]
-        at += 1
-        if number > 127:
-            for shift in _SHIFTS:
-                byte = value[at]
-                at += 1
-                number += (byte - 1) << shift  # less the bit that said: it goes on
-                if byte < 128:
-                    break
-            else:
-                raise _too_long()
-        number = (number >> 1) ^ -(number & 1)
-        if kind == _INTEGER and 0 < number <= _FAST_INTEGER_MAX:
-            row += tag + (_VARINTS[number] if number <= _SMALL_MAX else varint(number))
-        elif kind <= _NUMBER:
-            row += encode(number)
-        else:
-            if number < 0:
-                raise UndecodableRecord("value has a negative length")
-            row += encode(value[at : at + number])
-            at += number
-    return row, at
-
-
-def _read_long(value: bytes, at: int) -> tuple[int, int]:
-    """Return the integer at a place, and the place behind it."""
-    number = shift = 0
-    while True:
-        byte = value[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-        if shift > _SHIFTS[-1]:
-            raise _too_long()
-
-
-def _too_long() -> UndecodableRecord:
-    return UndecodableRecord("value has an integer of more than 64 bits")
-
-
-def _ends_early() -> UndecodableRecord:
-    return UndecodableRecord("value ends early")
-
-
-def _steps(fields: Sequence[AvroField], key: KeyParts | None = None) -> Sequence[_Step]:
+def _steps(fields: Sequence[AvroField], key: KeyParts | None = None) -> Sequence[Step]:
     """Return the steps of a record's fields."""
     steps = [_step(field) if key is None else key.step(field, _step(field)) for field in fields]
     oneofs = [None if field.column is None else oneof_of(field.column) for field in fields]
@@ -266,48 +146,57 @@ def _steps(fields: Sequence[AvroField], key: KeyParts | None = None) -> Sequence
         chosen.clear()
         return b"", at
 
-    return [_Step(None, None, _PART, b"", 0, None, begin), *steps]
+    return [Step(Kind.PART, encode=begin), *steps]
 
 
-def _choosing(step: _Step, oneof: str, chosen: set[str]) -> _Step:
+def _choosing(step: Step, oneof: str, chosen: set[str]) -> Step:
     """Return the step of a field in a oneof, of which one field is set at most: protobuf would keep the last."""
     called = _calling(step)
+    write = called.encode
+    assert write is not None
 
     def encode(*read: Any) -> Any:
         if oneof in chosen:
             raise UndecodableRecord("value has two fields of one oneof")
         chosen.add(oneof)
-        return called.encode(*read)
+        return write(*read)
 
     return called._replace(encode=encode)
 
 
-def _calling(step: _Step) -> _Step:
+def _calling(step: Step) -> Step:
     """Return a step that always calls `encode`, which returns all bytes of the field."""
     kind, tag, zero, encode = step.kind, step.tag, step.zero, step.encode
-    if kind == _INTEGER:
-        return step._replace(kind=_NUMBER)
-    if kind in (_RAW, _CHECKED_RAW):
+    if kind is Kind.MESSAGE:
+        read = compiled_part([step._replace(null_byte=None, value_byte=None)])
+        return step._replace(kind=Kind.PART, encode=read)
+    if kind in (Kind.INTEGER, Kind.TIME):
+        return step._replace(kind=Kind.NUMBER)
+    if kind in (Kind.STRING, Kind.BYTES):
+        return step._replace(kind=Kind.TEXT, zero=None, encode=_text_encoder(step))
+    if kind in (Kind.RAW, Kind.CHECKED_RAW):
 
         def encode_raw(raw: bytes) -> bytes:
             if raw == zero:
                 return b""
-            return tag + raw if kind == _RAW else encode(raw)
+            written: bytes = tag + raw if encode is None else encode(raw)
+            return written
 
-        return step._replace(kind=_CHECKED_RAW, zero=None, encode=encode_raw)
+        return step._replace(kind=Kind.CHECKED_RAW, zero=None, encode=encode_raw)
     return step
 
 
-def _step(field: AvroField, *, is_item: bool = False, is_packed: bool = False) -> _Step:
+def _step(field: AvroField, *, is_item: bool = False, is_packed: bool = False) -> Step:
     """Return how to read a field. `is_item`: it is one of several, and has a tag of its own where it is not packed."""
     null_byte, value_byte = None, None
     if field.branches is not None:
         null, branch = field.branches
         null_byte, value_byte = None if null is None else 2 * null, 2 * branch
     if field.type == RECORD:
-        step = _Step(None, None, _PART, b"", 0, None, _message_encoder(field))
+        tag = b"" if field.column is None else _tag(field.column, _LENGTH)
+        step = Step(Kind.MESSAGE, tag, steps=_steps(field.parts))
     elif field.type == ARRAY:
-        step = _Step(None, None, _PART, b"", 0, None, _list_encoder(field))
+        step = Step(Kind.PART, encode=_list_encoder(field))
     elif field.column is None:
         step = _skipping(field.type)
     else:
@@ -328,41 +217,26 @@ class _Target(NamedTuple):
         return b"" if self.is_packed else _tag(self.column, wire_type)
 
 
-_EncodePart = Callable[[bytes, int], tuple[bytes, int]]
-
-
-def _message_encoder(field: AvroField) -> _EncodePart:
-    """Return the function that reads a record, as a message or to pass it over."""
-    steps = _steps(field.parts)
-    tag = b"" if field.column is None else _tag(field.column, _LENGTH)
-
-    def encode(value: bytes, at: int) -> tuple[bytes, int]:
-        body, at = _read(value, at, steps)
-        return tag + varint(len(body)) + body, at
-
-    return encode if field.column is not None else lambda value, at: (b"", _read(value, at, steps)[1])
-
-
-def _list_encoder(field: AvroField) -> _EncodePart:
+def _list_encoder(field: AvroField) -> Callable[[bytes, int], tuple[bytes, int]]:
     """Return the function that reads a list: blocks of items, each after its length, the last one of none."""
     column = field.column
     is_packed = column is not None and column.message_type is None and column.type not in _UNPACKED
-    step = _step(field.parts[0], is_item=True, is_packed=is_packed)
+    read_items = compiled_items(_step(field.parts[0], is_item=True, is_packed=is_packed))
     tag = _tag(column, _LENGTH) if column is not None and is_packed else b""
 
     def encode(value: bytes, at: int) -> tuple[bytes, int]:
         parts: list[bytes] = []
         while True:
-            count, at = _read_long(value, at)
+            count, at = read_long(value, at)
             if count < 0:  # then the block's bytes follow, for those who skip it
                 count = -count
-                _, at = _read_long(value, at)
+                _, at = read_long(value, at)
             if count == 0:
                 break
             if count > len(value) - at:  # each has one byte at least
-                raise _ends_early()
+                raise ends_early()
             for begun in range(0, count, _ITEMS_AT_ONCE):
-                part, at = _read(value, at, repeat(step, min(_ITEMS_AT_ONCE, count - begun)))
+                part, at = read_items(value, at, min(_ITEMS_AT_ONCE, count - begun))
                 parts.append(part)
         items = b"".join(parts)
         return tag + varint(len(items)) + items if tag and items else items, at
@@ -373,85 +247,80 @@ def _list_encoder(field: AvroField) -> _EncodePart:
 _UNPACKED = (_Field.TYPE_STRING, _Field.TYPE_BYTES)
 
 
-def _skipping(avro_type: str) -> _Step:
-    kind = _CHECKED_RAW if avro_type in _RAW_BYTES else _TEXT if avro_type in _TEXT_TYPES else _NUMBER
-    return _Step(None, None, kind, b"", _RAW_BYTES.get(avro_type, 0), None, lambda _: b"")
+def _skipping(avro_type: str) -> Step:
+    kind = Kind.CHECKED_RAW if avro_type in _RAW_BYTES else Kind.TEXT if avro_type in _TEXT_TYPES else Kind.NUMBER
+    return Step(kind, raw_bytes=_RAW_BYTES.get(avro_type, 0), encode=lambda _: b"")
 
 
-def _writing(field: AvroField, target: _Target) -> _Step:
-    avro_type, column = field.type, target.column
+def _writing(field: AvroField, target: _Target) -> Step:
+    avro_type, column, zero = field.type, target.column, b"" if not target.keeps_zero else None
     if column.message_type is not None and column.message_type.full_name in WRAPPERS:
         return _wrapped(field, target)
-    raw_bytes = _RAW_BYTES.get(avro_type, 0)
-    kind, tag, zero, encode = _way(field, target)
-    return _Step(None, None, kind, tag, raw_bytes, zero, encode)
+    if avro_type == DECIMAL:
+        return Step(Kind.TEXT, encode=_money_encoder(target.tag(_LENGTH), field.scale))
+    if avro_type == JSON:
+        assert column.message_type is not None
+        return Step(Kind.TEXT, encode=_json_encoder(target.tag(_LENGTH), GetMessageClass(column.message_type)))
+    if avro_type in ("string", "bytes"):
+        kind = Kind.STRING if column.type == column.TYPE_STRING else Kind.BYTES
+        return Step(kind, target.tag(_LENGTH), zero=zero)
+    if avro_type in (TIMESTAMP_MICROS, DURATION_MICROS):
+        tag, is_time = target.tag(_LENGTH), avro_type == TIMESTAMP_MICROS
+        made = _timestamp if is_time else _duration
+        return Step(Kind.TIME if is_time else Kind.NUMBER, tag, encode=lambda micros: tag + made(micros))
+    if avro_type == "boolean":
+        zero = None if target.keeps_zero else b"\x00"
+        return Step(Kind.CHECKED_RAW, raw_bytes=1, zero=zero, encode=_bool_encoder(target.tag(_VARINT)))
+    if avro_type in _RAW_BYTES:
+        return _float_step(avro_type, target)
+    kind = Kind.INTEGER if column.type in _PLAIN_INTEGERS else Kind.NUMBER
+    tag, encode = _integer_encoder(target)
+    return Step(kind, tag, encode=encode)
 
 
-def _wrapped(field: AvroField, target: _Target) -> _Step:
+def _wrapped(field: AvroField, target: _Target) -> Step:
     """Return the step of a message that holds one scalar: google.protobuf.Int64Value and so on."""
     assert target.column.message_type is not None
     value = target.column.message_type.fields_by_name["value"]
     inner = _calling(_writing(field, _Target(value, keeps_zero=False)))
     tag = target.tag(_LENGTH)
 
+    write = inner.encode
+    assert write is not None
+
     def encode(read: Any) -> bytes:
-        body: bytes = inner.encode(read)
+        body: bytes = write(read)
         return tag + varint(len(body)) + body
 
     return inner._replace(encode=encode)
 
 
-_Way = tuple[int, bytes, bytes | None, Callable[[Any], bytes]]
-
-
-def _way(field: AvroField, target: _Target) -> _Way:
-    avro_type, column, keeps_zero = field.type, target.column, target.keeps_zero
-    if avro_type == DECIMAL:
-        tag = target.tag(_LENGTH)
-        return _TEXT, tag, None, _money_encoder(tag, field.scale)
-    if avro_type == JSON:
-        assert column.message_type is not None
-        return _TEXT, b"", None, _json_encoder(target.tag(_LENGTH), GetMessageClass(column.message_type))
-    if avro_type in ("string", "bytes"):
-        tag = target.tag(_LENGTH)
-        return _TEXT, tag, None, _text_encoder(tag, keeps_zero, is_string=column.type == column.TYPE_STRING)
-    if avro_type == TIMESTAMP_MICROS:
-        tag = target.tag(_LENGTH)
-        return _NUMBER, tag, None, lambda micros: tag + _timestamp(micros)
-    if avro_type == DURATION_MICROS:
-        tag = target.tag(_LENGTH)
-        return _NUMBER, tag, None, lambda micros: tag + _duration(micros)
-    if avro_type == "boolean":
-        return _CHECKED_RAW, b"", None if keeps_zero else b"\x00", _bool_encoder(target.tag(_VARINT))
-    if avro_type in _RAW_BYTES:
-        return _way_of_float(avro_type, target)
-    kind = _INTEGER if column.type in _PLAIN_INTEGERS else _NUMBER
-    tag, encode = _integer_encoder(target)
-    return kind, tag, None, encode
-
-
-def _way_of_float(avro_type: str, target: _Target) -> _Way:
-    zero = None if target.keeps_zero else bytes(_RAW_BYTES[avro_type])
+def _float_step(avro_type: str, target: _Target) -> Step:
+    raw_bytes = _RAW_BYTES[avro_type]
+    zero = None if target.keeps_zero else bytes(raw_bytes)
     if target.column.type == _Field.TYPE_FLOAT:
-        return _RAW, target.tag(_FIXED32), zero, bytes
+        return Step(Kind.RAW, target.tag(_FIXED32), raw_bytes, zero)
     tag = target.tag(_FIXED64)
     if avro_type == "double":
-        return _RAW, tag, zero, bytes
-    return _CHECKED_RAW, tag, zero, lambda raw: tag + struct.pack("<d", *struct.unpack("<f", raw.ljust(4, b"\x00")))
+        return Step(Kind.RAW, tag, raw_bytes, zero)
+
+    def encode(raw: bytes) -> bytes:
+        return tag + struct.pack("<d", *struct.unpack("<f", raw.ljust(4, b"\x00")))
+
+    return Step(Kind.CHECKED_RAW, raw_bytes=raw_bytes, zero=zero, encode=encode)
 
 
 def _tag(column: FieldDescriptor, wire_type: int) -> bytes:
     return varint(column.number << 3 | wire_type)
 
 
-def _text_encoder(tag: bytes, keeps_zero: bool, *, is_string: bool) -> Callable[[bytes], bytes]:
+def _text_encoder(step: Step) -> Callable[[bytes], bytes]:
+    """Return what writes a string or bytes: tag, length and text, but for one that is not written."""
+
     def encode(text: bytes) -> bytes:
-        if is_string:
-            try:
-                text.decode()
-            except UnicodeDecodeError:
-                raise UndecodableRecord("value has a string that is not UTF-8") from None
-        return tag + varint(len(text)) + text if text or keeps_zero else b""
+        if step.kind is Kind.STRING:
+            check_text(text)
+        return b"" if text == step.zero else step.tag + varint(len(text)) + text
 
     return encode
 
@@ -494,7 +363,7 @@ def _timestamp(micros: int) -> bytes:
     body = b"\x08" + varint(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
     if rest_micros:
         body += b"\x10" + varint(rest_micros * 1_000)
-    return _VARINTS[len(body)] + body
+    return VARINTS[len(body)] + body
 
 
 def _duration(micros: int) -> bytes:
@@ -506,7 +375,7 @@ def _duration(micros: int) -> bytes:
     body = b"\x08" + varint(sign * seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
     if rest_micros:
         body += b"\x10" + varint(sign * rest_micros * 1_000 & 0xFFFF_FFFF_FFFF_FFFF)
-    return _VARINTS[len(body)] + body
+    return VARINTS[len(body)] + body
 
 
 def _json_encoder(tag: bytes, message_class: type[Message]) -> Callable[[bytes], bytes]:
@@ -569,7 +438,7 @@ def _money_encoder(tag: bytes, scale: int) -> Callable[[bytes], bytes]:
         body = b"\x10" + varint(units & 0xFFFF_FFFF_FFFF_FFFF) if units else b""
         if nanos:
             body += b"\x18" + varint(nanos & 0xFFFF_FFFF_FFFF_FFFF)
-        return tag + _VARINTS[len(body)] + body
+        return tag + VARINTS[len(body)] + body
 
     return encode
 

@@ -1,0 +1,184 @@
+"""What a row of a restore costs, by parts: the Kafka client, reading, the store. It needs no Java.
+
+Each figure is CPU of the replicator's thread, in microseconds a row, the least of some turns, so that other work on the
+machine counts little. Keys come in a random order.
+"""
+
+import gc
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import Producer
+
+from tablegate.gateway.cluster.assignment import SoleGateway
+from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.kafka.client import KafkaLog
+from tablegate.gateway.kafka.log import SystemClock, TopicFacts
+from tablegate.gateway.replication.partitions import GenerationReplica
+from tablegate.gateway.replication.records import SkippedRecords
+from tablegate.gateway.server.replicator import YOUNG_OBJECTS_MAX
+from tablegate.gateway.stores.lmdb.environment import DATA_FILE
+from tablegate.gateway.stores.lmdb.store import LmdbStore
+from tablegate.v1.changelog_pb2 import Manifest
+from tests.bench.changelog import PARTITIONS, SEED_TIME_US, Changelog, rating
+from tests.bench.nested import CONTRACT as ORDERS
+from tests.bench.nested import order
+from tests.bench.restores import TheirTopic
+from tests.bench.stack import CONTRACT as RATINGS
+
+PARTITION_BYTES_MAX = 5 * 2**20  # librdkafka's broker keeps no more of one
+WAIT_S = 30.0
+_TOPIC_ID = "bench"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Records of a table, as many as the broker keeps."""
+
+    name: str
+    table: Table
+    manifest: Manifest
+    ends: tuple[Offset, ...]
+
+
+@dataclass
+class Cost:
+    """Seconds of a restore, and what it left."""
+
+    rows: int = 0
+    fetch_s: float = 0.0
+    read_s: float = 0.0
+    store_s: float = 0.0
+    file_bytes: int = 0
+
+    @property
+    def total_s(self) -> float:
+        return self.fetch_s + self.read_s + self.store_s
+
+
+def _records(rows: int) -> Iterator[tuple[str, Table, Manifest, Callable[[int], Mapping[str, Any]]]]:
+    ratings = bind(load_descriptors(RATINGS)).tables["ratings"]
+    orders = bind(load_descriptors(ORDERS)).tables["orders"]
+    for kind, table, row in (("flat", ratings, rating), ("nested", orders, order)):
+        ours = Changelog(table, f"{kind}-ours", row)
+        yield (
+            f"{kind}-ours",
+            table,
+            ours.manifest(_TOPIC_ID),
+            lambda number, ours=ours: ours.record(number, SEED_TIME_US),
+        )
+        for codec in ("Avro", "Protobuf", "JSON"):
+            theirs = TheirTopic(table, codec, row)
+            yield f"{kind}-{codec}", table, theirs.manifest(1, _TOPIC_ID), theirs.record
+
+
+def _written(
+    producer: Producer, name: str, record: Callable[[int], Mapping[str, Any]], rows: int
+) -> tuple[Offset, ...]:
+    """Write records until a partition is full; return where partitions end."""
+    ends, sizes = [0] * PARTITIONS, [0] * PARTITIONS
+    numbers = list(range(1, rows + 1))
+    random.Random(1).shuffle(numbers)
+    for number in numbers:
+        made = {**record(number), "topic": name}
+        partition, size = made["partition"], len(made["value"]) + 100
+        if sizes[partition] + size > PARTITION_BYTES_MAX * 3 // 4:
+            continue
+        ends[partition] += 1
+        sizes[partition] += size
+        producer.produce(**made)
+        producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+    return tuple(map(Offset, ends))
+
+
+def restore(bootstrap: str, topic: Topic) -> Cost:
+    """Restore a topic into an empty store."""
+    cost = Cost()
+    with tempfile.TemporaryDirectory() as directory, closing(KafkaLog(bootstrap)) as log:
+        store = _TimedStore(Path(directory) / "store", cost)
+        generation = GenerationReplica(
+            table=topic.table,
+            manifest=topic.manifest,
+            copy=store.copy_of(topic.name, unwanted=()),
+            facts=TopicFacts(_TOPIC_ID, (Offset(0),) * PARTITIONS, topic.ends, 86_400_000, leader_epochs=()),
+            store=store,
+            log=log,
+            assignment=SoleGateway(),
+            skipped=SkippedRecords(topic.table.name),
+            clock=SystemClock(),
+            caught_up_ms=0,
+            is_new=True,
+            on_move=lambda _: None,
+        )
+        replicas = {replica.topic_partition: replica for replica in generation.replicas}
+        while not generation.has_only_live:
+            before_s = time.thread_time()
+            found = log.fetch(records_max=store.changes_max, timeout_s=0.1)
+            fetched_s = time.thread_time()
+            cost.fetch_s += fetched_s - before_s
+            stored_s = cost.store_s
+            for fetched in found:
+                replicas[fetched.topic_partition].apply(fetched)
+            cost.read_s += time.thread_time() - fetched_s - (cost.store_s - stored_s)
+        cost.rows = sum(replica.rows_applied for replica in generation.replicas)
+        cost.file_bytes = (Path(directory) / "store" / DATA_FILE).stat().st_size
+        store.close()
+    return cost
+
+
+class _TimedStore(LmdbStore):
+    def __init__(self, path: Path, cost: Cost) -> None:
+        super().__init__(path)
+        self._cost = cost
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        before_s = time.thread_time()
+        try:
+            return super().apply(*args, **kwargs)
+        finally:
+            self._cost.store_s += time.thread_time() - before_s
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Rows of a topic, at most.")] = 200_000,
+    repeat: Annotated[int, typer.Option()] = 3,
+    topics: Annotated[str, typer.Option(help="Some of them, by the beginnings of their names.")] = "",
+) -> None:
+    """Measure."""
+    producer = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
+    [broker] = producer.list_topics(timeout=WAIT_S).brokers.values()
+    found = []
+    for name, table, manifest, record in _records(rows):
+        if name.startswith(tuple(topics.split(","))):
+            manifest.changelog_topic = name
+            found.append(Topic(name, table, manifest, _written(producer, name, record, rows)))
+    gc.freeze()  # as the replicator does
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+    costs: dict[str, list[Cost]] = {topic.name: [] for topic in found}
+    for _ in range(repeat):
+        for topic in found:
+            costs[topic.name].append(restore(f"{broker.host}:{broker.port}", topic))
+    for name, each in costs.items():
+        least = min(each, key=lambda cost: cost.total_s / cost.rows)
+        parts = {"fetch": least.fetch_s, "read": least.read_s, "store": least.store_s, "all": least.total_s}
+        figures = {part: round(seconds / least.rows * 1e6, 2) for part, seconds in parts.items()}
+        print(
+            json.dumps({"topic": name, "rows": least.rows, **figures, "file_mb": round(least.file_bytes / 1e6, 1)}),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)
