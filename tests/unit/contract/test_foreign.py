@@ -60,6 +60,35 @@ def test_a_null_key_is_none(topic: Topic) -> None:
         _reader(topic).read(None, b"", Partition(0))
 
 
+@pytest.mark.parametrize("seed", seeds(5, in_check=1))
+@each_topic
+def test_many_records_at_once_are_read_as_each_alone(topic: Topic, seed: int) -> None:
+    """Also where some of them cannot be read, whatever the reason."""
+    rng, rows = random.Random(seed), _reader(topic)
+    place = murmur2_partition(topic.place(topic.columns(3)), PARTITIONS)
+    records: list[tuple[bytes | None, bytes | None]] = [(None, b"")]
+    for _ in range(100):
+        columns = topic.columns(rng.randrange(50))
+        key, value = topic.key(columns), topic.value(columns)
+        assert value is not None
+        spoiled = [(key, value), (key, None), (_mutated(key, rng), value), (key, _mutated(value, rng))]
+        records.append(rng.choice(spoiled))
+    found = rows.read_all(records, place)
+    assert [_outcome(each) for each in found] == [_outcome_alone(rows, record, place) for record in records]
+    assert {isinstance(each, Exception) for each in found} == {True, False}
+
+
+def _outcome(found: Any) -> Any:
+    return (type(found), str(found)) if isinstance(found, Exception) else found
+
+
+def _outcome_alone(rows: ForeignRows, record: tuple[bytes | None, bytes | None], place: Partition) -> Any:
+    try:
+        return rows.read(*record, place)
+    except UndecodableRecord as error:
+        return _outcome(error)
+
+
 @pytest.mark.parametrize("seed", seeds(40, in_check=4))
 @each_topic
 def test_mutated_records_are_rows_or_reasons(topic: Topic, seed: int) -> None:

@@ -120,12 +120,13 @@ class RowMaker:
     def has_key(self, row: Any, key: Sequence[KeyValue]) -> bool:
         """Return whether a row has the columns of a key already."""
         try:
-            return all(
-                (getattr(row, name).ToMicroseconds() if is_time else getattr(row, name)) == value
-                for (name, is_time), value in zip(self._key, key, strict=True)
-            )
+            for (name, is_time), value in zip(self._key, key, strict=True):
+                found = getattr(row, name)
+                if (found.ToMicroseconds() if is_time else found) != value:
+                    return False
         except ValueError:  # a time that is none
             return False
+        return True
 
 
 def key_value_of(column: KeyColumn, field: FieldDescriptor) -> Callable[[Any, Hint], KeyValue]:

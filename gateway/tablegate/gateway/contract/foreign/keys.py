@@ -40,6 +40,10 @@ class KeyReader(Protocol):
     def write(self, values: Sequence[KeyValue]) -> bytes:
         """Return the bytes by which a producer chooses the partition: those of the key, without its window."""
 
+    def placed_by(self, key: bytes, values: Sequence[KeyValue]) -> bytes:  # noqa: ARG002
+        """Return what `write` makes of `values`, which were read of `key`."""
+        return self.write(values)
+
 
 def key_reader(table: Table, topic: ForeignTopic) -> KeyReader:
     """Return what reads the keys of a topic; raise `UnfitTopic`."""
@@ -79,7 +83,15 @@ def _inner_reader(table: Table, columns: Sequence[KeyColumn], topic: ForeignTopi
     raise UnfitTopic("the codec of its keys is of a newer version of Tablegate; start newer gateways")
 
 
-class _TextKeys(KeyReader):
+class _ScalarKeys(KeyReader):
+    """Keys that have one writing each: what was read is what would be written."""
+
+    @override
+    def placed_by(self, key: bytes, values: Sequence[KeyValue]) -> bytes:
+        return key
+
+
+class _TextKeys(_ScalarKeys):
     @override
     def read(self, key: bytes) -> tuple[KeyValue, ...]:
         try:
@@ -94,7 +106,7 @@ class _TextKeys(KeyReader):
         return text.encode()
 
 
-class _NumberKeys(KeyReader):
+class _NumberKeys(_ScalarKeys):
     def __init__(self, byte_count: int) -> None:
         self._bytes = byte_count
 
@@ -114,7 +126,7 @@ class _NumberKeys(KeyReader):
             raise UndecodableRecord(f"key is no number of {self._bytes} bytes") from None
 
 
-class _BytesKeys(KeyReader):
+class _BytesKeys(_ScalarKeys):
     @override
     def read(self, key: bytes) -> tuple[KeyValue, ...]:
         return (key,)
@@ -311,7 +323,14 @@ class _WindowedKeys(KeyReader):
 
     @override
     def write(self, values: Sequence[KeyValue]) -> bytes:
-        return self._inner.write(values[: len(values) - len(self._scales)])
+        return self._inner.write(self._without_window(values))
+
+    @override
+    def placed_by(self, key: bytes, values: Sequence[KeyValue]) -> bytes:
+        return self._inner.placed_by(key[: len(key) - self._bytes], self._without_window(values))
+
+    def _without_window(self, values: Sequence[KeyValue]) -> Sequence[KeyValue]:
+        return values[: len(values) - len(self._scales)]
 
 
 def has_one_writing(topic: ForeignTopic) -> bool:

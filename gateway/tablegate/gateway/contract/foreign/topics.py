@@ -9,13 +9,21 @@ Decision: docs/decisions/0093-topics-of-others.md
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import oneof_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_message, key_reader
 from tablegate.gateway.contract.foreign.values import value_reader
-from tablegate.gateway.contract.keys import KEY_BYTES_MAX, InvalidKey, decode_key, encode_key, murmur2_partition
+from tablegate.gateway.contract.keys import (
+    KEY_BYTES_MAX,
+    InvalidKey,
+    KeyValue,
+    decode_key,
+    encode_key,
+    murmur2_partition,
+    murmur2_partitions,
+)
 from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.gateway.contract.types import Partition
 from tablegate.gateway.contract.value_schemas import columns_of
@@ -34,6 +42,9 @@ __all__ = [
 
 _OTHER_PARTITION = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
+
+ForeignRow = tuple[bytes, bytes | None]
+"""The key bytes of a record, and its row; None where it is deleted."""
 
 PartitionOf = Callable[[bytes, int], Partition]
 """From a whole key's bytes and the number of partitions to the partition."""
@@ -62,16 +73,49 @@ class ForeignRows:
                 "a key's partition; say --partitioner unknown"
             )
 
-    def read(self, key: bytes | None, value: bytes | None, partition: Partition) -> tuple[bytes, bytes | None]:
-        """Return the key bytes and the row of a record, None where it is deleted; raise `UndecodableRecord`."""
-        if key is None:
-            raise UndecodableRecord("key is null")
-        values = self._keys.read(key)
+    def read(self, key: bytes | None, value: bytes | None, partition: Partition) -> ForeignRow:
+        """Return the key bytes and the row of a record; raise `UndecodableRecord`."""
+        [found] = self.read_all([(key, value)], partition)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def read_all(
+        self, records: Sequence[tuple[bytes | None, bytes | None]], partition: Partition
+    ) -> list[ForeignRow | Exception]:
+        """Return of each record, which is a key and a value, what `read` returns or raises; of many each costs less."""
+        keys = [self._read_key(key) for key, _ in records]
+        places: Iterable[int] = [partition] * len(keys)
         if self._is_placed:
-            written = self._keys.write(values)
-            if murmur2_partition(written, self._partition_count) != partition:
-                is_same = key.startswith(written)
-                raise UndecodableRecord(_OTHER_PARTITION if is_same else _OTHER_WRITING)
+            written = [b"" if isinstance(key, Exception) else key[1] for key in keys]
+            places = murmur2_partitions(written, self._partition_count)
+        rows: list[ForeignRow | Exception] = []
+        append, make = rows.append, self._make
+        for (key, value), found, place in zip(records, keys, places, strict=True):
+            if isinstance(found, Exception):
+                append(found)
+                continue
+            values, written_key = found
+            try:
+                if place != partition:
+                    is_same = key is not None and key.startswith(written_key)
+                    raise UndecodableRecord(_OTHER_PARTITION if is_same else _OTHER_WRITING)
+                append(make(values, value))
+            except Exception as error:  # noqa: BLE001  one bad record is no reason to read none of the others
+                append(error)
+        return rows
+
+    def _read_key(self, key: bytes | None) -> tuple[Sequence[KeyValue], bytes] | Exception:
+        """Return the columns of a key, and the bytes by which its partition was chosen."""
+        try:
+            if key is None:
+                raise UndecodableRecord("key is null")
+            values = self._keys.read(key)
+            return values, self._keys.placed_by(key, values) if self._is_placed else b""
+        except Exception as error:  # noqa: BLE001  as in `read_all`
+            return error
+
+    def _make(self, values: Sequence[KeyValue], value: bytes | None) -> ForeignRow:
         try:
             own = encode_key(self._table.key, values)
         except InvalidKey:
