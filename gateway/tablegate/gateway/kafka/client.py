@@ -298,7 +298,12 @@ class KafkaLog(Log):
                 records = found[at] = []
                 firsts[at] = message
             lasts[at] = message
-            version, time_ms = _version(message.headers()), message.timestamp()[1]
+            headers: Any = message.headers()
+            time_ms = message.timestamp()[1]
+            if headers and len(headers) == 1 and headers[0][0] == VERSION_HEADER:
+                version = headers[0][1]  # as most have it: a call for each record is spared
+            else:
+                version = _version(headers)
             records.append(_record(Record, (message.offset(), message.key(), message.value(), version, time_ms)))
         runs = {at: _runs(at, firsts[at], lasts[at], messages) for at in found}
         return self._delivered(found, runs, ends, lost)

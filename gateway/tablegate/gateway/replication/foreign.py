@@ -16,7 +16,7 @@ from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.foreign.topics import ForeignRows
 from tablegate.gateway.contract.rows import NO_KEY, UndecodableRecord
 from tablegate.gateway.contract.types import Offset, Partition, make_version
-from tablegate.gateway.kafka.border import known_time_ms
+from tablegate.gateway.kafka.border import TIME_MS_MAX
 from tablegate.gateway.kafka.log import Record
 from tablegate.gateway.replication.records import Batch, split_expired
 from tablegate.gateway.stores.base import Change, Position
@@ -50,7 +50,8 @@ class ForeignReader:
                 batch.skipped.append((_reason(found), offset))
                 continue
             key, row = found
-            append(_change(Change, (offset, key, make_version(generation, offset), row, known_time_ms(time_ms))))
+            version = make_version(generation, offset)
+            append(_change(Change, (offset, key, version, row, time_ms if 0 <= time_ms <= TIME_MS_MAX else 0)))
         if self._expiry is not None and batch.changes:
             batch.changes, strange = split_expired(batch.changes, self._expiry, now_us=passed_ms * 1_000)
             batch.skipped += [(NO_KEY, offset) for offset in strange]

@@ -10,17 +10,18 @@ Decision: docs/decisions/0093-topics-of-others.md
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tablegate.gateway.contract.catalogue import Partitioner, Table
 from tablegate.gateway.contract.columns import oneof_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, has_one_writing, key_message, key_reader
 from tablegate.gateway.contract.foreign.values import value_reader
 from tablegate.gateway.contract.keys import (
+    ENCODERS,
     KEY_BYTES_MAX,
     InvalidKey,
     KeyValue,
     decode_key,
-    encode_key,
     murmur2_partition,
     murmur2_partitions,
 )
@@ -60,7 +61,8 @@ class ForeignRows:
                 "its contract says partition_by or a partitioner, and the producers of the topic do not go by it; take "
                 "both out of the contract"
             )
-        self._table = table
+        encoders: list[Any] = [ENCODERS[column.type] for column in table.key]
+        self._encode_first, *self._encode_rest = encoders
         self._partition_count = manifest.partition_count
         self._keys = key_reader(table, topic)
         self._values = value_reader(table, topic, manifest.value_schemas)
@@ -115,14 +117,17 @@ class ForeignRows:
         except Exception as error:  # noqa: BLE001  as in `read_all`
             return error
 
-    def _make(self, values: Sequence[KeyValue], value: bytes | None) -> ForeignRow:
+    def _make(self, key: Sequence[KeyValue], value: bytes | None) -> ForeignRow:
         try:
-            own = encode_key(self._table.key, values)
+            # Not `encode_key`, which looks encoders up for each value: this runs for each record of a restore.
+            own: bytes = self._encode_first(key[0])
+            if self._encode_rest:
+                own += b"".join([encode(column) for encode, column in zip(self._encode_rest, key[1:], strict=True)])
         except InvalidKey:
             raise UndecodableRecord("key has a value that its column cannot hold") from None
         if len(own) > KEY_BYTES_MAX:
             raise UndecodableRecord(f"key is longer than {KEY_BYTES_MAX} bytes")
-        return own, None if value is None else self._values.read(value, values)
+        return own, None if value is None else self._values.read(value, key)
 
 
 def partition_function(table: Table, manifest: Manifest) -> PartitionOf:
