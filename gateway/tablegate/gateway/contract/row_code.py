@@ -314,8 +314,8 @@ class _Text:
         self._depth += 1
         fields = "".join(map(self.lines_of, step.steps))
         self._depth -= 1
-        written = f" + {step.tag!r} + varint(len(row)) + row" if step.tag else ""
-        return f'{outer} = row\nrow = b""\n{fields}row = {outer}{written}\n'
+        written = f" + {step.tag!r} + {_LENGTH_AND}row" if step.tag else ""
+        return f'{outer} = row\nrow = b""\n{fields}number = len(row)\nrow = {outer}{written}\n'
 
     def _name(self, function: Callable[..., Any] | None) -> str:
         name = f"encode{len(self.names)}"
