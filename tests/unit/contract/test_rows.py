@@ -145,6 +145,30 @@ def test_numbers_and_times_at_the_borders_of_their_lengths() -> None:
                 assert rows.decode(framed(own, columns)) == expected, number
 
 
+def test_a_schema_may_have_records_in_one_another_that_no_column_takes() -> None:
+    """As deep as schemas may be: what reads them is one function in another."""
+    inner: dict[str, Any] = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "long"}]}
+    value: Any = {"x": 5}
+    for depth in range(1, 99):
+        inner = {"type": "record", "name": f"R{depth}", "fields": [{"name": "x", "type": ["null", inner]}]}
+        value = {"x": value}
+    schema = row_schema(ratings())
+    schema["fields"].insert(1, {"name": "deep", "type": ["null", inner]})
+    columns = {"movie_id": 7, "deep": value, "average_rating": 2.0}
+    row: Any = ratings().row_class.FromString(decoder(ratings(), schema).decode(framed(schema, columns)))
+    assert (row.movie_id, row.average_rating) == (7, 2.0)
+
+
+def test_a_schema_may_have_a_thousand_fields() -> None:
+    schema = row_schema(ratings())
+    more = {f"f{number}": number for number in range(1_000)}
+    schema["fields"] += [{"name": name, "type": ["null", "long"]} for name in more]
+    row: Any = ratings().row_class.FromString(
+        decoder(ratings(), schema).decode(framed(schema, {"movie_id": 7, "rating_count": 3, **more}))
+    )
+    assert (row.movie_id, row.rating_count) == (7, 3)
+
+
 def test_texts_of_a_schema_are_no_code() -> None:
     schema = row_schema(ratings())
     for number, text in enumerate(('"""', "\n    raise SystemExit\n", "{fields}", "'+exit()+'")):

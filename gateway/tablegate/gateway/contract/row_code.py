@@ -68,6 +68,7 @@ _MIDDLE_MAX = 2**28 - 1
 _SHIFTS = tuple(range(21, 64, 7))  # of the bytes of a varint after the third
 _SECONDS_MAX = 253_402_300_799  # the end of the year 9999
 _HIGH_MAX = 4_096  # of 4.5 hours each
+_INLINE_DEPTH_MAX = 8  # messages in one another in one function: Python takes 100 levels of indentation
 
 
 def _small_varint(number: int) -> bytes:
@@ -310,6 +311,9 @@ class _Text:
                 return read + _SIGNED + _WRITTEN[step.kind].format(tag=tag, encode=encode) + kept
 
     def _message_lines(self, step: Step) -> str:
+        if self._depth == _INLINE_DEPTH_MAX:
+            inner = compiled_part([step._replace(null_byte=None, value_byte=None)])
+            return self._value_lines(Step(Kind.PART, encode=inner))
         outer = f"outer{self._depth}"
         self._depth += 1
         fields = "".join(map(self.lines_of, step.steps))
