@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tablegate.gateway.stores.redis.store import RedisStore
 
 BEATS_PER_LIMIT = 20  # sent in the time after which its parent takes it to hang
-YOUNG_OBJECTS_MAX = 100_000  # before a collection looks at them: a batch's records die by themselves
+YOUNG_OBJECTS_MAX = 300_000  # before a collection looks at them: the objects of two batches, which die by themselves
 
 _logger = logging.getLogger("tablegate.gateway.replication")
 
