@@ -1,7 +1,8 @@
 """What a row of a restore costs, by parts: the Kafka client, reading, the store. It needs no Java.
 
 Each figure is CPU of the replicator's thread, in microseconds a row, the least of some turns, so that other work on the
-machine counts little. Keys come in a random order.
+machine counts little. Keys come in a random order. `reading` is what a record takes to be read that lies in the
+processor's caches, without anything beside: it differs least from run to run.
 """
 
 import gc
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +24,15 @@ from tablegate.gateway.cluster.assignment import SoleGateway
 from tablegate.gateway.contract.binder.binder import bind
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.descriptors import load_descriptors
-from tablegate.gateway.contract.types import Offset
+from tablegate.gateway.contract.rows import RowDecoder
+from tablegate.gateway.contract.types import VERSION_HEADER, Offset, Partition
 from tablegate.gateway.kafka.client import KafkaLog
-from tablegate.gateway.kafka.log import SystemClock, TopicFacts
+from tablegate.gateway.kafka.log import Record, SystemClock, TopicFacts
+from tablegate.gateway.replication.foreign import ForeignReader
 from tablegate.gateway.replication.partitions import GenerationReplica
-from tablegate.gateway.replication.records import SkippedRecords
+from tablegate.gateway.replication.records import RecordReader, SkippedRecords
 from tablegate.gateway.server.replicator import YOUNG_OBJECTS_MAX
+from tablegate.gateway.stores.base import Phase, Position
 from tablegate.gateway.stores.lmdb.environment import DATA_FILE
 from tablegate.gateway.stores.lmdb.store import LmdbStore
 from tablegate.v1.changelog_pb2 import Manifest
@@ -37,6 +42,7 @@ from tests.bench.nested import order
 from tests.bench.restores import TheirTopic
 from tests.bench.stack import CONTRACT as RATINGS
 
+READING_RECORDS, READING_TURNS = 2_000, 20
 PARTITION_BYTES_MAX = 5 * 2**20  # librdkafka's broker keeps no more of one
 WAIT_S = 30.0
 _TOPIC_ID = "bench"
@@ -50,6 +56,7 @@ class Topic:
     table: Table
     manifest: Manifest
     ends: tuple[Offset, ...]
+    reading_us: float
 
 
 @dataclass
@@ -101,6 +108,31 @@ def _written(
         producer.poll(0)
     assert producer.flush(WAIT_S) == 0
     return tuple(map(Offset, ends))
+
+
+def _reading_us(
+    table: Table, manifest: Manifest, record: Callable[[int], Mapping[str, Any]], turns: int = READING_TURNS
+) -> float:
+    """Return the CPU that it takes to read a record, in microseconds."""
+    made = (record(number) for number in count(1))
+    some = islice((one for one in made if one["partition"] == 0), READING_RECORDS)
+    records = [
+        Record(Offset(offset), one["key"], one["value"], dict(one.get("headers", ())).get(VERSION_HEADER), 0)
+        for offset, one in enumerate(some)
+    ]
+    reader: RecordReader | ForeignReader
+    if manifest.HasField("foreign"):
+        reader = ForeignReader(table, manifest)
+    else:
+        decoder = RowDecoder(table, manifest.value_schemas)
+        reader = RecordReader(1, table=table, partition_count=PARTITIONS, decoder=decoder)
+    position, taken_s = Position(Offset(0), 0, Phase.RESTORING, Offset(0)), []
+    for _ in range(turns):
+        before_s = time.thread_time()
+        batch = reader.read(records, position, Partition(0), passed_ms=0)
+        taken_s.append(time.thread_time() - before_s)
+        assert len(batch.changes) == READING_RECORDS, batch.skipped
+    return min(taken_s) / READING_RECORDS * 1e6
 
 
 def restore(bootstrap: str, topic: Topic) -> Cost:
@@ -157,27 +189,26 @@ def main(
     topics: Annotated[str, typer.Option(help="Some of them, by the beginnings of their names.")] = "",
 ) -> None:
     """Measure."""
+    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)  # as the replicator does
     producer = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
     [broker] = producer.list_topics(timeout=WAIT_S).brokers.values()
     found = []
     for name, table, manifest, record in _records(rows):
         if name.startswith(tuple(topics.split(","))):
             manifest.changelog_topic = name
-            found.append(Topic(name, table, manifest, _written(producer, name, record, rows)))
-    gc.freeze()  # as the replicator does
-    gc.set_threshold(YOUNG_OBJECTS_MAX, 10, 10)
+            reading_us = _reading_us(table, manifest, record)
+            found.append(Topic(name, table, manifest, _written(producer, name, record, rows), reading_us))
+    gc.freeze()
     costs: dict[str, list[Cost]] = {topic.name: [] for topic in found}
     for _ in range(repeat):
         for topic in found:
             costs[topic.name].append(restore(f"{broker.host}:{broker.port}", topic))
-    for name, each in costs.items():
+    for topic, each in zip(found, costs.values(), strict=True):
         least = min(each, key=lambda cost: cost.total_s / cost.rows)
         parts = {"fetch": least.fetch_s, "read": least.read_s, "store": least.store_s, "all": least.total_s}
         figures = {part: round(seconds / least.rows * 1e6, 2) for part, seconds in parts.items()}
-        print(
-            json.dumps({"topic": name, "rows": least.rows, **figures, "file_mb": round(least.file_bytes / 1e6, 1)}),
-            flush=True,
-        )
+        sizes = {"rows": least.rows, "file_mb": round(least.file_bytes / 1e6, 1)}
+        print(json.dumps({"topic": topic.name, "reading": round(topic.reading_us, 2), **figures, **sizes}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The fields of a schema are known long before its values. A loop over them asks the same of each field again, a million
 times a restore: has it a union, is it a number, which tag has it. Here these questions are answered once, as the text
-of a function with some lines for each field, which Python compiles. It reads a flat row in half of the loop's time, and
-one with lists in a third. `dataclasses` and `namedtuple` make their methods in this way.
+of a function with some lines for each field, which Python compiles. It takes 0.6 to 0.7 of the loop's time. The
+standard library's `dataclasses` and `namedtuple` make their methods in this way.
 
 The text consists of numbers and of bytes that we write, never of a name or a text that came with a schema.
 
