@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from google.protobuf.json_format import MessageToJson
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 from tablegate.gateway.cli.main import app
 from tablegate.gateway.cli.row_messages import RowError, avro_row, json_row
 from tablegate.gateway.contract.binder.binder import bind
+from tablegate.gateway.contract.binder.files import build_pool
 from tablegate.gateway.contract.descriptors import load_descriptors
+from tablegate.gateway.contract.foreign.columns import RowMaker
 from tests.kit.programs.listed_registry import ListedRegistry
 from tests.kit.table.contracts import edited
 
@@ -102,6 +105,7 @@ def test_types_of_a_schema() -> None:
         ([{"a": 1}, {"a": True}], "several types (bool, number)"),
         ({"2fa": 1}, 'field "2fa" has a name that no field of a message can have; rename it, or leave it out'),
         ({"": 1}, "has a name that no field"),
+        ({"größe": 1}, 'rename it, or leave it out: --skip "größe"'),
         ({"orderId": 1, "order_id": 2}, 'field "order_id" would have the name of field "orderId"'),
         ({}, "the sample has no field for a row"),
         ([], "the sample has something else than objects"),
@@ -235,6 +239,37 @@ def test_records_arrays_and_maps_of_a_schema(tmp_path: Path) -> None:
     assert "// A line.\nmessage Line {" in path.read_text()
 
 
+def test_records_are_found_by_their_namespaces(tmp_path: Path) -> None:
+    color = {"type": "enum", "name": "Color", "symbols": ["RED"]}
+    part = {"type": "record", "name": "Part", "fields": [{"name": "no", "type": "int"}]}
+    line = {"type": "record", "name": "Line", "namespace": "a", "fields": [{"name": "part", "type": part}]}
+    other = {"type": "record", "name": "Part", "fields": [{"name": "text", "type": "string"}]}
+    types = ["long", color, "shop.Color", line, "a.Part", other, "Part", {"type": "shop.Part"}]
+    fields = [{"name": f"f{number}", "type": one} for number, one in enumerate(types)]
+    schema, path = tmp_path / "order.avsc", tmp_path / "orders.proto"
+    schema.write_text(json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": fields}))
+    done = new(path, "--from", schema, "--key", "f0")
+    assert done.exit_code == 0, done.stderr
+    kinds = ["int64", "string", "string", "Line", "Part", "Part2", "Part2", "Part2"]
+    assert list(columns_of(path).values()) == kinds
+
+
+def test_a_sample_and_its_row_mean_the_same_names(tmp_path: Path) -> None:
+    first = {"id": "a", "orderID": 1, "OrderTotal": 2, "URL": "u", "Customer Name": "n", "order-no": 3, "placedBy": "p"}
+    sample, path = tmp_path / "sample.json", tmp_path / "orders.proto"
+    sample.write_text(json.dumps({**first, "lines": [{"skuNo": "x", "SKU": "y"}]}))
+    done = new(path, "--from", sample, "--row", "Order", "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    table = bind(load_descriptors(path)).tables["orders"]
+    value = sample.read_bytes()
+    row = table.row_class.FromString(RowMaker(table).make(json.loads(value), ("a",), {}))
+    assert json.loads(MessageToJson(row)) == {
+        key: str(one) if isinstance(one, int) else one for key, one in json.loads(value).items()
+    }
+    assert 'int64 order_id = 2 [json_name = "orderID"];' in path.read_text()
+    assert "string placed_by = 7;" in path.read_text()
+
+
 EVERY = """
   repeated int64 ids = 5;
   oneof pay { int64 cash = 6; Line card = 8; }
@@ -282,6 +317,45 @@ def test_a_message_of_another_file(tmp_path: Path) -> None:
     binary = tmp_path / "other.binpb"
     binary.write_bytes(load_descriptors(other).SerializeToString())
     assert new(path, "--from", binary, "--row", "other.v1.Order", "--key", "id", "--force").exit_code == 0
+
+
+def test_a_message_keeps_its_numbers(tmp_path: Path) -> None:
+    other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
+    other.write_text((OTHER % (EVERY + 'string total = 20 [json_name = "sum"];')).replace(
+        "enum State", 'import "google/protobuf/wrappers.proto";\nimport "google/protobuf/duration.proto";\nenum State'
+    ))  # fmt: skip
+    done = new(path, "--from", other, "--row", "Order", "--key", "id", "--skip", "note")
+    assert done.exit_code == 0, done.stderr
+    theirs = {
+        field.name: field for field in build_pool(load_descriptors(other))[1][-1].message_types_by_name["Order"].fields
+    }
+    ours = next(iter(bind(load_descriptors(path)).tables.values())).row.fields
+    assert {field.name for field in ours} == theirs.keys() - {"note"}
+    for field in ours:
+        assert (field.number, field.json_name) == (theirs[field.name].number, theirs[field.name].json_name)
+
+
+def test_enums_in_messages_may_have_values_of_one_name(tmp_path: Path) -> None:
+    other, path = tmp_path / "other.proto", tmp_path / "orders.proto"
+    other.write_text("""syntax = "proto3";
+message Order {
+  enum State { UNKNOWN = 0; OPEN = 1; }
+  string id = 1;
+  State state = 2;
+  Line line = 3;
+  map<string, Kinds.Kind> kinds = 4;
+}
+message Line { enum State { UNKNOWN = 0; } State state = 1; Order.State whole = 2; }
+message Kinds { enum Kind { UNKNOWN = 0; } Order order = 1; }
+""")
+    done = new(path, "--from", other, "--row", "Order", "--key", "id")
+    assert done.exit_code == 0, done.stderr
+    assert columns_of(path) == {
+        "id": "string",
+        "state": "Order.State",
+        "line": "Line",
+        "kinds": "map<string, Kinds.Kind>",
+    } | {"UNKNOWN": "", "OPEN": ""}
 
 
 @pytest.mark.parametrize(
@@ -337,9 +411,18 @@ def test_what_is_there_stays_without_force(tmp_path: Path) -> None:
         (["--from", "registry:orders-value", "--key", "id"], "needs the registry; give --schema-registry"),
         (["--from", "x.json", "--schema-registry", "http://h"], "needs a subject; give --from registry:orders-value"),
         (["--skip", "a"], "need --from; say what the row is made of"),
+        (["--from", "sample.json", "--key", "id", "--row", "an order"], 'no message can be called "an order"; give'),
+        (["--from", "sample.json", "--key", "id", "--package", "a b"], 'no package can be called "a b"; give a name'),
+        (["--from", "deep.json", "--key", "id", "--row", "Order"], "more objects in one another than a row may have"),
+        (["--from", "deep.avsc", "--key", "id"], "more objects in one another than a row may have"),
     ],
 )
-def test_what_is_missing(words: list[str], sentence: str, tmp_path: Path) -> None:
+def test_what_is_missing(words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sample.json").write_text('{"id": 1}')
+    Path("deep.json").write_text('{"id": 1, "a": ' + '{"b": ' * 900 + "1" + "}" * 901)
+    inner = '{"type": "record", "name": "R%d", "fields": [{"name": "id", "type": '
+    Path("deep.avsc").write_text("".join(inner % number for number in range(200)) + '"int"' + "}]}" * 200)
     done = new(tmp_path / "orders.proto", *words)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert sentence in done.stderr

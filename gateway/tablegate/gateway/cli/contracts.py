@@ -1,5 +1,6 @@
 """`tablegate contract …`: contracts that write themselves, from a row message or from what has its fields."""
 
+import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tablegate.gateway.cli.row_messages import Row
 
 _SUBJECT = "registry:"
+_PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 contracts = typer.Typer(no_args_is_help=True, help="Write contracts, and show what gateways make of them.")
 
@@ -105,6 +107,8 @@ def new(
                 fail(f'contract "{path}" is not a .proto; give a file that ends so')
             if path.exists() and not (force or stdout):
                 fail(f'contract "{path}" is there already; give another file, or --force to replace it')
+            if package is not None and _PACKAGE.fullmatch(package) is None:
+                fail(f'no package can be called "{package}"; give a name such as shop.v1')
             made = _row_of(source, row or "", skip or (), schema_registry, kafka)
             row, columns, leading = made.name, tuple(map(made.column, columns)), tuple(map(made.column, leading))
             text = made.text(package or f"{table or table_name(row)}.v1", columns)
@@ -130,12 +134,17 @@ def _row_of(source: str, name: str, skipped: Sequence[str], registry: str | None
     """Return the row that is made of a file or of a subject; raise `RowError` and what reading it raises."""
     from tablegate.gateway.cli.row_messages import RowError, row_of
 
-    if source.startswith(_SUBJECT):
-        row = _row_of_subject(source.removeprefix(_SUBJECT), name, skipped, registry, kafka)
-    elif registry is not None:
-        raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
-    else:
-        row = row_of(Path(source), name, skipped)
+    try:
+        if source.startswith(_SUBJECT):
+            row = _row_of_subject(source.removeprefix(_SUBJECT), name, skipped, registry, kafka)
+        elif registry is not None:
+            raise RowError(f"--schema-registry needs a subject; give --from {_SUBJECT}orders-value")
+        else:
+            row = row_of(Path(source), name, skipped)
+    except RecursionError:
+        raise RowError(
+            f'"{source}" has more objects in one another than a row may have; give one that has not'
+        ) from None
     if not row.name:
         raise RowError("a sample does not say what a row is called; say it: --row Order")
     return row

@@ -14,6 +14,7 @@ from tablegate.gateway.cli.row_messages import (
     column_name,
     is_scalar,
     is_skipped,
+    json_name_of,
     make_row,
     message_name,
     refusal,
@@ -69,7 +70,9 @@ class _Types:
             is_always = source in (required if isinstance(required, list) else ())
             is_always = is_always and NULL not in dict(self._of.kinds(inside))
             doc = inside.get("description") if isinstance(inside, dict) else None
-            yield Column(place, column_name(source, place), type_, not is_always and is_scalar(type_), sentence(doc))
+            name = column_name(source, place)
+            optional, json_name = not is_always and is_scalar(type_), json_name_of(source, name)
+            yield Column(place, name, type_, optional, sentence(doc), json_name=json_name)
 
     def _type(self, schema: Any, place: str) -> str:
         kind, one = self._only(schema, place)

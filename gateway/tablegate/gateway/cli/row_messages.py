@@ -6,7 +6,7 @@ what to do: most often to leave the field out.
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +51,8 @@ _AVRO_TYPES = {
     "fixed": "bytes",
     "enum": "string",
 }
+_AVRO_NAMED = ("enum", "fixed", "record")
+_AVRO_KINDS = {*_AVRO_TYPES, "array", "map", "null", "record"}
 _AVRO_TIMES = {f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")}
 _AVRO_OTHERS = {"date", "time-millis", "time-micros", "duration", "big-decimal"}
 _NANO_DIGITS = 9  # behind the point of a google.type.Money
@@ -67,7 +69,10 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a row. `source`: its name where it comes from. `oneof`: the one that it is in."""
+    """A field of a row. `source`: its name where it comes from. `oneof`: the one that it is in.
+
+    `json_name`: its name in JSON where that does not follow from its own. `number`: 0 where it is its place.
+    """
 
     source: str
     name: str
@@ -75,11 +80,16 @@ class Column:
     optional: bool = False
     comment: str = ""
     oneof: str = ""
+    json_name: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A message or an enum that columns need. `source`: its name where it comes from, "" for an object of a sample."""
+    """A message or an enum that columns need. `source`: its name where it comes from, "" for an object of a sample.
+
+    The name of an enum may be that of the message that it is in, a point, and its own.
+    """
 
     name: str
     source: str
@@ -107,11 +117,20 @@ class Row:
         imports = sorted({name for one in every if (name := _import_of(one.type)) is not None})
         lines = ['syntax = "proto3";', "", f"package {package};", ""]
         lines += [*(f'import "{name}";' for name in imports), ""] if imports else []
-        lines += _message(self.name, self.comment, self.columns, key)
+        enums: dict[str, list[tuple[str, EnumDescriptor]]] = {"": []}  # by the message that they are in
         for one in self.inner:
-            lines.append("")
-            lines += _enum(one.name, one.enum) if one.enum else _message(one.name, one.comment, one.columns, ())
-        return "\n".join([*lines, ""])
+            if one.enum is not None:
+                of, _, name = one.name.rpartition(".")
+                enums.setdefault(of, []).append((name, one.enum))
+        messages = [(self.name, self.comment, self.columns, key)]
+        messages += [(one.name, one.comment, one.columns, ()) for one in self.inner if one.enum is None]
+        named = {name for name, *_ in messages}
+        messages += [(of, "", (), ()) for of in enums if of and of not in named]
+        for name, comment, columns, always in messages:
+            lines += [*_message(name, comment, columns, always, enums.get(name, ())), ""]
+        for name, enum in enums[""]:
+            lines += [*_enum(name, enum), ""]
+        return "\n".join(lines)
 
 
 def _import_of(type_: str) -> str | None:
@@ -122,11 +141,19 @@ def _import_of(type_: str) -> str | None:
     return _IMPORTS.get(name)
 
 
-def _message(name: str, comment: str, columns: Sequence[Column], key: Collection[str]) -> Iterator[str]:
+def _message(
+    name: str,
+    comment: str,
+    columns: Sequence[Column],
+    key: Collection[str],
+    enums: Iterable[tuple[str, EnumDescriptor]],
+) -> Iterator[str]:
     yield f"// {comment or f'One {words_of(snake_case(name))}.'}"
     yield f"message {name} {{"
+    for enum in enums:
+        yield from (f"  {line}".rstrip() for line in _enum(*enum))
     oneof = ""
-    for number, one in enumerate(columns, 1):
+    for place, one in enumerate(columns, 1):
         if oneof and one.oneof != oneof:
             yield "  }"
         if one.oneof and one.oneof != oneof:
@@ -136,7 +163,8 @@ def _message(name: str, comment: str, columns: Sequence[Column], key: Collection
         indent = "    " if oneof else "  "
         optional = "optional " if one.optional and one.name not in key else ""
         yield f"{indent}// {one.comment or f'{capitalized(words_of(one.name))}.'}"
-        yield f"{indent}{optional}{one.type} {one.name} = {number};"
+        json_name = f" [json_name = {json.dumps(one.json_name)}]" if one.json_name else ""
+        yield f"{indent}{optional}{one.type} {one.name} = {one.number or place}{json_name};"
     if oneof:
         yield "  }"
     yield "}"
@@ -149,21 +177,27 @@ class Inners:
         self._found: dict[str, Inner | None] = {}  # by name; None: it is being made
         self._names: dict[str, str] = {}  # by source
 
-    def add(self, source: str, wanted: str, make: Callable[[str], Inner], *, field: str) -> str:
-        """Return the name of what comes from `source`, which is made where it is not yet; "": always."""
+    def named(self, source: str, wanted: str) -> str:
+        """Return the name of what comes from `source`, the same each time, but for "": that is always another."""
         known = self._names.get(source)
         if known is not None:
-            if self._found[known] is None:
-                raise refusal(field, "contains itself, and a row has an end")
             return known
         name, number = wanted, 1
-        while name in self._found:
+        while name in self._found or name in self._names.values():
             number += 1
             name = f"{wanted}{number}"
         if source:
             self._names[source] = name
-        self._found[name] = None
-        self._found[name] = make(name)
+        return name
+
+    def add(self, source: str, wanted: str, make: Callable[[str], Inner], *, field: str) -> str:
+        """Return the name of what comes from `source`, which is made where it is not yet; "": always."""
+        name = self.named(source, wanted)
+        if name not in self._found:
+            self._found[name] = None
+            self._found[name] = make(name)
+        elif self._found[name] is None:
+            raise refusal(field, "contains itself, and a row has an end")
         return name
 
     def all(self) -> list[Inner]:
@@ -192,7 +226,7 @@ def row_of(path: Path, name: str = "", skipped: Collection[str] = ()) -> Row:
 def avro_row(text: str, name: str, skipped: Collection[str], *, what: str) -> Row:
     """Return the row of an Avro record's schema; raise `RowError`."""
     try:
-        record = json.loads(text)
+        record = _with_whole_names(json.loads(text))
         fields = [(field["name"], field["type"], field.get("doc")) for field in record["fields"]]
         if record["type"] != "record" or not all(isinstance(one[0], str) for one in fields):
             raise ValueError
@@ -231,7 +265,7 @@ def _json_columns(
         name = column_name(key, source)
         type_ = _json_type(present, source, name, inners)
         optional = len(present) < len(objects) and not type_.startswith("repeated ")
-        columns.append(Column(source, name, type_, optional and is_scalar(type_)))
+        columns.append(Column(source, name, type_, optional and is_scalar(type_), json_name=json_name_of(key, name)))
     return columns
 
 
@@ -248,6 +282,7 @@ def proto_row(files: FileDescriptorSet, name: str, skipped: Collection[str], *, 
     [message] = found
     fields = [field for field in message.fields if not is_skipped(field.name, skipped)]
     inners = Inners()
+    inners.named(message.full_name, message.name)
     for field in fields:
         problem = column_problem(field, (message.full_name,))
         if problem is not None:
@@ -257,24 +292,38 @@ def proto_row(files: FileDescriptorSet, name: str, skipped: Collection[str], *, 
 
 
 def _proto_column(field: FieldDescriptor, inners: Inners) -> Column:
+    """Return the column of a field, with its number: a topic may have the message's own bytes."""
     if is_map(field):
         assert field.message_type is not None
         key, value = field.message_type.fields
-        return Column(field.name, field.name, f"map<{type_name(key)}, {_proto_type(value, inners)}>")
-    type_ = _proto_type(field, inners)
-    if field.is_repeated:
-        return Column(field.name, field.name, f"repeated {type_}")
-    if (oneof := oneof_of(field)) is not None:
-        return Column(field.name, field.name, type_, oneof=oneof)
-    return Column(field.name, field.name, type_, field.has_presence and field.message_type is None)
+        type_ = f"map<{type_name(key)}, {_proto_type(value, inners)}>"
+    else:
+        type_ = f"{'repeated ' if field.is_repeated else ''}{_proto_type(field, inners)}"
+    oneof = oneof_of(field) or ""
+    return Column(
+        field.name,
+        field.name,
+        type_,
+        optional=field.has_presence and field.message_type is None and not oneof,
+        oneof=oneof,
+        json_name="" if field.json_name == _json_name(field.name) else field.json_name,
+        number=field.number,
+    )
 
 
 def _proto_type(field: FieldDescriptor, inners: Inners) -> str:
     """Return the type of one value of a field; what it names is there, too."""
     enum, message = field.enum_type, field.message_type
     if enum is not None:
+        if enum.values[0].number:
+            raise refusal(field.name, f"is of enum {enum.name}, whose first value is not 0, as a row's have it")
+        # Values have the scope of their enum, so those of two may have one name only where they are in two messages.
+        within = f"{inners.named(of.full_name, of.name)}." if (of := enum.containing_type) is not None else ""
         return inners.add(
-            enum.full_name, enum.name, lambda name: Inner(name, enum.full_name, enum=enum), field=field.name
+            enum.full_name,
+            f"{within}{enum.name}",
+            lambda name: Inner(name, enum.full_name, enum=enum),
+            field=field.name,
         )
     if message is None or message.full_name in _IMPORTS:
         return type_name(field)
@@ -290,6 +339,8 @@ def make_row(name: str, columns: Sequence[Column], what: str, *, comment: str = 
     """Return a row of columns, each of another name; raise `RowError`. `what` they come from."""
     if not columns:
         raise RowError(f"{what} has no field for a row; give one that has")
+    if name and _NAME.fullmatch(name) is None:
+        raise RowError(f'no message can be called "{name}"; give the row a name such as Order: --row Order')
     for each in (columns, *(one.columns for one in inner)):
         seen: dict[str, str] = {}
         for column in each:
@@ -308,10 +359,8 @@ def is_scalar(type_: str) -> bool:
 
 def refusal(source: str, text: str, do: str = "") -> RowError:
     """Return the error of a field. What is left out is the field of the row that it is in."""
-    whole = source.partition(INSIDE)[0]
-    return RowError(
-        f'field "{_shown(source)}" {text}; {f"{do} " if do else ""}leave it out: --skip {json.dumps(whole)}'
-    )
+    whole = json.dumps(source.partition(INSIDE)[0], ensure_ascii=False)
+    return RowError(f'field "{_shown(source)}" {text}; {f"{do} " if do else ""}leave it out: --skip {whole}')
 
 
 def _shown(source: str) -> str:
@@ -323,16 +372,39 @@ def is_skipped(source: str, skipped: Collection[str]) -> bool:
     return bool({source, snake_case(source)} & {*skipped})
 
 
+def _with_whole_names(schema: Any, space: str = "") -> Any:
+    """Return a schema where types have their whole names, and are called by these. `space`: the namespace around it."""
+    if isinstance(schema, list):
+        return [_with_whole_names(branch, space) for branch in schema]
+    if isinstance(schema, str):
+        is_whole = "." in schema or schema in _AVRO_KINDS or not space
+        return schema if is_whole else f"{space}.{schema}"
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    if schema.get("type") in _AVRO_NAMED and isinstance(schema.get("name"), str):
+        own, _, name = schema["name"].rpartition(".")
+        space = own or str(schema.get("namespace", space))
+        found["name"] = f"{space}.{name}" if space else name
+    for key in ("type", "items", "values"):
+        if key in schema:
+            found[key] = _with_whole_names(schema[key], space)
+    if isinstance(schema.get("fields"), list):
+        found["fields"] = [
+            {**field, "type": _with_whole_names(field.get("type"), space)} if isinstance(field, dict) else field
+            for field in schema["fields"]
+        ]
+    return found
+
+
 def _named(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the types that a schema names, with and without their namespace."""
+    """Yield the types that a schema defines, by their whole names."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _named(branch)
     elif isinstance(schema, dict):
-        if schema.get("type") in ("enum", "fixed", "record") and isinstance(schema.get("name"), str):
-            name, space = schema["name"], schema.get("namespace")
-            yield from ((name, schema), (name.rpartition(".")[2], schema))
-            yield from [(f"{space}.{name}", schema)] if space else []
+        if schema.get("type") in _AVRO_NAMED and isinstance(schema.get("name"), str):
+            yield schema["name"], schema
         for key in ("type", "items", "values"):
             yield from _named(schema.get(key))
         for field in schema.get("fields") or []:
@@ -352,7 +424,8 @@ class _AvroTypes:
         optional = isinstance(schema, list) and "null" in schema
         type_ = self._type(schema, place)
         name = column_name(source, place)
-        return Column(place, name, type_, optional and is_scalar(type_), sentence(doc))
+        is_optional, json_name = optional and is_scalar(type_), json_name_of(source, name)
+        return Column(place, name, type_, is_optional, sentence(doc), json_name=json_name)
 
     def _type(self, schema: Any, place: str) -> str:
         schema = self._resolved(self._branch(schema, place))
@@ -371,8 +444,9 @@ class _AvroTypes:
         return branches[0]
 
     def _resolved(self, schema: Any) -> Any:
-        if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-            schema = schema["type"]  # {"type": {"type": "int"}} is allowed
+        inside = schema.get("type") if isinstance(schema, dict) else None
+        if isinstance(inside, dict | list) or (isinstance(inside, str) and inside in self._named):
+            schema = inside  # {"type": {"type": "int"}} is allowed
         return self._named.get(schema, {"type": schema}) if isinstance(schema, str) else schema
 
     def _one(self, schema: Any, place: str) -> str:
@@ -400,8 +474,7 @@ class _AvroTypes:
         fields = [field for field in record["fields"] if isinstance(field, dict) and isinstance(field.get("name"), str)]
         if not fields:
             raise refusal(place, "is a record without fields")
-        space = record.get("namespace")
-        source = f"{space}.{record['name']}" if space else record["name"]
+        source = record["name"]
         wanted = message_name(column_name(source.rpartition(".")[2], place))
 
         def make(name: str) -> Inner:
@@ -504,6 +577,17 @@ def column_name(source: str, place: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise refusal(place, "has a name that no field of a message can have", "rename it, or")
     return name
+
+
+def json_name_of(source: str, name: str) -> str:
+    """Return the JSON name that a column must be given, so that records are found to have it; "": none."""
+    return "" if source in (name, _json_name(name)) else source
+
+
+def _json_name(name: str) -> str:
+    """Return the JSON name that protoc makes of a field's own."""
+    first, *others = name.split("_")
+    return first + "".join(map(capitalized, others))
 
 
 def message_name(name: str) -> str:
