@@ -22,6 +22,7 @@ WRAPPERS = frozenset(
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 )
 """Messages that hold one scalar, so that it can be unset."""
+ANY = "google.protobuf.Any"
 ANY_JSON = "google.protobuf.Value"
 JSON_MESSAGES = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 """Messages that hold any JSON, or an object, or a list."""

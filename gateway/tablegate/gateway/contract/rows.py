@@ -27,7 +27,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from tablegate.gateway.contract.catalogue import Table
-from tablegate.gateway.contract.columns import DURATION_S_MAX, WRAPPERS, oneof_of
+from tablegate.gateway.contract.columns import DURATION_S_MAX, TIMESTAMP_S_MAX, TIMESTAMP_S_MIN, WRAPPERS, oneof_of
 from tablegate.gateway.contract.keys import ENCODERS, InvalidKey, KeyType, decode_key, is_only_numbers
 from tablegate.gateway.contract.row_code import (
     VARINTS,
@@ -360,6 +360,8 @@ def _integer_encoder(target: _Target) -> tuple[bytes, Callable[[int], bytes]]:
 def _timestamp(micros: int) -> bytes:
     """Return a google.protobuf.Timestamp, its length first."""
     seconds, rest_micros = divmod(micros, 1_000_000)
+    if not TIMESTAMP_S_MIN <= seconds <= TIMESTAMP_S_MAX:
+        raise UndecodableRecord("value has a time that is not of the years 1 to 9999")
     body = b"\x08" + varint(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
     if rest_micros:
         body += b"\x10" + varint(rest_micros * 1_000)

@@ -172,10 +172,13 @@ def _type_of(field: FieldDescriptor) -> str:
     return JSON
 
 
-def fit_fields(where: str, table: Table, text: str, *, without: Collection[str] = ()) -> list[AvroField]:
+def fit_fields(
+    where: str, table: Table, text: str, *, without: Collection[str] = (), by_json_names: bool = False
+) -> list[AvroField]:
     """Return the fields of a schema, in its order, each with the column that takes it; raise `UnfitSchema`.
 
-    `without`: columns that come from elsewhere, whatever fields are called so.
+    `without`: columns that come from elsewhere, whatever fields are called so. `by_json_names`: a field may also have
+    the name of its column in JSON, where no other one has the column's own.
     """
     try:
         schema = json.loads(text)
@@ -186,7 +189,8 @@ def fit_fields(where: str, table: Table, text: str, *, without: Collection[str] 
         if key_column.name not in names and key_column.name not in without:
             raise UnfitSchema(f'{where}: field "{key_column.name}" is missing, which the contract has in the key')
     columns = {name: column for name, column in table.row.fields_by_name.items() if name not in without}
-    return list(_Fitting(where).fields(schema, columns, "", str(schema.get("namespace") or "")))
+    fitting = _Fitting(where, by_json_names=by_json_names)
+    return list(fitting.fields(schema, columns, "", str(schema.get("namespace") or "")))
 
 
 def columns_of(message: Descriptor) -> Iterator[FieldDescriptor]:
@@ -209,8 +213,9 @@ def fitted_columns(fields: Iterable[AvroField]) -> Iterator[FieldDescriptor]:
 class _Fitting:
     """Finds what takes each value of one schema. Every method raises `UnfitSchema`."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, *, by_json_names: bool) -> None:
         self._where = where
+        self._by_json_names = by_json_names
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
 
@@ -218,6 +223,10 @@ class _Fitting:
         self, record: Mapping[str, Any], columns: Mapping[str, FieldDescriptor], path: str, space: str
     ) -> Iterator[AvroField]:
         """Yield the fields of a record."""
+        if self._by_json_names:
+            names = {str(field["name"]) for field in record["fields"]}
+            others = {column.json_name: column for column in columns.values() if column.name not in names}
+            columns = {**others, **columns}
         for field in record["fields"]:
             name = str(field["name"])
             yield self.value(field["type"], columns.get(name), f"{path}{name}", space, whole=True)

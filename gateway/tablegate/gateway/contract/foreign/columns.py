@@ -16,14 +16,18 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from google.protobuf import json_format
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
 from tablegate.gateway.contract.catalogue import Table
 from tablegate.gateway.contract.columns import (
+    ANY,
     ANY_JSON,
     DURATION,
     DURATION_S_MAX,
@@ -36,6 +40,7 @@ from tablegate.gateway.contract.columns import (
     is_timestamp,
     oneof_of,
 )
+from tablegate.gateway.contract.foreign.sayable import check_sayable
 from tablegate.gateway.contract.keys import KeyColumn, KeyType, KeyValue
 from tablegate.gateway.contract.rows import UndecodableRecord, put_json
 from tablegate.gateway.contract.value_schemas import columns_of
@@ -57,19 +62,24 @@ _MICROS_OF = {
     "io.debezium.time.Date": _DAY_MICROS,
     "org.apache.kafka.connect.data.Date": _DAY_MICROS,
 }
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _NANO_TIMESTAMP = "io.debezium.time.NanoTimestamp"
 
 
 class Hint(NamedTuple):
-    """What a schema of Kafka Connect says of a field beside its type: its name, and the scale of a decimal."""
+    """What a schema of Kafka Connect says of a field beside its type: its name, and the scale of a decimal.
+
+    `inside`: the same of the fields in it. Of a list or a map, all is said of one value in it.
+    """
 
     name: str = ""
     scale: int = 0
+    inside: Mapping[str, "Hint"] = MappingProxyType({})
 
 
 NO_HINT = Hint()
 Hints = Mapping[str, Hint]
-"""By the name of a field; those without a name of their own are not there."""
+"""By the name of a field; those of which nothing is said are not there."""
 
 
 class RowMaker:
@@ -86,7 +96,7 @@ class RowMaker:
         self._key = [(column.name, column.type is KeyType.TIMESTAMP) for column in table.key]
         every = [*columns_of(table.row)]
         self.has_money = any(is_money(column) for column in every)
-        self.has_hints = any(column.message_type is not None for column in columns)
+        self.has_hints = any(column.message_type or column.type == column.TYPE_STRING for column in columns)
 
     def make(self, found: Any, key: Sequence[KeyValue], hints: Hints) -> bytes:
         """Return the bytes of the row of an object and a key; raise `UndecodableRecord`."""
@@ -158,24 +168,53 @@ def _key_converter(column: KeyColumn, field: FieldDescriptor) -> Callable[[Any, 
             return lambda value, _: _integer(value) if enum is None else _enum(value, enum)
 
 
-def connect_hints(schema: Any) -> dict[str, Hint]:
+def connect_hints(schema: Any) -> Hints:
     """Return what a struct's schema of Kafka Connect, in JSON, says of its fields."""
     hints: dict[str, Hint] = {}
     for field in schema.get("fields") or () if isinstance(schema, dict) else ():
-        if isinstance(field, dict) and isinstance(field.get("field"), str) and isinstance(field.get("name"), str):
-            hints[field["field"]] = Hint(field["name"], _scale(field.get("parameters")))
+        if isinstance(field, dict) and isinstance(field.get("field"), str):
+            hint = _connect_hint(field)
+            if hint != NO_HINT:
+                hints[field["field"]] = hint
     return hints
 
 
-def avro_hints(schema: Any) -> dict[str, Hint]:
-    """Return what the schema of an Avro record says of its fields, in the properties that Kafka Connect writes."""
-    hints: dict[str, Hint] = {}
-    for field in schema.get("fields") or () if isinstance(schema, dict) else ():
-        types = field["type"] if isinstance(field["type"], list) else [field["type"]]
-        for one in types:
-            if isinstance(one, dict) and isinstance(one.get("connect.name"), str):
-                hints[field["name"]] = Hint(one["connect.name"], _scale(one.get("connect.parameters")))
-    return hints
+def _connect_hint(schema: Any) -> Hint:
+    while isinstance(schema, dict) and schema.get("type") in ("array", "map"):
+        schema = schema.get("items" if schema["type"] == "array" else "values")
+    if not isinstance(schema, dict):
+        return NO_HINT
+    name = schema.get("name")
+    return Hint(name if isinstance(name, str) else "", _scale(schema.get("parameters")), connect_hints(schema))
+
+
+def avro_hints(schema: Any) -> Hints:
+    """Return what a parsed Avro schema says of a record's fields, in the properties that Kafka Connect writes."""
+    return _avro_hint(schema, {}).inside
+
+
+def _avro_hint(schema: Any, named: dict[str, Hint]) -> Hint:
+    """`named`: of the types that stand before this one. A record may be in itself."""
+    if isinstance(schema, list):
+        return next((hint for one in schema if (hint := _avro_hint(one, named)) != NO_HINT), NO_HINT)
+    if not isinstance(schema, dict):
+        return named.get(schema, NO_HINT) if isinstance(schema, str) else NO_HINT
+    kind = schema.get("type")
+    if isinstance(kind, dict | list):
+        return _avro_hint(kind, named)
+    if kind in ("array", "map"):
+        return _avro_hint(schema.get("items" if kind == "array" else "values"), named)
+    inside: dict[str, Hint] = {}
+    name = schema.get("connect.name")
+    if schema.get("logicalType") in ("timestamp-nanos", "local-timestamp-nanos"):
+        name = _NANO_TIMESTAMP
+    hint = Hint(name if isinstance(name, str) else "", _scale(schema.get("connect.parameters")), inside)
+    named[str(schema.get("name"))] = hint
+    for field in schema.get("fields") or ():
+        of = _avro_hint(field["type"], named)
+        if of != NO_HINT:
+            inside[field["name"]] = of
+    return hint
 
 
 def _scale(parameters: Any) -> int:
@@ -195,8 +234,7 @@ def _setter(column: FieldDescriptor) -> _Put:
     if column.is_repeated:
         return _list_setter(column)
     if column.message_type is None:
-        convert = _converter(column)
-        return lambda row, value, _: setattr(row, name, convert(value))
+        return _scalar_setter(column)
     put = _message_setter(column)
 
     def put_message(row: Any, value: Any, hint: Hint) -> None:
@@ -205,6 +243,17 @@ def _setter(column: FieldDescriptor) -> _Put:
         put(inside, value, hint)
 
     return put_message
+
+
+def _scalar_setter(column: FieldDescriptor) -> _Put:
+    name, convert, is_text = column.name, _converter(column), column.type == column.TYPE_STRING
+
+    def put(row: Any, value: Any, hint: Hint) -> None:
+        if is_text and hint.name == _DECIMAL:
+            raise TypeError  # it is base64 of the number's bytes, which nobody wants for a text
+        setattr(row, name, convert(value))
+
+    return put
 
 
 def _list_setter(column: FieldDescriptor) -> _Put:
@@ -235,7 +284,7 @@ def _map_setter(column: FieldDescriptor) -> _Put:
         entries = getattr(row, name)
         for one, inside in _entries(value):
             at = {"true": True, "false": False}.get(one, one) if is_bool else one
-            at = convert_key(str(at) if is_text and not isinstance(at, str) else at)
+            at = convert_key(str(at) if is_text and type(at) is int else at)
             if inside is None and not has_null:
                 raise TypeError
             if convert is not None:
@@ -278,15 +327,18 @@ def _message_setter(field: FieldDescriptor) -> _Put:
     if message.full_name in JSON_MESSAGES:
         is_value = message.full_name == ANY_JSON
         return lambda inside, value, hint: put_json(inside, _json_of(value, hint, is_value=is_value))
+    if message.full_name == ANY:
+        types = message.file.pool
+        return lambda packed, value, _: _put_any(packed, value, types)
     if message.full_name in WRAPPERS:
         convert = _converter(message.fields_by_name["value"])
         return lambda wrapper, value, _: setattr(wrapper, "value", convert(value))
     fields = [(inner.name, inner.json_name, oneof_of(inner), _setter(inner)) for inner in message.fields]
 
-    def put(inside: Any, value: Any, _: Hint) -> None:
+    def put(inside: Any, value: Any, hint: Hint) -> None:
         if not isinstance(value, dict):
             raise TypeError
-        put_fields(inside, fields, value, {})
+        put_fields(inside, fields, value, hint.inside)
 
     return put
 
@@ -330,6 +382,23 @@ def _put_duration(duration: Any, value: Any, hint: Hint) -> None:
         raise TypeError
     if abs(duration.seconds) > DURATION_S_MAX:
         raise ValueError
+
+
+def _put_any(packed: Any, value: Any, types: DescriptorPool) -> None:
+    """An object is as JSON has an Any, whose type the contract has to know, or has the fields of one."""
+    if not isinstance(value, dict):
+        raise TypeError
+    try:
+        if "@type" in value:
+            json_format.ParseDict(_without_decimals(value), packed, descriptor_pool=types)
+            return
+    except json_format.Error:
+        raise ValueError from None
+    url = value.get("type_url", value.get("typeUrl"))
+    if url is None and value:
+        raise ValueError  # it is no Any
+    packed.type_url, packed.value = _text(url or ""), _bytes(value.get("value") or b"")
+    check_sayable(packed)
 
 
 def _json_of(value: Any, hint: Hint, *, is_value: bool) -> Any:
@@ -429,7 +498,7 @@ def _checked_micros(micros: Any) -> int:
 def _micros(value: Any, hint: Hint) -> int:
     """Return microseconds since 1970."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        value = datetime.fromisoformat(value.upper())  # RFC 3339 has t and z, too
     if isinstance(value, datetime):
         since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - _EPOCH
         return _checked_micros((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
@@ -451,7 +520,7 @@ def _put_money(money: Any, value: Any, hint: Hint) -> None:
 
 
 def _amount(value: Any, hint: Hint) -> Decimal:
-    if hint.name == "org.apache.kafka.connect.data.Decimal" and isinstance(value, str | bytes):
+    if hint.name == _DECIMAL and isinstance(value, str | bytes):
         return _scaled(value, hint.scale)
     if isinstance(value, dict):  # io.debezium.data.VariableScaleDecimal
         return _scaled(value["value"], _integer(value["scale"]))

@@ -18,6 +18,7 @@ from tablegate.gateway.contract.foreign.avro import AvroSchemas
 from tablegate.gateway.contract.foreign.columns import Hints, RowMaker, avro_hints, connect_hints
 from tablegate.gateway.contract.foreign.framing import PLAIN_ID, ProtobufFrame, schema_id_of
 from tablegate.gateway.contract.foreign.keys import UnfitTopic, read_json
+from tablegate.gateway.contract.foreign.sayable import check_of
 from tablegate.gateway.contract.keys import KeyValue
 from tablegate.gateway.contract.rows import (
     VALUE_PREFIX_BYTES,
@@ -154,7 +155,7 @@ class _AvroValues(ValueReader):
         key = [column.name for column in table.key]
         for schema_id, text in schemas.items():
             try:
-                fields = fit_fields(f"value schema {schema_id}", table, text, without=key)
+                fields = fit_fields(f"value schema {schema_id}", table, text, without=key, by_json_names=True)
                 self._fast[schema_id] = row_reader(fields, start=self._start)
             except UnfitSchema:
                 self._hints[schema_id] = avro_hints(self._schemas.parsed[schema_id])
@@ -214,6 +215,7 @@ class _ProtobufValues(ValueReader):
         self._parse: Callable[[bytes], Any] = table.row_class.FromString
         self._rows = RowMaker(table)
         self._frame = frame
+        self._check = check_of(table.row)
 
     @override
     def read(self, value: bytes, key: Sequence[KeyValue]) -> bytes | None:
@@ -223,6 +225,8 @@ class _ProtobufValues(ValueReader):
             row = self._parse(value)
         except DecodeError:
             raise UndecodableRecord("value does not parse") from None
+        if self._check is not None:
+            self._check(row)
         # Clients are given what the contract has, and nothing else that is in the topic. To look at each message for
         # what is left out would take half of the time; that it became shorter says as much.
         whole = row.ByteSize()
