@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from http.client import HTTPException, IncompleteRead
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -18,6 +19,7 @@ from tablegate.gateway.contract.registry_settings import RegistrySettings, tls_c
 from tablegate.gateway.contract.registry_tokens import PLACE, certificate_refusal, new_token
 
 _TIMEOUT_S = 10.0
+_ANSWER_BYTES_MAX = 16 * 2**20  # more than any schema has
 AVRO, PROTOBUF, JSON_SCHEMA = "AVRO", "PROTOBUF", "JSON"
 _LANGUAGES = {AVRO: "Avro", PROTOBUF: "Protobuf", JSON_SCHEMA: "JSON Schema"}
 
@@ -71,33 +73,56 @@ class _Asked:
 
     def __init__(self, registry: RegistrySettings) -> None:
         self._registry = registry
-        self._where = registry.url.split(",")[0]
-        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **_who(registry)}
+        self._where, *self._others = registry.url.split(",")
+        self._who = _who(registry)
         self._context = tls_context(registry)
 
     def get(self, path: str, subject: str) -> Any:
         """Return what the registry answers about a subject."""
-        request = Request(self._where + path, headers=self._headers)
-        try:
-            with urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            error.close()
-            if error.code == 404:
+        while True:
+            try:
+                data = self._read(path)
+            except HTTPError as error:
+                error.close()
+                raise self._refusal(subject, error.code) from None
+            except (HTTPException, OSError) as error:
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    whose = f"the schema registry at {self._where} has a certificate"
+                    raise RegistryError(certificate_refusal(whose, self._registry, str(error))) from None
+                if self._others:
+                    self._where = self._others.pop(0)
+                    continue
                 raise RegistryError(
-                    f'the schema registry at {self._where} has no subject "{subject}"; let a producer register its '
-                    "schema first, or name another subject"
+                    f"no schema registry answers at {self._where}: {error}; correct --schema-registry, or the section "
+                    "[registry]"
                 ) from None
-            why = _why_refused(self._registry, error.code)
-            raise RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}') from None
-        except (URLError, OSError, ValueError) as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                whose = f"the schema registry at {self._where} has a certificate"
-                raise RegistryError(certificate_refusal(whose, self._registry, str(error))) from None
-            raise RegistryError(
-                f"no schema registry answers at {self._where}: {error}; correct --schema-registry, or the section "
-                "[registry]"
-            ) from None
+            try:
+                return json.loads(data)
+            except (ValueError, RecursionError):
+                raise self._strange(subject) from None
+
+    def _read(self, path: str) -> bytes:
+        """Return the registry's answer; raise `HTTPError`, `HTTPException` and `OSError`."""
+        accept = "application/vnd.schemaregistry.v1+json, application/json"
+        request = Request(self._where + path, headers={"Accept": accept})
+        for name, text in self._who.items():
+            request.add_unredirected_header(name, text)  # whom a redirect leads to is nobody's to trust
+        with urlopen(request, timeout=_TIMEOUT_S, context=self._context) as answer:
+            data: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
+        if len(data) > _ANSWER_BYTES_MAX:
+            raise OSError(f"its answer has more than {_ANSWER_BYTES_MAX // 2**20} MiB")
+        if answer.length:
+            raise IncompleteRead(data, answer.length)  # which a read of so many bytes does not say
+        return data
+
+    def _refusal(self, subject: str, status: int) -> RegistryError:
+        if status == HTTPStatus.NOT_FOUND:
+            return RegistryError(
+                f'the schema registry at {self._where} has no subject "{subject}"; let a producer register its '
+                "schema first, or name another subject"
+            )
+        why = _why_refused(self._registry, status)
+        return RegistryError(f'the schema registry at {self._where}: subject "{subject}": {why}')
 
     def versions(self, subject: str) -> list[int]:
         """Return the numbers of a subject's versions, the newest last."""

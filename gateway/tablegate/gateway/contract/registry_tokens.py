@@ -6,6 +6,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 
 from tablegate.gateway.contract.kafka_file import KafkaSettingsError
 from tablegate.gateway.contract.registry_settings import RegistrySettings
@@ -26,9 +27,8 @@ def new_token(registry: RegistrySettings) -> str:
         context = ssl.create_default_context()
         if registry.ca_file is not None:
             context.load_verify_locations(registry.ca_file)
-        request = urllib.request.Request(
-            url, data=urllib.parse.urlencode(form).encode(), headers={"Authorization": f"Basic {user}"}
-        )
+        request = urllib.request.Request(url, data=urllib.parse.urlencode(form).encode())
+        request.add_unredirected_header("Authorization", f"Basic {user}")  # the secret is for this provider alone
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
             return str(json.load(answer)["access_token"])
     except urllib.error.HTTPError as error:
@@ -37,7 +37,7 @@ def new_token(registry: RegistrySettings) -> str:
             f'oauth_token_url {url} gives client "{client}" no token (HTTP {error.code}); correct oauth_client_id, its '
             f"secret or oauth_scope {PLACE}"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (HTTPException, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise KafkaSettingsError(
                 certificate_refusal(f"oauth_token_url {url} has a certificate", registry, str(error))
