@@ -41,7 +41,10 @@ __all__ = [
     "unfit_reason",
 ]
 
-_OTHER_PARTITION = "key belongs to another partition: producers place keys in another way; say --partitioner unknown"
+_OTHER_PARTITION = (
+    "key belongs to another partition: producers place keys in another way (say --partitioner unknown), or wrote it "
+    "when the topic had fewer (have them write it again)"
+)
 _OTHER_WRITING = "key is written in another way than its columns say, and would not be found; say --partitioner unknown"
 
 ForeignRow = tuple[bytes, bytes | None]
