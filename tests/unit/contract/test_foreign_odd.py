@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -9,7 +10,9 @@ import pytest
 from google.protobuf import json_format, struct_pb2
 
 from tablegate.gateway.contract.catalogue import Table
+from tablegate.gateway.contract.foreign.topics import ForeignRows, partition_function
 from tablegate.gateway.contract.foreign.values import value_reader
+from tablegate.gateway.contract.keys import murmur2_partition
 from tablegate.gateway.contract.rows import UndecodableRecord
 from tablegate.v1 import changelog_pb2
 from tablegate.v1.changelog_pb2 import ForeignTopic
@@ -273,3 +276,32 @@ def test_a_decimal_of_connect_is_no_text(tables: dict[str, Table], column: str) 
     text = json.dumps({"schema": {"type": "struct", "fields": [field]}, "payload": value}).encode()
     with pytest.raises(UndecodableRecord, match=f'value has a "{column}'):
         read(tables["rows"], "JSON", text)
+
+
+def test_avro_keys_may_have_the_names_of_json(tmp_path: Path) -> None:
+    """The bytes of such a key could not be made again, so no record was placed by it."""
+    row = ROWS.replace('{name: "rows", key: "id"}', '{name: "rows", key: "order_no"}')
+    table = bind_sources(tmp_path, odd=row).tables["rows"]
+    schema = {"type": "record", "name": "Key", "fields": [{"name": "orderNo", "type": "string", "default": ""}]}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(dict(schema)), {"orderNo": "o-7"})
+    manifest = table.manifest(
+        generation=1,
+        changelog_topic="theirs",
+        changelog_topic_id="id",
+        partition_count=7,
+        value_schemas={},
+        sources=[],
+        foreign=ForeignTopic(
+            key_codec=changelog_pb2.KEY_CODEC_AVRO_PLAIN,
+            value_codec=changelog_pb2.VALUE_CODEC_JSON,
+            record_partitioner=changelog_pb2.RECORD_PARTITIONER_MURMUR2,
+            key_schemas={0: json.dumps(schema)},
+        ),
+    )
+    placed = murmur2_partition(body.getvalue(), 7)
+    key, value = ForeignRows(table, manifest).read(body.getvalue(), b"{}", placed)
+    assert value is not None
+    found: Any = table.row_class.FromString(value)
+    assert found.order_no == "o-7"
+    assert partition_function(table, manifest)(key, 7) == placed

@@ -210,12 +210,12 @@ class _AvroKeys(KeyReader):
         if self._schemas.is_plain is not (topic.key_codec == changelog_pb2.KEY_CODEC_AVRO_PLAIN):
             raise UnfitSchema("its key schemas have ids where its keys have none, or none where they have")
         self._fields = _Fields(columns, fields)
-        self._names = [column.name for column in columns]
         self._hints = {schema_id: avro_hints(parsed) for schema_id, parsed in self._schemas.parsed.items()}
         self._newest_id = max(self._schemas.parsed)
-        self._is_record = isinstance(self._schemas.parsed[self._newest_id], dict) and (
-            self._schemas.parsed[self._newest_id].get("type") == "record"
-        )
+        newest = self._schemas.parsed[self._newest_id]
+        self._is_record = isinstance(newest, dict) and newest.get("type") == "record"
+        theirs = {field["name"] for field in newest["fields"]} if self._is_record else ()
+        self._names = [field.name if field.name in theirs else field.json_name for field in fields]
 
     @override
     def read(self, key: bytes) -> tuple[KeyValue, ...]:
