@@ -2,6 +2,8 @@
 
 Protobuf takes them, and whoever writes a topic may have written them. A page or a stream of REST would end at such a
 row, and so would the command line: so it is set aside like one that does not parse.
+
+Decision: docs/decisions/0136-what-json-cannot-say-is-no-row.md
 """
 
 import math
@@ -26,7 +28,6 @@ from tablegate.gateway.contract.columns import (
 from tablegate.gateway.contract.rows import UndecodableRecord
 
 _NANOS = 10**9
-
 
 Check = Callable[[Any], None]
 """Raises `UndecodableRecord` where JSON cannot say a message, or all that a field holds."""
